@@ -1,0 +1,52 @@
+"""The few ways in which attncheck itself can fail. Standard library only.
+
+Every message is one line: what, where, what was expected, the nearest valid name.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class AttncheckError(Exception):
+    """Something the user can mend: shown as one line, exit code 2."""
+
+
+class UsageError(AttncheckError):
+    """A wrong option, name or combination."""
+
+
+class TargetError(AttncheckError):
+    """A target that cannot be found or loaded."""
+
+
+class SuiteError(AttncheckError):
+    """A suite file that does not say what it should."""
+
+
+class Unsupported(Exception):
+    """The model cannot take what was asked of it; the reason becomes a `skip`."""
+
+
+class CannotPlant(Unsupported):
+    """A fault has no place to be planted in this model; the reason is stated beside the controls."""
+
+
+def nearest(name: str, valid: Iterable[str]) -> str:
+    """`did you mean ...?` for a mistyped name, or an empty string when nothing is near."""
+    close = difflib.get_close_matches(name, list(valid), n=1, cutoff=0.5)
+    return f"did you mean `{close[0]}`?" if close else ""
+
+
+def unknown(kind: str, name: str, valid: Iterable[str]) -> str:
+    """One line for an unknown name: the nearest valid one, or all of them."""
+    names = sorted(valid)
+    hint = nearest(name, names) or f"expected one of {', '.join(f'`{each}`' for each in names)}"
+    return f"unknown {kind} `{name}`: {hint}"
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error with its type: what fits on a terminal."""
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0].strip()}" if text else type(error).__name__

@@ -1,0 +1,117 @@
+"""The tools that plants are made of: changed arguments, changed kernel calls, changed hidden states.
+
+Axes: B batch, H query heads, G key/value heads, T query positions, S key positions, D head width, W hidden width.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attncheck.errors import CannotPlant
+from attncheck.subject.attention import Handler, KernelCall, intercept
+from attncheck.subject.calls import Edit, edited
+from attncheck.subject.compat import cached_length
+from attncheck.subject.subject import Subject
+
+LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block|layer)\.(\d+)$")
+
+
+@contextlib.contextmanager
+def at_kernel(subject: Subject, handler: Handler) -> Iterator[None]:
+    """Plant at the attention kernel.
+
+    Raises:
+        CannotPlant: the model computes attention inline, out of reach of the attention interface.
+    """
+    if subject.can.kernel is not None:
+        raise CannotPlant(subject.can.kernel)
+    with intercept(subject.model, handler):
+        yield
+
+
+@contextlib.contextmanager
+def at_arguments(subject: Subject, edit: Edit) -> Iterator[None]:
+    """Plant in the arguments of the model's forward."""
+    with edited(subject.model, edit):
+        yield
+
+
+def cache_argument(subject: Subject, call: dict[str, Any]) -> Any:
+    """The cache that a call hands in, or None."""
+    return call.get(subject.door.cache_name) if subject.door.cache_name else None
+
+
+def tokens_before(subject: Subject, call: dict[str, Any]) -> int:
+    """How many tokens the cache of this call holds."""
+    return cached_length(cache_argument(subject, call))
+
+
+def decoder_layers(model: nn.Module) -> list[nn.Module]:
+    """The longest numbered list of layers in the model.
+
+    Raises:
+        CannotPlant: there is none.
+    """
+    groups: dict[str, list[tuple[int, nn.Module]]] = {}
+    for name, module in model.named_modules():
+        match = LAYER.search(name)
+        if match:
+            groups.setdefault(name[: match.start()], []).append((int(match.group(1)), module))
+    if not groups:
+        raise CannotPlant("no numbered list of layers was found")
+    return [module for _, module in sorted(max(groups.values(), key=len), key=lambda item: item[0])]
+
+
+@contextlib.contextmanager
+def at_hidden(subject: Subject, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """Plant in the hidden states that leave the first layer, (B, T, W)."""
+    layer = decoder_layers(subject.model)[0]
+
+    def hook(module: nn.Module, args: Any, output: Any) -> Any:
+        if isinstance(output, tuple):
+            return (change(output[0]), *output[1:])
+        return change(output) if isinstance(output, Tensor) else output
+
+    handle = layer.register_forward_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def allowed_BHTS(call: KernelCall) -> Tensor:
+    """Which keys each query may read, as booleans, whatever form the kernel is told it in.
+
+    Raises:
+        CannotPlant: the mask is in a form of its own (a flex block mask, a flash kernel's lengths).
+    """
+    new, total = call.query_BHTD.shape[2], call.key_BGSD.shape[2]
+    if call.mask is None:
+        everything = torch.ones(1, 1, new, total, dtype=torch.bool, device=call.query_BHTD.device)
+        causal = new > 1 and call.options.get("is_causal", getattr(call.module, "is_causal", True)) is not False
+        return everything.tril(total - new) if causal else everything
+    if not isinstance(call.mask, Tensor) or call.mask.ndim != 4:
+        raise CannotPlant("the attention mask is in a form of its own")
+    mask = call.mask[..., :total]
+    return mask if mask.dtype == torch.bool else mask > torch.finfo(torch.float16).min
+
+
+def with_allowed(call: KernelCall, allowed: Tensor) -> KernelCall:
+    """The same call with another set of readable keys; what a float mask adds to readable scores is kept."""
+    lowest = torch.finfo(torch.float32).min
+    bias = call.mask if isinstance(call.mask, Tensor) and call.mask.dtype != torch.bool else torch.zeros_like(allowed, dtype=call.query_BHTD.dtype)
+    bias = torch.where(bias > torch.finfo(torch.float16).min, bias, 0.0)
+    low = max(lowest, torch.finfo(call.query_BHTD.dtype).min)
+    call.mask = bias.masked_fill(~allowed, low).to(call.query_BHTD.dtype)
+    return call
+
+
+def repeats(call: KernelCall) -> int:
+    """Query heads per key/value head."""
+    return int(call.query_BHTD.shape[1] // call.key_BGSD.shape[1])

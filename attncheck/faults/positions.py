@@ -1,0 +1,62 @@
+"""Faults of which position a token has.
+
+Axes: B batch, T positions of this call, P cached positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attncheck.errors import CannotPlant
+from attncheck.faults.planting import at_arguments, tokens_before
+from attncheck.subject.subject import Subject
+
+OFFSET = 1
+Rule = Callable[[int, int], Tensor]
+
+
+def _positioned(subject: Subject, rule: Rule) -> AbstractContextManager[None]:
+    """Plant positions: `rule` gives position_ids (T,) for P cached tokens and T new ones when P > 0."""
+    if subject.can.takes_positions is not None:
+        raise CannotPlant(subject.can.takes_positions)
+    name = str(subject.door.positions_name)
+
+    def edit(call: dict[str, Any]) -> dict[str, Any]:
+        ids_BT, before = call.get(subject.door.ids_name), tokens_before(subject, call)
+        if not before or not isinstance(ids_BT, Tensor):
+            return call
+        rows = rule(before, ids_BT.shape[1]).to(ids_BT.device).expand(ids_BT.shape)
+        return {**call, name: rows.contiguous()}
+
+    return at_arguments(subject, edit)
+
+
+def position_restart(subject: Subject) -> AbstractContextManager[None]:
+    """Cached calls count from 0 again: the length of the cache was not added."""
+    return _positioned(subject, lambda before, new: torch.arange(new))
+
+
+def position_offset(subject: Subject) -> AbstractContextManager[None]:
+    """Cached calls count one too far."""
+    return _positioned(subject, lambda before, new: torch.arange(before + OFFSET, before + OFFSET + new))
+
+
+def position_frozen(subject: Subject) -> AbstractContextManager[None]:
+    """Every token of a cached call gets the position of the last cached one."""
+    return _positioned(subject, lambda before, new: torch.full((new,), before - 1))
+
+
+def position_ids_ignored(subject: Subject) -> AbstractContextManager[None]:
+    """`position_ids` are accepted and dropped."""
+    if subject.can.reads_positions is not None:
+        raise CannotPlant(subject.can.reads_positions)
+
+    def edit(call: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in call.items() if name != subject.door.positions_name}
+
+    return at_arguments(subject, edit)

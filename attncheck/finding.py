@@ -1,0 +1,246 @@
+"""The words a probe speaks: verdict, measurement, evidence, ruling, finding. Standard library only.
+
+A measurement is one comparison with its budget; it says what was expected and never decides. `verdict_of` decides, and is
+the only place that does, so that a saved report can be judged again without a model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any, Literal, final
+
+
+class Verdict(str, Enum):
+    """What a case, a probe or a model comes to."""
+
+    PASS = "pass"
+    FAIL = "fail"
+    WARN = "warn"
+    NOISE = "noise"
+    VACUOUS = "vacuous"
+    SKIP = "skip"
+    ERROR = "error"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+WORST_FIRST = (
+    Verdict.FAIL,
+    Verdict.ERROR,
+    Verdict.VACUOUS,
+    Verdict.NOISE,
+    Verdict.WARN,
+    Verdict.SKIP,
+    Verdict.PASS,
+)
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict:
+    """The worst of some verdicts; `skip` when there is none or nothing but skips."""
+    seen = set(verdicts)
+    return next((verdict for verdict in WORST_FIRST if verdict in seen), Verdict.SKIP)
+
+
+def worst_of_model(verdicts: Iterable[Verdict]) -> Verdict:
+    """A model's verdict: its worst probe, where a skipped probe counts only if nothing else ran."""
+    seen = list(verdicts)
+    ran = [verdict for verdict in seen if verdict is not Verdict.SKIP]
+    return worst(ran) if ran else Verdict.SKIP
+
+
+Expectation = Literal["equal", "differ", "at-most", "figure", "skip"]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Rung:
+    """One step of the precision ladder: the same case measured in another dtype."""
+
+    dtype: str
+    max_abs: float
+    budget: float
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """One case: what was compared, how far apart it is, and how far rounding alone could carry it.
+
+    `equal` holds when `max_abs <= budget`, `differ` when it is larger, `at-most` when `value <= limit` (bytes, factors),
+    a `figure` is only shown, and a `skip` says in its note why nothing was compared. `broken` is the verdict when the
+    expectation does not hold.
+    """
+
+    name: str
+    expect: Expectation = "equal"
+    broken: Verdict = Verdict.FAIL
+    max_abs: float | None = None
+    mean_abs: float | None = None
+    kl: float | None = None
+    top1_flips: int | None = None
+    positions: int = 0
+    first_position: int | None = None
+    budget: float | None = None
+    budget_from: str = ""
+    scale: float | None = None
+    nonfinite: int = 0
+    value: float | None = None
+    limit: float | None = None
+    unit: str = ""
+    note: str = ""
+    ladder: tuple[Rung, ...] = ()
+
+    @property
+    def excess(self) -> float:
+        """How many budgets the divergence is; infinite where something was not finite."""
+        if self.nonfinite:
+            return math.inf
+        amount, allowed = (self.value, self.limit) if self.expect == "at-most" else (self.max_abs, self.budget)
+        return (amount or 0.0) / allowed if allowed else (math.inf if amount else 0.0)
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether another precision has to decide: rounding could hide a fault here, or could have made this difference."""
+        if self.expect not in ("equal", "differ") or self.nonfinite or not self.positions:
+            return False
+        if self.expect == "differ":
+            return self.excess <= 1.0
+        return self.excess > 1.0 or (not self.resolved and self.max_abs != 0.0)
+
+    @property
+    def resolved(self) -> bool:
+        """Whether a fault would stand out of this budget: it is below a thousandth of the logits' own scale."""
+        if self.budget is None or self.scale is None:
+            return True
+        return self.budget <= 1e-3 * self.scale
+
+
+def _holds(measurement: Measurement) -> bool:
+    if measurement.expect == "figure":
+        return True
+    if measurement.expect == "at-most":
+        return measurement.excess <= 1.0
+    return (measurement.excess <= 1.0) == (measurement.expect == "equal")
+
+
+def verdict_of(measurement: Measurement) -> Verdict:
+    """The verdict of one case. Nothing compared is `vacuous`; a value that is not finite always breaks the case."""
+    if measurement.expect == "skip":
+        return Verdict.SKIP
+    if measurement.positions == 0:
+        return Verdict.VACUOUS
+    if measurement.nonfinite:
+        return measurement.broken
+    holds = _holds(measurement)
+    if not measurement.ladder:
+        doubtful = holds and measurement.expect == "equal" and measurement.in_doubt
+        return Verdict.NOISE if doubtful else Verdict.PASS if holds else measurement.broken
+    top = measurement.ladder[-1]
+    if measurement.expect == "differ":
+        return Verdict.PASS if top.max_abs > top.budget else measurement.broken
+    return Verdict.NOISE if top.max_abs <= top.budget else measurement.broken
+
+
+def merged(name: str, cases: Iterable[Measurement]) -> Measurement:
+    """Several comparisons as one case: the worst one's numbers, with everything that was compared or not finite counted.
+
+    Raises:
+        ValueError: there is nothing to merge.
+    """
+    found = list(cases)
+    if not found:
+        raise ValueError(f"case `{name}` merges nothing")
+    worst_case = max(found, key=lambda case: case.excess)
+    return replace(
+        worst_case,
+        name=name,
+        positions=sum(case.positions for case in found) if all(case.positions for case in found) else 0,
+        nonfinite=sum(case.nonfinite for case in found),
+        top1_flips=sum(case.top1_flips or 0 for case in found),
+    )
+
+
+def skipped(name: str, reason: str) -> Measurement:
+    """A case that this model cannot be asked, with the reason."""
+    return Measurement(name=name, expect="skip", note=reason)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Control:
+    """A probe run again with a fault planted: did it notice?"""
+
+    fault: str
+    detected: bool
+    max_abs: float | None = None
+    case: str = ""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis:
+    """Which fault reproduces a failure, or which repair heals it."""
+
+    fault: str
+    how: Literal["reproduced", "repaired", "unexplained"]
+    residual: float | None = None
+    runner_up: Mapping[str, Any] | None = None
+    advice: str = ""
+    ruled_out: tuple[str, ...] = ()
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Location:
+    """Where a failure first shows."""
+
+    module: str
+    layer: int | None = None
+    query_position: int | None = None
+    source_position: int | None = None
+    note: str = ""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What one probe measured on one model, with what is needed to measure it again."""
+
+    measurements: tuple[Measurement, ...]
+    replay: Mapping[str, Any] = field(default_factory=dict)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Ruling:
+    """A verdict and the sentence that explains it."""
+
+    verdict: Verdict
+    summary: str
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """Everything one probe has to say about one model. `as_dict` is the JSON of the contract."""
+
+    probe: str
+    verdict: Verdict
+    seconds: float = 0.0
+    summary: str = ""
+    cases: tuple[Measurement, ...] = ()
+    controls: tuple[Control, ...] = ()
+    controls_missing: str = ""
+    diagnosis: Diagnosis | None = None
+    location: Location | None = None
+    skip_reason: str | None = None
+    error: str | None = None
+    replay: Mapping[str, Any] = field(default_factory=dict)
+
+    def with_verdict(self, verdict: Verdict, summary: str) -> Finding:
+        """The same finding with another verdict and sentence."""
+        return replace(self, verdict=verdict, summary=summary)

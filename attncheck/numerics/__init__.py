@@ -1,0 +1,1 @@
+"""Divergence of two logit tensors, budgets measured from rounding, the precision ladder."""

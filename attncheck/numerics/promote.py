@@ -1,0 +1,51 @@
+"""Run a float64 model with no float32 left inside.
+
+Norms, rotary tables and eager softmax ask for float32 whatever the model's dtype, which lifts the noise of a float64 pass
+from 1e-15 to 1e-6. `Promote` rewrites every such explicit request to float64 while it is active.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, final
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+LOW = frozenset({torch.float32, torch.bfloat16, torch.float16})
+CASTS = frozenset({torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16})
+
+
+def _raised(value: object) -> object:
+    return torch.float64 if isinstance(value, torch.dtype) and value in LOW else value
+
+
+@final
+class Promote(TorchFunctionMode):
+    """Rewrites `x.float()`, `x.to(torch.float32)`, `softmax(dtype=torch.float32)` and their like to float64."""
+
+    def __enter__(self) -> Promote:
+        self._default = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
+        super().__enter__()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        torch.set_default_dtype(self._default)
+        super().__exit__(*exception)
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        named = dict(kwargs) if kwargs else {}
+        if func in CASTS:
+            return torch.Tensor.double(*args)
+        if "dtype" in named:
+            named["dtype"] = _raised(named["dtype"])
+        if any(isinstance(arg, torch.dtype) for arg in args):
+            args = tuple(_raised(arg) for arg in args)
+        return func(*args, **named)

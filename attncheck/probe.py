@@ -1,0 +1,87 @@
+"""What a probe is: it measures a model and judges what it measured, in two steps that never mix.
+
+`measure` touches the model and decides nothing; `judge` is pure, so a saved report can be judged again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import ClassVar, Literal, Protocol, runtime_checkable
+
+from attncheck.errors import Unsupported
+from attncheck.finding import Evidence, Measurement, Ruling, Verdict, skipped, verdict_of, worst_of_model
+from attncheck.subject.subject import Subject
+
+Cost = Literal["cheap", "dear"]
+
+
+@runtime_checkable
+class Probe(Protocol):
+    """One question about a model's attention.
+
+    `needs` names capabilities (`attncheck.subject.capabilities.Capabilities`): a missing one skips the probe with its
+    reason. `controls` names faults in order of preference; the first two that can be planted must be caught.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    cost: ClassVar[Cost]
+    needs: ClassVar[tuple[str, ...]]
+    controls: ClassVar[tuple[str, ...]]
+
+    def measure(self, subject: Subject) -> Iterator[Measurement]:
+        """Yield one measurement a case, the telling ones first: a control stops at the first that it breaks."""
+        ...
+
+    def judge(self, evidence: Evidence) -> Ruling:
+        """Decide, from the evidence alone."""
+        ...
+
+
+def attempt(name: str, measured: Callable[[], Measurement]) -> Measurement:
+    """The measurement, or a skipped case with the reason where the model cannot be asked that way."""
+    try:
+        return measured()
+    except Unsupported as reason:
+        return skipped(name, str(reason))
+
+
+def judge_cases(evidence: Evidence) -> Ruling:
+    """The usual judgement: the worst case decides, and the sentence is about it."""
+    cases = evidence.measurements
+    verdict = worst_of_model(verdict_of(case) for case in cases)
+    if verdict is Verdict.SKIP:
+        return Ruling(verdict=verdict, summary=cases[0].note if cases else "no case could be measured")
+    decided = [case for case in cases if verdict_of(case) is verdict]
+    return Ruling(verdict=verdict, summary=_sentence(verdict, decided, cases))
+
+
+def _sentence(verdict: Verdict, decided: list[Measurement], cases: tuple[Measurement, ...]) -> str:
+    compared = [case for case in cases if case.expect != "skip"]
+    if verdict is Verdict.PASS:
+        held = [case.excess for case in compared if case.expect == "equal"]
+        margin = f"; the largest difference is {max(held):.2g} budgets" if held else ""
+        return f"{len(compared)} cases held over {sum(case.positions for case in compared)} positions{margin}"
+    worst_case = max(decided, key=lambda case: case.excess if case.expect != "differ" else -case.excess)
+    others = f" (and {len(decided) - 1} more)" if len(decided) > 1 else ""
+    return f"{worst_case.name}: {describe(worst_case)}{others}"
+
+
+def describe(case: Measurement) -> str:
+    """What happened in one case, in words."""
+    if case.nonfinite:
+        return f"{case.nonfinite} values are not finite"
+    if case.positions == 0:
+        return "nothing was compared"
+    text = _amount(case)
+    return f"{text}; {case.note}" if case.note else text
+
+
+def _amount(case: Measurement) -> str:
+    if case.expect in ("at-most", "figure") and case.value is not None:
+        limit = f", expected at most {case.limit:.4g}" if case.limit is not None else ""
+        return f"{case.value:.4g} {case.unit}{limit}"
+    where = f" from position {case.first_position}" if case.first_position is not None else ""
+    if case.expect == "differ":
+        return f"logits move by {case.max_abs:.2g}, no more than rounding ({case.budget:.1g}), where they must change"
+    return f"logits differ by {case.max_abs:.2g}{where}, rounding explains {case.budget:.1g}"

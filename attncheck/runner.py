@@ -1,0 +1,178 @@
+"""Probes over subjects, as a generator of events. Nobody who listens is known here."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+from attncheck.errors import CannotPlant, Unsupported, first_line
+from attncheck.faults.base import Fault
+from attncheck.faults.catalogue import FAULTS
+from attncheck.finding import Control, Evidence, Finding, Measurement, Rung, Verdict, verdict_of
+from attncheck.probe import Probe
+from attncheck.subject.subject import Subject
+
+CONTROLS = 2
+PASSING = frozenset({Verdict.PASS, Verdict.WARN, Verdict.NOISE})
+
+
+@final
+@dataclass(frozen=True)
+class ProbeStarted:
+    """A probe begins on a target."""
+
+    target: str
+    probe: str
+
+
+@final
+@dataclass(frozen=True)
+class ControlStarted:
+    """A probe begins again with a fault planted."""
+
+    target: str
+    probe: str
+    fault: str
+
+
+@final
+@dataclass(frozen=True)
+class ProbeFinished:
+    """A probe has come to its finding."""
+
+    target: str
+    finding: Finding
+
+
+Event = ProbeStarted | ControlStarted | ProbeFinished
+
+
+def run_probes(subject: Subject, probes: Iterable[Probe]) -> Iterator[Event]:
+    """Every probe on one subject; a probe that raises becomes an `error` and the next one runs."""
+    for probe in probes:
+        yield ProbeStarted(subject.name, probe.name)
+        started = time.perf_counter()
+        try:
+            finding = yield from _examined(subject, probe)
+        except Unsupported as reason:
+            finding = Finding(probe=probe.name, verdict=Verdict.SKIP, summary=str(reason), skip_reason=str(reason))
+        except Exception as error:
+            finding = _crashed(probe.name, error)
+        yield ProbeFinished(subject.name, replace(finding, seconds=time.perf_counter() - started))
+
+
+def _crashed(probe: str, error: Exception) -> Finding:
+    text = "".join(traceback.format_exception(error))
+    return Finding(probe=probe, verdict=Verdict.ERROR, summary=f"the probe raised {first_line(error)}", error=text)
+
+
+def _examined(subject: Subject, probe: Probe) -> Iterator[Event]:  # type: ignore[misc]
+    """Measure, ask the ladder where precision is in doubt, judge, and back a pass by controls."""
+    reason = _missing(subject, probe)
+    if reason is not None:
+        return reason
+    measured = tuple(probe.measure(subject))
+    decided, dtype = _laddered(subject, probe, measured)
+    evidence = Evidence(measurements=decided, replay=_replay(subject))
+    ruling = probe.judge(evidence)
+    finding = Finding(
+        probe=probe.name, verdict=ruling.verdict, summary=ruling.summary, cases=decided, replay=evidence.replay
+    )
+    if ruling.verdict not in PASSING:
+        return _skipped_reason(finding)
+    with subject.at(dtype):
+        return (yield from _controlled(subject, probe, finding))
+
+
+def _missing(subject: Subject, probe: Probe) -> Finding | None:
+    for need in probe.needs:
+        reason: str | None = getattr(subject.can, need)
+        if reason is None:
+            continue
+        if need == "sees_history":
+            return Finding(probe=probe.name, verdict=Verdict.VACUOUS, summary=reason)
+        return Finding(probe=probe.name, verdict=Verdict.SKIP, summary=reason, skip_reason=reason)
+    return None
+
+
+def _skipped_reason(finding: Finding) -> Finding:
+    return replace(finding, skip_reason=finding.summary) if finding.verdict is Verdict.SKIP else finding
+
+
+def _replay(subject: Subject) -> Mapping[str, Any]:
+    return {"tokens": list(subject.inputs.row), "seed": subject.settings.seed}
+
+
+def _laddered(
+    subject: Subject, probe: Probe, measured: tuple[Measurement, ...]
+) -> tuple[tuple[Measurement, ...], str | None]:
+    """Measure doubtful cases again in the highest precision that fits; the ladder becomes part of each case."""
+    doubtful = {case.name for case in measured if case.in_doubt}
+    dtype = subject.higher_dtype() if doubtful else None
+    if dtype is None:
+        return measured, None
+    with subject.at(dtype):
+        raised = {case.name: case for case in probe.measure(subject) if case.name in doubtful}
+    return tuple(_with_ladder(case, raised.get(case.name), subject.dtype_name, dtype) for case in measured), dtype
+
+
+def _with_ladder(case: Measurement, raised: Measurement | None, low: str, high: str) -> Measurement:
+    if raised is None or raised.max_abs is None:
+        return case
+    rungs = tuple(
+        Rung(dtype=dtype, max_abs=each.max_abs or 0.0, budget=each.budget or 0.0)
+        for dtype, each in ((low, case), (high, raised))
+    )
+    return replace(case, ladder=rungs)
+
+
+def _controlled(subject: Subject, probe: Probe, finding: Finding) -> Iterator[Event]:  # type: ignore[misc]
+    """Run the probe again with faults planted; one that goes unnoticed makes the pass vacuous."""
+    controls: list[Control] = []
+    reasons: list[str] = []
+    for name in probe.controls:
+        if len(controls) == CONTROLS:
+            break
+        yield ControlStarted(subject.name, probe.name, name)
+        try:
+            controls.append(_control(subject, probe, FAULTS[name], finding.cases))
+        except Unsupported as reason:
+            reasons.append(f"{name}: {reason}")
+    missed = [control.fault for control in controls if not control.detected]
+    missing = "; ".join(reasons) if len(controls) < CONTROLS else ""
+    finding = replace(finding, controls=tuple(controls), controls_missing=missing)
+    if missed:
+        return finding.with_verdict(Verdict.VACUOUS, f"with {', '.join(missed)} planted the probe passes as well")
+    return finding
+
+
+def _control(subject: Subject, probe: Probe, fault: Fault, healthy: tuple[Measurement, ...]) -> Control:
+    """Whether the probe notices one planted fault; it stops at the first case that the fault breaks.
+
+    Raises:
+        CannotPlant: the model has no place for the fault, or breaks when it is planted.
+    """
+    verdicts = {case.name: verdict_of(case) for case in healthy}
+    largest: float | None = None
+    with fault.plant(subject), subject.passes.under(fault.name, fault.on_cache_only):
+        try:
+            for case in probe.measure(subject):
+                if case.max_abs is not None:
+                    largest = max(largest or 0.0, case.max_abs)
+                if noticed(case, verdicts.get(case.name)):
+                    return Control(fault=fault.name, detected=True, max_abs=case.max_abs, case=case.name)
+        except Unsupported as reason:
+            raise CannotPlant(str(reason)) from reason
+        except Exception as error:
+            raise CannotPlant(f"the model raises with it planted ({first_line(error)})") from error
+    return Control(fault=fault.name, detected=False, max_abs=largest)
+
+
+def noticed(case: Measurement, healthy: Verdict | None) -> bool:
+    """Whether a case comes out worse with the fault than without it."""
+    bad = (Verdict.FAIL, Verdict.WARN)
+    verdict = verdict_of(case)
+    return verdict in bad and verdict is not healthy and healthy is not Verdict.FAIL

@@ -1,0 +1,29 @@
+"""How a model is to be loaded and asked: the options of `run`, as data. Standard library only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, final
+
+DTYPES = ("auto", "float64", "float32", "bfloat16", "float16")
+LADDER = ("float16", "bfloat16", "float32", "float64")
+DtypeName = Literal["auto", "float64", "float32", "bfloat16", "float16"]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """One way of loading one model."""
+
+    attn: str | None = None
+    dtype: str = "auto"
+    device: str = "auto"
+    device_map: str | None = None
+    revision: str | None = None
+    trust_remote_code: bool = False
+    random_init: bool = False
+    layers: int | None = None
+    seed: int = 0
+    prompt: str | None = None
+    offline: bool = False
+    length: int | None = None

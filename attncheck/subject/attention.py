@@ -1,0 +1,76 @@
+"""Standing between a model and its attention kernel: to watch what the kernel is handed, or to hand it something else.
+
+Works through transformers' attention interface: the registered kernels (sdpa, flex_attention, flash) are wrapped in place,
+eager kernels in the module that defines them. Models that compute attention inline never call either.
+
+Axes: B batch, H query heads, G key/value heads, T query positions, S key positions, D head width.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, final
+
+from torch import Tensor, nn
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+Kernel = Callable[..., Any]
+EAGER = "eager_attention_forward"
+
+
+@final
+@dataclass
+class KernelCall:
+    """One call of an attention kernel: query_BHTD, key_BGSD, value_BGSD, the mask and the options as they are passed."""
+
+    module: nn.Module
+    query_BHTD: Tensor
+    key_BGSD: Tensor
+    value_BGSD: Tensor
+    mask: Tensor | None
+    options: dict[str, Any]
+    kernel: Kernel
+
+    def run(self) -> Any:
+        """Call the kernel with what this call now holds."""
+        return self.kernel(self.module, self.query_BHTD, self.key_BGSD, self.value_BGSD, self.mask, **self.options)
+
+
+Handler = Callable[[KernelCall], Any]
+
+
+def _wrapped(kernel: Kernel, owners: frozenset[int], handler: Handler) -> Kernel:
+    @functools.wraps(kernel)
+    def call(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any = None, *rest: Any, **options: Any) -> Any:
+        if id(module) not in owners or rest:
+            return kernel(module, query, key, value, attention_mask, *rest, **options)
+        return handler(KernelCall(module, query, key, value, attention_mask, options, kernel))
+
+    return call
+
+
+def _eager_modules(model: nn.Module) -> list[Any]:
+    names = {type(module).__module__ for module in model.modules()}
+    return [sys.modules[name] for name in sorted(names) if name in sys.modules and hasattr(sys.modules[name], EAGER)]
+
+
+@contextlib.contextmanager
+def intercept(model: nn.Module, handler: Handler) -> Iterator[None]:
+    """While active, every kernel call of this model goes through `handler`, which returns what the kernel would."""
+    owners = frozenset(id(module) for module in model.modules())
+    table = type(ALL_ATTENTION_FUNCTIONS)._global_mapping
+    kernels = dict(table)
+    eager = [(home, getattr(home, EAGER)) for home in _eager_modules(model)]
+    try:
+        table.update({name: _wrapped(kernel, owners, handler) for name, kernel in kernels.items()})
+        for home, kernel in eager:
+            setattr(home, EAGER, _wrapped(kernel, owners, handler))
+        yield
+    finally:
+        table.update(kernels)
+        for home, kernel in eager:
+            setattr(home, EAGER, kernel)

@@ -1,0 +1,71 @@
+"""Looking into a cache of any kind: the tensors it holds, wherever it keeps them.
+
+Axes: B batch, G key/value heads, S cached positions, D head width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, final
+
+from torch import Tensor
+
+KEYS = ("keys", "key_cache")
+VALUES = ("values", "value_cache")
+DEPTH = 5
+
+
+@final
+@dataclass(frozen=True)
+class CachedTensor:
+    """One tensor of a cache and the path of names and numbers that leads to it."""
+
+    path: tuple[str, ...]
+    tensor: Tensor
+
+    @property
+    def name(self) -> str:
+        """The last word of the path that is not a number."""
+        return next((part for part in reversed(self.path) if not part.isdigit()), "")
+
+    @property
+    def layer(self) -> int | None:
+        """The number of the layer, where the path holds one."""
+        return next((int(part) for part in self.path if part.isdigit()), None)
+
+    @property
+    def is_key_or_value(self) -> bool:
+        """Whether this is a key_BGSD or value_BGSD tensor, as opposed to a recurrent state."""
+        return self.name in KEYS + VALUES and self.tensor.ndim == 4
+
+
+def tensors_of(cache: Any, path: tuple[str, ...] = ()) -> Iterator[CachedTensor]:
+    """Every floating tensor with content in a cache, in a fixed order."""
+    if isinstance(cache, Tensor):
+        if cache.is_floating_point() and cache.numel():
+            yield CachedTensor(path, cache)
+        return
+    if len(path) > DEPTH:
+        return
+    for name, child in _children(cache):
+        yield from tensors_of(child, (*path, name))
+
+
+def _children(node: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(node, (list, tuple)):
+        yield from ((str(index), child) for index, child in enumerate(node))
+    elif isinstance(node, dict):
+        yield from ((str(key), child) for key, child in node.items())
+    elif hasattr(node, "__dict__") and not isinstance(node, type) and not callable(node):
+        yield from ((name, child) for name, child in vars(node).items() if not name.startswith("__"))
+
+
+def key_values(cache: Any) -> list[CachedTensor]:
+    """The key and value tensors of a cache."""
+    return [each for each in tensors_of(cache) if each.is_key_or_value]
+
+
+def states(cache: Any) -> list[CachedTensor]:
+    """The recurrent and convolution states of a cache: what is neither key nor value."""
+    return [each for each in tensors_of(cache) if not each.is_key_or_value]

@@ -1,0 +1,158 @@
+"""What a model can take, asked by effect: forwards swallow unknown arguments, so a signature proves nothing.
+
+Each capability is a sentence when it is missing, and None when it is there: the sentence is the reason of the `skip`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from attncheck.errors import Unsupported, first_line
+from attncheck.numerics.budget import Budget
+from attncheck.subject.attention import KernelCall, intercept
+from attncheck.subject.compat import recognises_packing
+from attncheck.subject.door import Door
+from attncheck.subject.inputs import Inputs, Tokens
+from attncheck.subject.passes import Pass, Passes, Positions, all_ones, blocks, counting
+
+
+@final
+@dataclass
+class Capabilities:
+    """Lazily tried; each answer is None (it can) or the reason why not."""
+
+    door: Door
+    passes: Passes
+    inputs: Inputs
+    budget: Budget
+
+    def _apart(self, left: Pass, right: Pass) -> float:
+        left_BTV, right_BTV = self.passes.logits(left), self.passes.logits(right)
+        return float((left_BTV - right_BTV).abs().max())
+
+    def _tried(self, attempt: Callable[[], Tensor | float | None], what: str) -> str | None:
+        try:
+            attempt()
+        except Unsupported as reason:
+            return str(reason)
+        except (TypeError, ValueError, RuntimeError, AttributeError, NotImplementedError, KeyError, IndexError) as error:
+            return f"{what} raises {first_line(error)}"
+        return None
+
+    @property
+    def _full(self) -> Pass:
+        return Pass(self.inputs.tokens)
+
+    @cached_property
+    def sees_history(self) -> str | None:
+        """Changing the first token moves the last logits; else every other check would prove nothing."""
+        row = self.inputs.row
+        changed = Pass((self.inputs.other(row, 0, 1),))
+        last = (self.passes.logits(self._full) - self.passes.logits(changed))[:, -1].abs().max()
+        if float(last) > self.budget.value:
+            return None
+        return "changing the first token does not move the last logits beyond rounding"
+
+    @cached_property
+    def cache(self) -> str | None:
+        """A cache is returned, and a second chunk can be fed on it."""
+        half = self.inputs.length // 2
+        asked = Pass(self.inputs.tokens, chunks=(half, self.inputs.length - half))
+        return self._tried(lambda: self.passes.logits(asked), "a second chunk on the cache")
+
+    @cached_property
+    def steps(self) -> str | None:
+        """A cache is returned, and one token can be fed on it."""
+        asked = Pass(self.inputs.tokens, chunks=(self.inputs.length - 1, 1))
+        return self._tried(lambda: self.passes.logits(asked), "a step on the cache")
+
+    @cached_property
+    def takes_positions(self) -> str | None:
+        """`position_ids` is an argument, whether or not it changes anything."""
+        asked = Pass(self.inputs.tokens, positions=counting(1, self.inputs.length))
+        return self._tried(lambda: self.passes.logits(asked), "`position_ids`")
+
+    @cached_property
+    def reads_positions(self) -> str | None:
+        """Stretched positions change the logits."""
+        if self.takes_positions:
+            return self.takes_positions
+        usual = Pass(self.inputs.tokens, positions=counting(1, self.inputs.length), use_cache=None)
+        turned = Pass(self.inputs.tokens, positions=(tuple(reversed(range(self.inputs.length))),), use_cache=None)
+        if self._apart(usual, turned) > self.budget.value:
+            return None
+        return "`position_ids` are accepted but change nothing"
+
+    @cached_property
+    def mask_2d(self) -> str | None:
+        """A 2D mask is an argument."""
+        asked = Pass(self.inputs.tokens, mask=all_ones(self.inputs.tokens))
+        return self._tried(lambda: self.passes.logits(asked), "a 2D `attention_mask`")
+
+    @cached_property
+    def mask_4d(self) -> str | None:
+        """A 4D mask is taken, and a block in it is obeyed: what it hides no longer moves the logits."""
+        tokens, cut = self.inputs.tokens, self.inputs.length // 2
+        row, mask = self.inputs.row, blocks((cut, self.inputs.length - cut))
+        reason = self._tried(lambda: self.passes.logits(Pass(tokens, mask=mask)), "a 4D `attention_mask`")
+        if reason is not None:
+            return reason
+        changed = Pass((self.inputs.other(row, 0, cut),), mask=mask)
+        moved = (self.passes.logits(Pass(tokens, mask=mask)) - self.passes.logits(changed))[:, cut:].abs().max()
+        if float(moved) <= self.budget.value:
+            return None
+        return "a 4D `attention_mask` is taken, but tokens that it hides still move the logits"
+
+    @cached_property
+    def packs(self) -> str | None:
+        """Restarted positions are meant to isolate: the masks come from the library's builder, which recognises them."""
+        if self.reads_positions or self.mask_4d:
+            return self.reads_positions or self.mask_4d
+        if recognises_packing(self.door.model):
+            return None
+        return "the masks do not come from the library's builder, which recognises packed documents"
+
+    @cached_property
+    def kernel(self) -> str | None:
+        """Attention goes through transformers' attention interface, where it can be watched and changed."""
+        seen: list[int] = []
+
+        def watch(call: KernelCall) -> Any:
+            seen.append(call.query_BHTD.shape[1])
+            return call.run()
+
+        with intercept(self.door.model, watch), torch.no_grad():
+            self.passes.call(self.inputs.tokens, use_cache=False)
+        return None if seen else "attention is computed inside the model, out of reach of the attention interface"
+
+    def only_turns(self, tokens: Tokens, usual: Positions, moved: Positions) -> str | None:
+        """Moving every position only turns the first layer's queries and keys: lengths stay, directions change."""
+        if self.kernel is not None:
+            return self.kernel
+        first, second = self._first_call(tokens, usual), self._first_call(tokens, moved)
+        for left, right in ((first.query_BHTD, second.query_BHTD), (first.key_BGSD, second.key_BGSD)):
+            if not torch.allclose(left.norm(dim=-1), right.norm(dim=-1), rtol=1e-4):
+                return "queries or keys change their length with the position: not purely rotary"
+        if torch.allclose(first.query_BHTD, second.query_BHTD, rtol=1e-4):
+            return "the first layer's queries do not change with the position: not rotary"
+        same_values = torch.allclose(first.value_BGSD, second.value_BGSD, rtol=1e-4)
+        return None if same_values else "values change with the position: not purely rotary"
+
+    def _first_call(self, tokens: Tokens, positions: Positions) -> KernelCall:
+        seen: list[KernelCall] = []
+
+        def watch(call: KernelCall) -> Any:
+            if not seen:
+                seen.append(replace(call))
+            return call.run()
+
+        with intercept(self.door.model, watch), torch.no_grad():
+            given_BT = torch.tensor(positions, device=self.passes.device)
+            self.passes.call(tokens, positions_BT=given_BT, use_cache=False)
+        return seen[0]

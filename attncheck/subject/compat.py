@@ -1,0 +1,62 @@
+"""Where transformers moved an API between 4.48 and today; the only module that asks for its version."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import transformers
+from packaging.version import Version
+
+VERSION = Version(transformers.__version__)
+CACHE_NAMES = ("cache", "past_key_values", "cache_params", "past_buckets_states", "state", "mems")
+
+
+def dtype_argument(dtype: object) -> dict[str, Any]:
+    """The keyword under which `from_pretrained` takes a dtype: `torch_dtype` before 4.56."""
+    return {"dtype" if Version("4.56") <= VERSION else "torch_dtype": dtype}
+
+
+def experts_argument(name: str) -> dict[str, Any]:
+    """The keyword that chooses how expert layers are computed, where this release has one (5.0)."""
+    return {"experts_implementation": name} if Version("5.0") <= VERSION else {}
+
+
+def cache_of(output: Any) -> Any:
+    """The cache that a forward returned, under whichever name this release gives it; None without one."""
+    found = (getattr(output, name, None) for name in CACHE_NAMES)
+    return next((cache for cache in found if cache is not None), None)
+
+
+def text_config(config: Any) -> Any:
+    """The part of a config that describes the text decoder."""
+    return config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
+
+
+def quiet() -> None:
+    """Silence progress bars and advice of the library; attncheck reports what matters itself."""
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+
+
+def cached_length(cache: Any) -> int:
+    """How many tokens a cache has seen; 0 for none, and for caches that do not count."""
+    if cache is None:
+        return 0
+    if hasattr(cache, "get_seq_length"):
+        return int(cache.get_seq_length() or 0)
+    first = cache[0] if isinstance(cache, (tuple, list)) and cache else None
+    return int(first[0].shape[-2]) if isinstance(first, (tuple, list)) else 0
+
+
+def recognises_packing(model: Any) -> bool:
+    """Whether this model's masks are built by the library's mask builder, in a release that recognises packed rows (4.54)."""
+    try:
+        from transformers import masking_utils
+    except ImportError:
+        return False
+    if not hasattr(masking_utils, "find_packed_sequence_indices"):
+        return False
+    homes = {type(module).__module__ for module in model.modules()}
+    builders = ("create_causal_mask", "create_masks_for_generate")
+    return any(hasattr(sys.modules.get(home), builder) for home in homes for builder in builders)

@@ -1,0 +1,151 @@
+"""Token sequences that reach the fault: long enough for every window, chunk and rotary switch, cut on both sides of each.
+
+Real text where there is a tokenizer, seeded ids elsewhere; special ids stay out. Axes: B batch, T positions.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, final
+
+from attncheck.errors import Unsupported
+from attncheck.subject.compat import text_config
+from attncheck.subject.facts import Border, Facts
+
+Row = tuple[int, ...]
+Tokens = tuple[Row, ...]
+
+SHORTEST = 4
+USUAL = 24
+LONGEST = 160
+TEXT = (
+    "The lighthouse keeper counted seven ships before dawn, wrote their names in the ledger, and lit the lamp again. "
+    "When the fog lifted, only six had reached the harbour; the seventh, Marigold, was already past the northern reef, "
+    "its captain asleep and its cargo of copper wire, lemons and unopened letters drifting slowly towards the ice. "
+    "Nobody on shore noticed until the baker, who had been promised the lemons, asked why the bell had not been rung. "
+)
+
+
+def special_ids(config: Any, tokenizer: Any) -> frozenset[int]:
+    """Every id that the config or the tokenizer gives a meaning of its own."""
+    found: set[int] = set(getattr(tokenizer, "all_special_ids", None) or [])
+    for part in (config, text_config(config)):
+        for name, value in vars(part).items() if part is not None else ():
+            if name.endswith(("_token_id", "_token_ids", "_token_index")):
+                found |= {v for v in (value if isinstance(value, (list, tuple)) else [value]) if isinstance(v, int)}
+    return frozenset(found)
+
+
+def eos_of(config: Any, tokenizer: Any) -> int | None:
+    """The end-of-sequence id: the config's, else the tokenizer's."""
+    ids = [getattr(text_config(config), "eos_token_id", None), getattr(tokenizer, "eos_token_id", None)]
+    flat = [value[0] if isinstance(value, (list, tuple)) and value else value for value in ids]
+    return next((value for value in flat if isinstance(value, int) and value >= 0), None)
+
+
+def choose_length(facts: Facts, asked: int | None) -> int:
+    """T: past twice each border that can be reached, within the context.
+
+    Raises:
+        Unsupported: the context is too short to compare anything.
+    """
+    ceiling = asked or LONGEST
+    if not any(border.kind == "rope switch" for border in facts.borders):
+        ceiling = min(ceiling, facts.context or ceiling)
+    wanted = [_past(border) for border in facts.borders if _past(border) <= ceiling]
+    length = asked or min(ceiling, max([USUAL, *wanted]))
+    if min(length, ceiling) < SHORTEST:
+        raise Unsupported(f"a context of {ceiling} tokens is too short: at least {SHORTEST} are needed")
+    return min(length, ceiling)
+
+
+def _past(border: Border) -> int:
+    return border.length + 8 if border.kind == "rope switch" else 2 * border.length + 5
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """The token material of one model: the main row, ids to draw from, cuts and borders within reach."""
+
+    row: Row
+    pool: Row
+    eos: int | None
+    borders: tuple[Border, ...]
+    unreached: tuple[Border, ...]
+    seed: int
+    from_text: bool
+
+    @property
+    def tokens(self) -> Tokens:
+        """The main input, (1, T)."""
+        return (self.row,)
+
+    @property
+    def length(self) -> int:
+        """T of the main input."""
+        return len(self.row)
+
+    @property
+    def cuts(self) -> tuple[int, ...]:
+        """Positions to cut at: both sides of every border, the middle, the ends; each in 1..T-1."""
+        near = [b.length + step for b in self.borders for step in (-1, 0, 1)]
+        wanted = {1, self.length // 2, self.length - 1, *near}
+        return tuple(sorted(cut for cut in wanted if 0 < cut < self.length))
+
+    def other(self, row: Iterable[int], start: int = 0, stop: int | None = None, salt: int = 1) -> Row:
+        """The row with every token in [start, stop) replaced by another one of the pool."""
+        old = tuple(row)
+        end = len(old) if stop is None else stop
+        draw = random.Random(self.seed * 1009 + salt)
+        return tuple(self._not(token, draw) if start <= i < end else token for i, token in enumerate(old))
+
+    def _not(self, token: int, draw: random.Random) -> int:
+        return draw.choice([candidate for candidate in (draw.choice(self.pool) for _ in range(16)) if candidate != token]
+                           or [candidate for candidate in self.pool if candidate != token])
+
+    def fresh(self, length: int, salt: int) -> Row:
+        """A row of seeded ids from the pool."""
+        draw = random.Random(self.seed * 7919 + salt)
+        return tuple(draw.choice(self.pool) for _ in range(length))
+
+
+def _pool(vocab: int, special: frozenset[int]) -> Row:
+    plain = tuple(i for i in range(vocab) if i not in special)
+    pool = plain if len(plain) >= 2 else tuple(range(vocab))
+    if len(pool) < 2:
+        raise Unsupported(f"a vocabulary of {vocab} leaves no second token to compare with")
+    return pool
+
+
+def _encoded(tokenizer: Any, prompt: str | None, length: int, pool: Row) -> Row:
+    if tokenizer is None:
+        return ()
+    ids = tokenizer(prompt or TEXT * (1 + length // 60), add_special_tokens=False)["input_ids"]
+    allowed = set(pool)
+    return tuple(i for i in ids if i in allowed)[:length]
+
+
+def build_inputs(facts: Facts, config: Any, tokenizer: Any, *, seed: int, prompt: str | None, length: int | None) -> Inputs:
+    """Choose the token material of a model.
+
+    Raises:
+        Unsupported: vocabulary or context are too small to compare anything.
+    """
+    wanted = choose_length(facts, length)
+    pool = _pool(facts.vocab, special_ids(config, tokenizer))
+    draw = random.Random(seed)
+    text = _encoded(tokenizer, prompt, wanted, pool)
+    row = text + tuple(draw.choice(pool) for _ in range(wanted - len(text)))
+    eos = eos_of(config, tokenizer)
+    return Inputs(
+        row=row,
+        pool=pool,
+        eos=eos if eos is not None and eos < facts.vocab else None,
+        borders=tuple(border for border in facts.borders if border.length + 1 < wanted),
+        unreached=tuple(border for border in facts.borders if border.length + 1 >= wanted),
+        seed=seed,
+        from_text=bool(text),
+    )

@@ -1,0 +1,229 @@
+"""A target -> a Subject: the real `from_pretrained` paths, what loading noticed, and the dtype that semantics are checked in."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import nn
+
+from attncheck.errors import AttncheckError, TargetError, first_line
+from attncheck.finding import Measurement
+from attncheck.registry import import_file
+from attncheck.settings import Settings
+from attncheck.subject import builtin, compat
+from attncheck.subject.subject import DTYPES, Subject, fits
+from attncheck.subject.target import Target, parse
+
+Loaded = tuple[Any, Any, dict[str, Any]]
+NOTICED = {
+    "missing_keys": "weights missing from the checkpoint and newly initialised",
+    "unexpected_keys": "weights in the checkpoint that the model has no place for",
+    "mismatched_keys": "weights of another shape than the config promises",
+}
+SHOWN = 3
+
+
+def load(text: str, settings: Settings) -> Subject:
+    """Load one target.
+
+    Raises:
+        TargetError: it cannot be found or loaded, in one line.
+    """
+    compat.quiet()
+    target = parse(text)
+    try:
+        model, tokenizer, info = LOADERS[target.kind](target, settings)
+    except AttncheckError as error:
+        raise TargetError(str(error)) from error
+    except Exception as error:
+        raise TargetError(f"{text}: {explain_load(error)}") from error
+    if not isinstance(model, nn.Module):
+        raise TargetError(f"{text}: expected a torch model, got {type(model).__name__}")
+    if not any(True for _ in model.parameters()):
+        raise TargetError(f"{text}: {type(model).__name__} has no parameters")
+    return _prepared(target, settings, model, tokenizer, info)
+
+
+def explain_load(error: Exception) -> str:
+    """One line for what the library raised while it loaded."""
+    text = str(error)
+    if "offline" in text.lower() or "couldn't connect" in text.lower() or "connection error" in text.lower():
+        return "not in the local cache, and the hub cannot be reached (a folder or a .gguf file works without it)"
+    return first_line(error)
+
+
+def _prepared(target: Target, settings: Settings, model: nn.Module, tokenizer: Any, info: dict[str, Any]) -> Subject:
+    device = _device(settings.device)
+    if settings.device_map is None:
+        model.to(device)
+    subject = Subject(name=target.text, model=model, tokenizer=tokenizer, settings=settings, load_notes=notices(info))
+    settle_dtype(subject, settings.dtype)
+    return subject
+
+
+def _device(asked: str) -> torch.device:
+    if asked != "auto":
+        try:
+            return torch.empty(0, device=asked).device
+        except (RuntimeError, AssertionError, NotImplementedError) as error:
+            raise TargetError(f"device `{asked}` cannot be used: {first_line(error)}") from error
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def settle_dtype(subject: Subject, asked: str) -> None:
+    """Bring the weights to the dtype that is asked for; `auto` takes the highest that fits and runs."""
+    own = subject.dtype_name
+    if asked != "auto":
+        _take(subject, asked)
+        return
+    for name in ("float64", "float32"):
+        wider = DTYPES[name].itemsize >= subject.dtype.itemsize
+        if wider and fits(subject.model, DTYPES[name], subject.device) and _runs(subject, name):
+            return
+    _take(subject, own)
+
+
+def _take(subject: Subject, dtype: str) -> None:
+    if dtype != subject.dtype_name:
+        subject.model.to(DTYPES[dtype])
+    subject.promoted = dtype == "float64"
+
+
+def _runs(subject: Subject, dtype: str) -> bool:
+    """Whether one short forward works in this dtype: fused expert kernels, for instance, may refuse float64."""
+    _take(subject, dtype)
+    try:
+        with torch.no_grad(), subject.numerics():
+            ids = torch.tensor([[0, 1, 2, 3]], device=subject.device).clamp(max=max(0, subject.facts.vocab - 1))
+            subject.door.call(ids, use_cache=False)
+    except Exception:
+        return False
+    return True
+
+
+def notices(info: dict[str, Any]) -> tuple[Measurement, ...]:
+    """What loading noticed, one case each: any such weight breaks the load, since it would be a silent random layer."""
+    return tuple(_notice(key, what, sorted(map(_named, info.get(key) or ()))) for key, what in NOTICED.items() if info)
+
+
+def _named(entry: Any) -> str:
+    if isinstance(entry, (tuple, list)):
+        name, *shapes = entry
+        return f"{name} ({' instead of '.join(str(tuple(shape)) for shape in shapes)})"
+    return str(entry)
+
+
+def _notice(key: str, what: str, names: list[str]) -> Measurement:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return Measurement(
+        name=key.replace("_", " "),
+        expect="at-most",
+        value=float(len(names)) * 2,
+        limit=1.0,
+        unit="weights",
+        positions=1,
+        note=f"{what}: {', '.join(names[:SHOWN])}{more}" if names else "",
+    )
+
+
+def _arguments(settings: Settings) -> dict[str, Any]:
+    """Keyword arguments of every `from_pretrained`."""
+    dtype = "auto" if settings.dtype in ("auto", "float64") else DTYPES[settings.dtype]
+    arguments: dict[str, Any] = {
+        "trust_remote_code": settings.trust_remote_code,
+        "local_files_only": settings.offline,
+        **compat.dtype_argument(dtype),
+    }
+    if settings.attn:
+        arguments["attn_implementation"] = settings.attn
+    if settings.device_map:
+        arguments["device_map"] = settings.device_map
+    return arguments
+
+
+def _from_pretrained(where: str, settings: Settings, **extra: Any) -> Loaded:
+    if settings.offline:
+        os.environ["HF_HUB_OFFLINE"] = "1"
+    safe = {} if "gguf_file" in extra else {"use_safetensors": True}
+    model, info = auto_class(where, settings, extra).from_pretrained(
+        where, output_loading_info=True, ignore_mismatched_sizes=True, **safe, **_arguments(settings), **extra
+    )
+    return model, _tokenizer(where, settings, **extra), info
+
+
+def auto_class(where: str, settings: Settings, extra: dict[str, Any]) -> Any:
+    """The auto class that fits the config: a causal language model, else encoder-decoder, else an encoder."""
+    options = {key: value for key, value in extra.items() if key != "torch_dtype"}
+    config = transformers.AutoConfig.from_pretrained(
+        where, trust_remote_code=settings.trust_remote_code, local_files_only=settings.offline, **options
+    )
+    architectures = getattr(config, "architectures", None) or []
+    if getattr(config, "is_encoder_decoder", False):
+        return transformers.AutoModelForSeq2SeqLM
+    if any(name.endswith("ForMaskedLM") for name in architectures):
+        return transformers.AutoModelForMaskedLM
+    return transformers.AutoModelForCausalLM
+
+
+def _tokenizer(where: str, settings: Settings, **extra: Any) -> Any:
+    """The tokenizer, or None: a model without one is asked with seeded ids."""
+    try:
+        return transformers.AutoTokenizer.from_pretrained(
+            where, trust_remote_code=settings.trust_remote_code, local_files_only=settings.offline, **extra
+        )
+    except Exception:
+        return None
+
+
+def _hub(target: Target, settings: Settings) -> Loaded:
+    revision = target.revision or settings.revision
+    return _from_pretrained(target.where, settings, **({"revision": revision} if revision else {}))
+
+
+def _folder(target: Target, settings: Settings) -> Loaded:
+    return _from_pretrained(target.where, settings)
+
+
+def _gguf(target: Target, settings: Settings) -> Loaded:
+    path = Path(target.where)
+    return _from_pretrained(str(path.parent), settings, gguf_file=path.name)
+
+
+def _builtin(target: Target, settings: Settings) -> Loaded:
+    return builtin.build(target.where, settings.attn), None, {}
+
+
+def _factory(target: Target, settings: Settings) -> Loaded:
+    module = import_file(Path(target.where))
+    factory = getattr(module, target.attribute, None)
+    if not callable(factory):
+        raise TargetError(f"{target.text}: `{target.where}` defines no function `{target.attribute}`")
+    try:
+        made = factory()
+    except Exception as error:
+        raise TargetError(f"{target.text}: the factory raised {first_line(error)}") from error
+    model, tokenizer = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    if not isinstance(model, nn.Module):
+        raise TargetError(
+            f"{target.text}: expected the factory to return a model or (model, tokenizer), got {type(made).__name__}"
+        )
+    return model, tokenizer, {}
+
+
+def _config(target: Target, settings: Settings) -> Loaded:
+    raise TargetError(f"{target.text}: config targets are not supported yet")
+
+
+LOADERS: dict[str, Callable[[Target, Settings], Loaded]] = {
+    "hub": _hub,
+    "folder": _folder,
+    "gguf": _gguf,
+    "builtin": _builtin,
+    "config": _config,
+    "factory": _factory,
+}

@@ -1,0 +1,216 @@
+"""The one place that asks a model for logits: full, step by step, in chunks, batched; every pass is remembered.
+
+A `Pass` holds everything that can change the outcome, so that the full forward which five probes need runs once.
+
+Axes: B batch, T positions of this pass, P cached positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from attncheck.errors import Unsupported
+from attncheck.subject.door import Door, Reply
+from attncheck.subject.inputs import Tokens
+
+Positions = tuple[tuple[int, ...], ...]
+
+
+@final
+@dataclass(frozen=True)
+class Mask2D:
+    """One number per token, 1 to attend to it and 0 for padding: what a tokenizer returns."""
+
+    rows: tuple[tuple[int, ...], ...]
+
+
+@final
+@dataclass(frozen=True)
+class Mask4D:
+    """Who may read whom, written out: query i reads key j when j <= i and both carry the same segment number."""
+
+    segments: tuple[tuple[int, ...], ...]
+
+    def allowed_BTT(self) -> Tensor:
+        """(B, T, T) booleans, queries by keys."""
+        segment_BT = torch.tensor(self.segments)
+        same_BTT = segment_BT[:, :, None] == segment_BT[:, None, :]
+        return same_BTT & torch.ones(same_BTT.shape[1:], dtype=torch.bool).tril()
+
+
+Mask = Mask2D | Mask4D | None
+
+
+@final
+@dataclass(frozen=True)
+class Pass:
+    """One way of asking. `chunks` are the lengths fed one after the other on a cache; empty means one forward."""
+
+    tokens: Tokens
+    chunks: tuple[int, ...] = ()
+    positions: Positions | None = None
+    mask: Mask = None
+    use_cache: bool | None = False
+    attn: str | None = None
+
+    @property
+    def length(self) -> int:
+        """T of the whole pass."""
+        return len(self.tokens[0])
+
+    @property
+    def cached(self) -> bool:
+        """Whether a cache is read or filled."""
+        return bool(self.chunks) or self.use_cache is not False
+
+
+def counting(rows: int, length: int, start: int = 0) -> Positions:
+    """Positions start, start + 1, … for each row."""
+    return (tuple(range(start, start + length)),) * rows
+
+
+def all_ones(tokens: Tokens) -> Mask2D:
+    """The 2D mask of an unpadded batch."""
+    return Mask2D(tuple((1,) * len(row) for row in tokens))
+
+
+def causal(tokens: Tokens) -> Mask4D:
+    """The 4D mask of an unpadded batch: plain causality, written out."""
+    return Mask4D(tuple((0,) * len(row) for row in tokens))
+
+
+def blocks(lengths: tuple[int, ...]) -> Mask4D:
+    """The 4D mask of one row of documents of these lengths, each causal and apart from the others."""
+    return Mask4D((tuple(number for number, length in enumerate(lengths) for _ in range(length)),))
+
+
+def float_mask(allowed_BTT: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A 4D mask to be added to the scores: 0 where allowed, very negative elsewhere.
+
+    A float mask works in every implementation; eager adds a boolean one as 0 and 1. The smallest float32 is used even for
+    float64, since eager attention may compute its softmax in float32, where the smallest float64 becomes -inf.
+    """
+    lowest = max(torch.finfo(dtype).min, torch.finfo(torch.float32).min)
+    mask_BTT = torch.zeros(allowed_BTT.shape, dtype=dtype).masked_fill(~allowed_BTT, lowest)
+    return mask_BTT[:, None].to(device)
+
+
+@final
+@dataclass
+class Passes:
+    """Runs passes on one model through its door and remembers their logits within a byte limit."""
+
+    door: Door
+    device: torch.device
+    dtype: torch.dtype
+    context: Callable[[], AbstractContextManager[Any]]
+    switch: Callable[[str | None], AbstractContextManager[Any]]
+    memory_limit: int = 64 << 20
+    on_forward: Callable[[int], None] = field(default=lambda tokens: None)
+    planted: tuple[str, ...] = ()
+    planted_on_cache_only: bool = False
+    _memory: OrderedDict[Any, Tensor] = field(default_factory=OrderedDict)
+
+    def logits(self, asked: Pass) -> Tensor:
+        """logits_BTV of a pass, from memory where it ran before.
+
+        Raises:
+            Unsupported: the model cannot be asked this way.
+        """
+        key = (asked, self._faults(asked))
+        if key in self._memory:
+            self._memory.move_to_end(key)
+            return self._memory[key]
+        with torch.no_grad(), self.context(), self.switch(asked.attn):
+            logits_BTV = torch.cat([reply.logits_BTV for reply in self._replies(asked)], 1).detach()
+        self._remember(key, logits_BTV)
+        return logits_BTV
+
+    def cache(self, asked: Pass) -> Any:
+        """The cache that a pass leaves behind; never remembered, since the next call would change it.
+
+        Raises:
+            Unsupported: the model returns no cache.
+        """
+        with torch.no_grad(), self.context(), self.switch(asked.attn):
+            cache = None
+            for reply in self._replies(asked):
+                cache = reply.cache
+        if cache is None:
+            raise Unsupported(f"{type(self.door.model).__name__} returns no cache")
+        return cache
+
+    def call(self, tokens: Tokens, **asked: Any) -> Reply:
+        """One forward, not remembered, for what needs the cache or the whole output. Gradients follow the caller."""
+        with self.context():
+            return self._forward(self.ids(tokens), **asked)
+
+    def ids(self, tokens: Tokens) -> Tensor:
+        """ids_BT on the model's device."""
+        return torch.tensor(tokens, device=self.device)
+
+    def forget(self) -> None:
+        """Drop every remembered pass."""
+        self._memory.clear()
+
+    @contextlib.contextmanager
+    def under(self, fault: str, on_cache_only: bool) -> Iterator[None]:
+        """Remember what runs inside apart from the healthy passes; a fault of the cache leaves the others shared."""
+        before = (self.planted, self.planted_on_cache_only)
+        self.planted, self.planted_on_cache_only = (*self.planted, fault), on_cache_only
+        try:
+            yield
+        finally:
+            for key in [key for key in self._memory if key[1] == self.planted]:
+                del self._memory[key]
+            self.planted, self.planted_on_cache_only = before
+
+    def _faults(self, asked: Pass) -> tuple[str, ...]:
+        return () if self.planted_on_cache_only and not asked.cached else self.planted
+
+    def _remember(self, key: Any, logits_BTV: Tensor) -> None:
+        self._memory[key] = logits_BTV
+        while len(self._memory) > 1 and sum(t.nbytes for t in self._memory.values()) > self.memory_limit:
+            self._memory.popitem(last=False)
+
+    def _forward(self, ids_BT: Tensor, **asked: Any) -> Reply:
+        self.on_forward(ids_BT.shape[1])
+        return self.door.call(ids_BT, **asked)
+
+    def _replies(self, asked: Pass) -> Iterator[Reply]:
+        """The forwards of a pass in order; each chunk gets its own slice of positions and mask."""
+        ids_BT, cache, start = self.ids(asked.tokens), None, 0
+        for size in asked.chunks or (asked.length,):
+            stop = start + size
+            reply = self._forward(
+                ids_BT[:, start:stop],
+                positions_BT=self._positions(asked, start, stop),
+                mask=self._mask(asked, start, stop),
+                cache=cache,
+                use_cache=True if asked.chunks else asked.use_cache,
+            )
+            cache, start = reply.cache, stop
+            if cache is None and stop < asked.length:
+                raise Unsupported(f"{type(self.door.model).__name__} returns no cache to continue from")
+            yield reply
+
+    def _positions(self, asked: Pass, start: int, stop: int) -> Tensor | None:
+        if asked.positions is None:
+            return None
+        return torch.tensor([row[start:stop] for row in asked.positions], device=self.device)
+
+    def _mask(self, asked: Pass, start: int, stop: int) -> Tensor | None:
+        """A 2D mask covers all that is cached and new (P + T); a 4D mask has a row for each new query."""
+        if isinstance(asked.mask, Mask2D):
+            return torch.tensor([row[:stop] for row in asked.mask.rows], device=self.device)
+        if isinstance(asked.mask, Mask4D):
+            return float_mask(asked.mask.allowed_BTT()[:, start:stop, :stop], self.dtype, self.device)
+        return None

@@ -1,0 +1,247 @@
+"""A loaded model and everything a probe may ask of it.
+
+Axes: B batch, T positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, final
+
+import psutil
+import torch
+from torch import Tensor, nn
+
+from attncheck.errors import Unsupported
+from attncheck.finding import Expectation, Measurement, Verdict
+from attncheck.numerics.budget import Budget, measure_budget
+from attncheck.numerics.divergence import compare_logits
+from attncheck.numerics.promote import Promote
+from attncheck.settings import Settings
+from attncheck.subject.capabilities import Capabilities
+from attncheck.subject.compat import text_config
+from attncheck.subject.door import Door
+from attncheck.subject.facts import Facts, read_facts
+from attncheck.subject.inputs import Inputs, build_inputs
+from attncheck.subject.passes import Pass, Passes
+
+NAMES = {torch.float64: "float64", torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
+LEAST_MEMORY = 16 << 20
+MEMORY_SHARE = 0.1
+
+
+@final
+@dataclass
+class Subject:
+    """The model under test. Probes ask it for logits, inputs, capabilities and measurements, and touch nothing else."""
+
+    name: str
+    model: nn.Module
+    tokenizer: Any = None
+    settings: Settings = field(default_factory=Settings)
+    promoted: bool = False
+    load_notes: tuple[Measurement, ...] = ()
+    on_forward: Callable[[int], None] | None = None
+    forwards: int = 0
+
+    def __post_init__(self) -> None:
+        self.model.eval()
+
+    @cached_property
+    def facts(self) -> Facts:
+        """What the config says."""
+        return read_facts(self.model)
+
+    @cached_property
+    def door(self) -> Door:
+        """The forward, called by meaning."""
+        return Door(self.model)
+
+    @cached_property
+    def inputs(self) -> Inputs:
+        """Token material long enough for this model's borders."""
+        asked = self.settings
+        return build_inputs(self.facts, self.config, self.tokenizer, seed=asked.seed, prompt=asked.prompt, length=asked.length)
+
+    @cached_property
+    def passes(self) -> Passes:
+        """The memoised ways of asking for logits."""
+        weights = sum(parameter.nbytes for parameter in self.model.parameters())
+        return Passes(
+            self.door,
+            self.device,
+            self.dtype,
+            context=self.numerics,
+            switch=self.using,
+            memory_limit=max(LEAST_MEMORY, int(MEMORY_SHARE * weights)),
+            on_forward=self._count,
+        )
+
+    @cached_property
+    def can(self) -> Capabilities:
+        """What this model can take, found out by trying."""
+        return Capabilities(self.door, self.passes, self.inputs, self.budget)
+
+    def _count(self, tokens: int) -> None:
+        self.forwards += 1
+        if self.on_forward is not None:
+            self.on_forward(tokens)
+
+    @property
+    def config(self) -> Any:
+        """The model's config."""
+        return getattr(self.model, "config", None)
+
+    @property
+    def text_config(self) -> Any:
+        """The part of the config that describes the text decoder."""
+        return text_config(self.config)
+
+    @property
+    def device(self) -> torch.device:
+        """Where inputs go."""
+        return next(self.model.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the weights."""
+        floating = (p.dtype for p in self.model.parameters() if p.is_floating_point())
+        return next(floating, torch.float32)
+
+    @property
+    def dtype_name(self) -> str:
+        """The dtype of the weights as users write it."""
+        return NAMES.get(self.dtype, str(self.dtype).removeprefix("torch."))
+
+    @property
+    def attn(self) -> str | None:
+        """The attention implementation in force, read back from the model."""
+        return getattr(self.config, "_attn_implementation", None)
+
+    def numerics(self) -> AbstractContextManager[Any]:
+        """The numerics that passes run under: float64 without hidden float32 where that works."""
+        return Promote() if self.promoted else contextlib.nullcontext()
+
+    @contextlib.contextmanager
+    def using(self, attn: str | None) -> Iterator[None]:
+        """Run under another attention implementation.
+
+        Raises:
+            Unsupported: the model refuses it, or keeps its own without saying so.
+        """
+        if attn is None or attn == self.attn:
+            yield
+            return
+        before = self.attn
+        self._set_attn(attn)
+        try:
+            yield
+        finally:
+            self._set_attn(str(before))
+
+    def _set_attn(self, attn: str) -> None:
+        setter: Callable[[str], None] | None = getattr(self.model, "set_attn_implementation", None)
+        if setter is None:
+            raise Unsupported(f"{type(self.model).__name__} cannot switch its attention implementation")
+        try:
+            setter(attn)
+        except (ValueError, ImportError, NotImplementedError) as error:
+            raise Unsupported(f"`{attn}` attention: {str(error).splitlines()[0]}") from error
+        if self.attn != attn:
+            raise Unsupported(f"{type(self.model).__name__} keeps `{self.attn}` when asked for `{attn}` attention")
+
+    def logits(self, asked: Pass) -> Tensor:
+        """logits_BTV of one pass, from memory where it ran before."""
+        return self.passes.logits(asked)
+
+    @cached_property
+    def budget(self) -> Budget:
+        """What rounding alone does to this model's logits, measured once on the main input."""
+        asked = Pass(self.inputs.tokens)
+        ids_BT = self.passes.ids(asked.tokens)
+
+        def forward() -> Tensor:
+            with torch.no_grad():
+                return self.passes._forward(ids_BT, use_cache=False).logits_BTV
+
+        return measure_budget(forward, self.logits(asked), self.dtype_name, self.numerics)
+
+    def compare(
+        self,
+        name: str,
+        got_BTV: Tensor,
+        want_BTV: Tensor,
+        *,
+        expect: Expectation = "equal",
+        broken: Verdict = Verdict.FAIL,
+        offset: int = 0,
+        note: str = "",
+    ) -> Measurement:
+        """One case: `got_BTV` against `want_BTV` under this model's budget. `offset` is the T of the first column."""
+        budget = self.budget
+        apart = compare_logits(got_BTV, want_BTV, budget.value, offset)
+        return Measurement(
+            name=name,
+            expect=expect,
+            broken=broken,
+            note=note,
+            budget=budget.value,
+            budget_from=budget.source,
+            **vars(apart),
+        )
+
+    def higher_dtype(self) -> str | None:
+        """The highest precision above the present one that fits into free memory, or None."""
+        names = [name for name in ("float64", "float32") if DTYPES[name].itemsize > self.dtype.itemsize]
+        return next((name for name in names if fits(self.model, DTYPES[name], self.device)), None)
+
+    @contextlib.contextmanager
+    def at(self, dtype: str | None) -> Iterator[None]:
+        """The same weights in another dtype for a while; the weights come back bit for bit, buffers included."""
+        if dtype is None or dtype == self.dtype_name:
+            yield
+            return
+        before, promoted = self.dtype, self.promoted
+        buffers = dict(self.model.named_buffers())
+        saved = {name: buffer.clone() for name, buffer in buffers.items()}
+        self._cast(DTYPES[dtype], promoted=dtype == "float64")
+        try:
+            yield
+        finally:
+            self._cast(before, promoted)
+            _restore_buffers(self.model, saved)
+
+    def _cast(self, dtype: torch.dtype, promoted: bool) -> None:
+        self.model.to(dtype)
+        self.promoted = promoted
+        for name in ("passes", "budget", "can"):
+            self.__dict__.pop(name, None)
+
+
+DTYPES = {name: dtype for dtype, name in NAMES.items()}
+COMFORT = 0.4
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes free where the model lives."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    return int(psutil.virtual_memory().available)
+
+
+def fits(model: nn.Module, dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether the weights in this dtype take at most `COMFORT` of the free memory."""
+    count = sum(parameter.numel() for parameter in model.parameters() if parameter.is_floating_point())
+    return count * dtype.itemsize <= COMFORT * free_memory(device)
+
+
+def _restore_buffers(model: nn.Module, saved: dict[str, Tensor]) -> None:
+    for path, value in saved.items():
+        home, _, name = path.rpartition(".")
+        module = model.get_submodule(home)
+        if name in module._buffers:
+            module._buffers[name] = value

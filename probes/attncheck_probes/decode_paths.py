@@ -1,0 +1,118 @@
+"""The same tokens at once, one by one and in chunks.
+
+What it checks
+    The logits of a forward over the whole row equal those of the same row fed token by token, and in chunks of many sizes,
+    on a cache.
+
+Why it matters
+    Training and evaluation use one path, serving the other. With P tokens in the cache, query i of a new block may read the
+    keys at positions up to P + i; a square mask, positions that start again, a lost slot or a recurrent state that starts
+    from zero keep every shape and change the answer.
+
+How it measures
+    One forward without a cache is the yardstick. Schedules: one token at a time; halves; uneven pieces; all but one, then
+    one; chunks of every window and chunk size of the config, one less and one more. Each with the positions left to the
+    model, given explicitly, and left to the model beside a full-length 2D mask.
+
+False alarms
+    Schemes that change with the length by construction (dynamic NTK, LongRoPE at its switch) do disagree with themselves:
+    that is a `fail` whose cause is the scheme. Approximate caches (quantised, evicting) are for the probe `cache-kinds`.
+
+References
+    Hugging Face transformers issues 46084 and 46741 (state-space models lose their state between chunks); 36536 (rounding
+    that looks like this fault: the ladder tells them apart).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+from attncheck.errors import Unsupported
+from attncheck.finding import Evidence, Measurement, Ruling
+from attncheck.probe import Cost, attempt, judge_cases
+from attncheck.subject.passes import Pass, all_ones, counting
+from attncheck.subject.subject import Subject
+
+# Axes: B batch, T positions, V vocabulary.
+
+Schedule = tuple[int, ...]
+WAYS = ("implicit positions", "explicit positions", "implicit positions, 2D mask")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class DecodePaths:
+    """Feeds one row in many schedules and expects the logits of one forward."""
+
+    name: ClassVar[str] = "decode-paths"
+    title: ClassVar[str] = "full, token-by-token and chunked decode agree"
+    cost: ClassVar[Cost] = "cheap"
+    needs: ClassVar[tuple[str, ...]] = ("sees_history", "steps")
+    controls: ClassVar[tuple[str, ...]] = (
+        "position-restart",
+        "cache-drops-token",
+        "state-dropped",
+        "mask-top-left",
+        "leak-outside-attention",
+    )
+
+    schedules: tuple[Schedule, ...] = ()
+
+    def measure(self, subject: Subject) -> Iterator[Measurement]:
+        """Every schedule in every way of giving positions, the quick and telling ones first."""
+        schedules = self.schedules or schedules_for(subject)
+        for way in WAYS:
+            for schedule in schedules:
+                name = f"{named(schedule)}, {way}"
+                yield attempt(name, lambda: self._case(subject, name, schedule, way))  # noqa: B023
+
+    def judge(self, evidence: Evidence) -> Ruling:
+        """The worst case decides."""
+        return judge_cases(evidence)
+
+    def _case(self, subject: Subject, name: str, schedule: Schedule, way: str) -> Measurement:
+        can, tokens = subject.can, subject.inputs.tokens
+        lacking = {WAYS[0]: None, WAYS[1]: can.takes_positions, WAYS[2]: can.mask_2d}[way]
+        lacking = lacking or (can.cache if max(schedule[1:]) > 1 else None)
+        if lacking:
+            raise Unsupported(lacking)
+        fed = Pass(
+            tokens,
+            chunks=schedule,
+            positions=counting(1, subject.inputs.length) if way == WAYS[1] else None,
+            mask=all_ones(tokens) if way == WAYS[2] else None,
+        )
+        return subject.compare(name, subject.logits(fed), subject.logits(Pass(tokens)))
+
+
+def schedules_for(subject: Subject) -> tuple[Schedule, ...]:
+    """The schedules that reach this model's borders, without repeats."""
+    length = subject.inputs.length
+    half, third = length // 2, length // 3
+    usual = [
+        (half, length - half),
+        (length - 1, 1),
+        (1, length - 1),
+        (third, 1, 2, length - third - 3),
+        chunks_of(max(2, length // 4), length),
+        (1,) * length,
+    ]
+    near = [chunks_of(size, length) for b in subject.inputs.borders for size in (b.length - 1, b.length, b.length + 1) if size > 1]
+    return tuple(dict.fromkeys(schedule for schedule in (*usual, *near) if all(schedule) and len(schedule) > 1))
+
+
+def chunks_of(size: int, length: int) -> Schedule:
+    """Chunks of one size, the last one shorter where it must be."""
+    rest = length % size
+    return (size,) * (length // size) + ((rest,) if rest else ())
+
+
+def named(schedule: Schedule) -> str:
+    """A schedule in words."""
+    if set(schedule) == {1}:
+        return "one token at a time"
+    if len(schedule) > 4 and len(set(schedule[:-1])) == 1:
+        return f"chunks of {schedule[0]}"
+    return f"chunks {'+'.join(map(str, schedule))}"

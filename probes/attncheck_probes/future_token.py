@@ -1,0 +1,85 @@
+"""Change the future, watch the past.
+
+What it checks
+    The logits before a cut do not move when tokens from the cut on are replaced: all of them, only the first of them, or
+    only the last token of the row.
+
+Why it matters
+    A decoder that can read ahead has a wonderful training loss and writes nonsense. The mask has the right shape in every
+    such bug; only its content is wrong. A leak can sit in one implementation, one mask form or one side of a window.
+
+How it measures
+    Two full forwards with one prefix. Cuts lie on both sides of every window, chunk and rotary switch that the config
+    names. Every cut is tried without a mask and with a 2D mask of ones, with the cache off and on. Healthy models move by
+    exactly nothing, or by rounding where a kernel sums in another order.
+
+False alarms
+    Bidirectional and prefix models (XLNet, CPM-Ant, Reformer's hashing) read ahead by design. Mixture models whose experts
+    have a capacity drop tokens depending on later ones.
+
+References
+    Vaswani et al. 2017, section 3.2.3. Hugging Face transformers issue 48748 (Doge: sdpa ran without any mask).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+from attncheck.errors import Unsupported
+from attncheck.finding import Evidence, Measurement, Ruling, merged
+from attncheck.probe import Cost, attempt, judge_cases
+from attncheck.subject.passes import Pass, all_ones
+from attncheck.subject.subject import Subject
+
+# Axes: B batch, T positions, V vocabulary.
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class FutureToken:
+    """Replaces later tokens and expects earlier logits to stay."""
+
+    name: ClassVar[str] = "future-token"
+    title: ClassVar[str] = "later tokens do not move earlier logits"
+    cost: ClassVar[Cost] = "cheap"
+    needs: ClassVar[tuple[str, ...]] = ("sees_history",)
+    controls: ClassVar[tuple[str, ...]] = ("causal-mask-missing", "mask-off-by-one", "leak-outside-attention")
+
+    cuts: tuple[int, ...] = ()
+
+    def measure(self, subject: Subject) -> Iterator[Measurement]:
+        """Three ways of changing the future, in four ways of calling."""
+        for masked in (False, True):
+            for use_cache in (False, True):
+                for change in ("all later tokens", "only the next token", "only the last token"):
+                    name = f"{change}, {'2D mask' if masked else 'no mask'}, cache {'on' if use_cache else 'off'}"
+                    yield attempt(name, lambda: self._case(subject, name, change, masked, use_cache))  # noqa: B023
+
+    def judge(self, evidence: Evidence) -> Ruling:
+        """The worst case decides."""
+        return judge_cases(evidence)
+
+    def _case(self, subject: Subject, name: str, change: str, masked: bool, use_cache: bool) -> Measurement:
+        if masked and subject.can.mask_2d:
+            raise Unsupported(subject.can.mask_2d)
+        tokens = subject.inputs.tokens
+        mask = all_ones(tokens) if masked else None
+        usual_BTV = subject.logits(Pass(tokens, mask=mask, use_cache=use_cache))
+        compared = []
+        for cut, row in self._futures(subject, change):
+            moved_BTV = subject.logits(Pass((row,), mask=mask, use_cache=use_cache))
+            compared.append(
+                subject.compare(name, moved_BTV[:, :cut], usual_BTV[:, :cut], note=f"tokens from position {cut} on changed")
+            )
+        return merged(name, compared)
+
+    def _futures(self, subject: Subject, change: str) -> list[tuple[int, tuple[int, ...]]]:
+        """(cut, changed row): logits before the cut must stay."""
+        inputs, row = subject.inputs, subject.inputs.row
+        if change == "only the last token":
+            return [(inputs.length - 1, inputs.other(row, inputs.length - 1))]
+        cuts = self.cuts or inputs.cuts
+        stop = {"all later tokens": lambda cut: None, "only the next token": lambda cut: cut + 1}[change]
+        return [(cut, inputs.other(row, cut, stop(cut), salt=cut)) for cut in cuts]

@@ -1,0 +1,205 @@
+"""What the KV cache stores, keeps alive and copies.
+
+What it checks
+    Each layer of the cache stores no more heads than the config has KV heads. Behind a cached tensor lies no storage beyond
+    its own size. A decode step hands the kernel the shared heads, not a physical copy of the whole cache for each query head.
+
+Why it matters
+    Grouped-query attention exists to make the cache small. Storing repeated heads gives the saving back in memory, copying
+    them at every step gives it back in bandwidth, and a slice that keeps a long prefill alive does both: outputs stay right
+    and the bill is paid in silence.
+
+How it measures
+    Bytes per token and layer against 2 x KV heads x head width x item size. Storage bytes against logical bytes. Every
+    allocation during one decode step is counted at two context lengths, inside the kernel and outside, for eager and sdpa.
+
+False alarms
+    Latent caches (MLA) and recurrent states do not have this form and are shown as figures. Eager attention repeats heads
+    by construction: a `warn` only when eager is the implementation in use.
+
+References
+    Shazeer 2019 (multi-query attention), Ainslie et al. 2023 (GQA), DeepSeek-V2 2024 (MLA).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
+
+import torch
+
+from attncheck.errors import Unsupported
+from attncheck.finding import Evidence, Measurement, Ruling, Verdict
+from attncheck.probe import Cost, attempt, judge_cases
+from attncheck.subject.attention import KernelCall, intercept
+from attncheck.subject.caches import CachedTensor, key_values
+from attncheck.subject.memory import Allocations
+from attncheck.subject.passes import Pass
+from attncheck.subject.subject import Subject
+
+# Axes: B batch, H query heads, G key/value heads, S cached positions, D head width.
+
+IMPLEMENTATIONS = ("sdpa", "eager")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class KvRepeat:
+    """Measures the cache and one decode step."""
+
+    name: ClassVar[str] = "kv-repeat"
+    title: ClassVar[str] = "the KV cache stores and copies shared heads once"
+    cost: ClassVar[Cost] = "cheap"
+    needs: ClassVar[tuple[str, ...]] = ("steps",)
+    controls: ClassVar[tuple[str, ...]] = ("kv-stored-repeated", "kv-repeat-copied")
+
+    def measure(self, subject: Subject) -> Iterator[Measurement]:
+        """The stored heads, the storage behind them, one decode step, and the theory beside it."""
+        cache = subject.passes.cache(Pass(subject.inputs.tokens, use_cache=True))
+        held = key_values(cache)
+        yield attempt("heads stored per layer", lambda: _stored_heads(subject, held))
+        yield attempt("storage behind cached tensors", lambda: _storage(held))
+        for attn in IMPLEMENTATIONS:
+            name = f"cache copied per decode step, {attn}"
+            in_use = subject.attn in (attn, None)
+            yield attempt(name, lambda: _copied(subject, name, attn, in_use))  # noqa: B023
+        yield attempt("bytes allocated per cached token by a decode step", lambda: _growth(subject))
+        yield attempt("cache bytes per token and layer", lambda: _theory(subject, held))
+
+    def judge(self, evidence: Evidence) -> Ruling:
+        """The worst case decides."""
+        return judge_cases(evidence)
+
+
+def _promised(subject: Subject) -> tuple[int, int]:
+    """(query heads, KV heads) of the config; the largest where layers differ."""
+    config = subject.text_config
+    named = [v for k, v in vars(config).items() if k.endswith(("key_value_heads", "kv_heads")) and isinstance(v, int)]
+    heads = subject.facts.heads
+    if heads is None or not (named or subject.facts.kv_heads):
+        raise Unsupported("the config names no number of heads")
+    return heads, max([*named, subject.facts.kv_heads or 0])
+
+
+def _stored_heads(subject: Subject, held: list[CachedTensor]) -> Measurement:
+    heads, kv_heads = _promised(subject)
+    if not held:
+        raise Unsupported("the cache holds no keys and values (recurrent states or a form of its own)")
+    stored = max(each.tensor.shape[1] for each in held)
+    return Measurement(
+        name="heads stored per layer",
+        expect="at-most",
+        value=float(stored),
+        limit=float(kv_heads),
+        unit="heads",
+        positions=held[0].tensor.shape[2],
+        note=f"{heads} query heads share {kv_heads} KV heads",
+    )
+
+
+def _storage(held: list[CachedTensor]) -> Measurement:
+    if not held:
+        raise Unsupported("the cache holds no keys and values")
+    ratios = [each.tensor.untyped_storage().nbytes() / each.tensor.nbytes for each in held]
+    return Measurement(
+        name="storage behind cached tensors",
+        expect="at-most",
+        broken=Verdict.WARN,
+        value=max(ratios),
+        limit=1.0,
+        unit="x their own size",
+        positions=len(held),
+        note="a cached tensor is a view that keeps a larger storage alive" if max(ratios) > 1 else "",
+    )
+
+
+@dataclass
+class _Step:
+    """What one decode step did: bytes allocated, copies of cached keys or values inside kernels, what kernels were handed."""
+
+    total: int = 0
+    copies: int = 0
+    handed: str = ""
+
+
+def _decode_step(subject: Subject, context: int, attn: str | None) -> _Step:
+    row, step = subject.inputs.row, _Step()
+    with subject.using(attn), torch.no_grad():
+        cache: Any = subject.passes.cache(Pass((row[:context],), use_cache=True))
+
+        def watch(call: KernelCall) -> Any:
+            before = len(memory.shapes)
+            out = call.run()
+            sizes = {call.key_BGSD.numel(), call.query_BHTD.shape[1] * call.key_BGSD[:, 0].numel()}
+            made = [shape for shape in memory.shapes[before:] if len(shape) > 2 and _numel(shape) in sizes]
+            step.copies += len(made)
+            step.handed = _described(call)
+            return out
+
+        with intercept(subject.model, watch), Allocations() as memory:
+            subject.passes.call((row[context : context + 1],), cache=cache, use_cache=True)
+    step.total = memory.bytes
+    return step
+
+
+def _numel(shape: tuple[int, ...]) -> int:
+    return int(torch.Size(shape).numel())
+
+
+def _described(call: KernelCall) -> str:
+    heads, kv_heads = call.query_BHTD.shape[1], call.key_BGSD.shape[1]
+    form = "an expanded view" if 0 in call.key_BGSD.stride() else "stored heads" if kv_heads < heads else "one key head per query head"
+    return f"the kernel is handed keys {tuple(call.key_BGSD.shape)}, stride {call.key_BGSD.stride()}: {form}"
+
+
+def _copied(subject: Subject, name: str, attn: str, in_use: bool) -> Measurement:
+    if subject.can.kernel:
+        raise Unsupported(subject.can.kernel)
+    heads, kv_heads = _promised(subject)
+    step = _decode_step(subject, subject.inputs.length - 1, attn)
+    layers = max(1, subject.facts.layers or 1)
+    factor = step.copies / (2 * layers) * max(1, heads // kv_heads)
+    return Measurement(
+        name=name,
+        expect="at-most" if in_use else "figure",
+        broken=Verdict.WARN,
+        value=factor,
+        limit=0.0 if in_use else None,
+        unit="x the cache",
+        positions=subject.inputs.length,
+        note=step.handed,
+    )
+
+
+def _growth(subject: Subject) -> Measurement:
+    short, long = subject.inputs.length // 2, subject.inputs.length - 1
+    grown = _decode_step(subject, long, None).total - _decode_step(subject, short, None).total
+    return Measurement(
+        name="bytes allocated per cached token by a decode step",
+        expect="figure",
+        value=grown / (long - short),
+        unit="B",
+        positions=long,
+        note=f"between {short} and {long} cached tokens; a dynamic cache is written anew at every step",
+    )
+
+
+def _theory(subject: Subject, held: list[CachedTensor]) -> Measurement:
+    heads, kv_heads = _promised(subject)
+    if not held:
+        raise Unsupported("the cache holds no keys and values")
+    keys, item = held[0].tensor, held[0].tensor.element_size()
+    layers = len({each.layer for each in held})
+    tokens = subject.inputs.length
+    bytes_now = sum(each.tensor.nbytes / each.tensor.shape[2] for each in held) / layers
+    width = keys.shape[-1]
+    mha, gqa, mqa = (2 * each * width * item for each in (heads, kv_heads, 1))
+    return Measurement(
+        name="cache bytes per token and layer",
+        expect="figure",
+        value=bytes_now,
+        unit="B",
+        positions=tokens,
+        note=f"in theory MHA {mha}, this GQA {gqa}, MQA {mqa}",
+    )

@@ -1,0 +1,116 @@
+"""Positions continue, restart only when told to, and are what generate() hands over.
+
+What it checks
+    On a filled cache, positions left to the model continue the count. Restarting them on purpose changes the logits.
+    Moving all of them by a constant leaves a purely rotary model as it was. generate() gives every real token the position
+    that a plain forward gives it, with and without left padding.
+
+Why it matters
+    A sequence index, a logical position and a cache slot are three different things. Code that mixes them up works until
+    the first cached chunk, the first padded batch, or the first model that counts from pad + 1.
+
+How it measures
+    Cached chunks with implicit positions against one forward with explicit ones; the same with restarted positions, which
+    must differ. The shift is expected to change nothing where the first layer's queries and keys keep their lengths and
+    only turn: that is what makes a model purely rotary. Logits of generate() against a forward over what it produced.
+
+False alarms
+    Models without an argument for positions are skipped. Rotary models that also scale queries by position (Llama 4) are
+    not invariant under a shift by design: their figure is shown, not judged.
+
+References
+    Su et al. 2021 (RoFormer). Hugging Face transformers, the family of RoBERTa: positions count from pad + 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+
+from attncheck.errors import Unsupported
+from attncheck.finding import Evidence, Measurement, Ruling
+from attncheck.probe import Cost, attempt, judge_cases
+from attncheck.subject.generation import greedy
+from attncheck.subject.passes import Pass, counting
+from attncheck.subject.subject import Subject
+
+# Axes: B batch, T positions, V vocabulary, N generated tokens.
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class PositionReset:
+    """Gives positions, leaves them out, restarts and shifts them."""
+
+    name: ClassVar[str] = "position-reset"
+    title: ClassVar[str] = "positions continue across the cache and through generate()"
+    cost: ClassVar[Cost] = "cheap"
+    needs: ClassVar[tuple[str, ...]] = ("sees_history", "reads_positions")
+    controls: ClassVar[tuple[str, ...]] = ("position-restart", "position-frozen", "position-offset", "position-ids-ignored")
+
+    shift: int = 3
+    new_tokens: int = 3
+    padding: int = 3
+
+    def measure(self, subject: Subject) -> Iterator[Measurement]:
+        """Implicit against explicit, restarted, shifted, and generate()."""
+        yield attempt("cached, implicit positions vs explicit", lambda: self._continued(subject))
+        yield attempt("cached, restarted positions must differ", lambda: self._restarted(subject))
+        yield attempt("no cache, implicit positions vs explicit", lambda: self._implicit(subject))
+        yield attempt("all positions shifted", lambda: self._shifted(subject))
+        yield attempt("generate() vs forward", lambda: self._generated(subject, 0))
+        yield attempt("generate() left-padded vs forward", lambda: self._generated(subject, self.padding))
+
+    def judge(self, evidence: Evidence) -> Ruling:
+        """The worst case decides."""
+        return judge_cases(evidence)
+
+    def _halves(self, subject: Subject) -> tuple[int, int]:
+        if subject.can.cache:
+            raise Unsupported(subject.can.cache)
+        return subject.inputs.length // 2, subject.inputs.length - subject.inputs.length // 2
+
+    def _continued(self, subject: Subject) -> Measurement:
+        implicit = Pass(subject.inputs.tokens, chunks=self._halves(subject))
+        explicit = Pass(subject.inputs.tokens, positions=counting(1, subject.inputs.length))
+        return subject.compare(
+            "cached, implicit positions vs explicit", subject.logits(implicit), subject.logits(explicit)
+        )
+
+    def _restarted(self, subject: Subject) -> Measurement:
+        halves = self._halves(subject)
+        restarted = (tuple(range(halves[0])) + tuple(range(halves[1])),)
+        fed = Pass(subject.inputs.tokens, chunks=halves, positions=restarted)
+        usual = Pass(subject.inputs.tokens, chunks=halves, positions=counting(1, subject.inputs.length))
+        got_BTV, want_BTV = subject.logits(fed)[:, halves[0] :], subject.logits(usual)[:, halves[0] :]
+        return subject.compare("cached, restarted positions must differ", got_BTV, want_BTV, expect="differ", offset=halves[0])
+
+    def _implicit(self, subject: Subject) -> Measurement:
+        explicit = Pass(subject.inputs.tokens, positions=counting(1, subject.inputs.length))
+        implicit_BTV = subject.logits(Pass(subject.inputs.tokens))
+        return subject.compare("no cache, implicit positions vs explicit", implicit_BTV, subject.logits(explicit))
+
+    def _shifted(self, subject: Subject) -> Measurement:
+        switches = [b.length - self.shift for b in subject.inputs.borders if b.kind == "rope switch"]
+        tokens = (subject.inputs.row[: min([subject.inputs.length - self.shift, *switches])],)
+        usual, moved = (counting(1, len(tokens[0]), start) for start in (0, self.shift))
+        turned = subject.can.only_turns(tokens, usual, moved)
+        return subject.compare(
+            "all positions shifted",
+            subject.logits(Pass(tokens, positions=moved)),
+            subject.logits(Pass(tokens, positions=usual)),
+            expect="equal" if turned is None else "figure",
+            note=f"by {self.shift}" + (f"; {turned}" if turned else ""),
+        )
+
+    def _generated(self, subject: Subject, padding: int) -> Measurement:
+        name = "generate() left-padded vs forward" if padding else "generate() vs forward"
+        prompt = subject.inputs.row[: subject.inputs.length - self.new_tokens - padding]
+        made = greedy(subject, prompt, self.new_tokens, padding)
+        whole = Pass(((*prompt, *made.tokens),))
+        want_BNV = subject.logits(whole)[:, len(prompt) - 1 : -1]
+        return subject.compare(name, made.logits_BNV, want_BNV, offset=len(prompt) - 1, note=made.positions_note)
+
+
