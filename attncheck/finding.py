@@ -52,6 +52,9 @@ def worst_of_model(verdicts: Iterable[Verdict]) -> Verdict:
     return worst(ran) if ran else Verdict.SKIP
 
 
+BEYOND_ROUNDING = 1e3
+"""A difference of this many budgets is no rounding in any precision, where the budget is small beside the logits."""
+
 Expectation = Literal["equal", "differ", "at-most", "figure", "skip"]
 
 
@@ -103,13 +106,20 @@ class Measurement:
         return (amount or 0.0) / allowed if allowed else (math.inf if amount else 0.0)
 
     @property
+    def judged(self) -> bool:
+        """Whether the case can fail at all: figures and skipped cases cannot."""
+        return self.expect not in ("figure", "skip")
+
+    @property
     def in_doubt(self) -> bool:
         """Whether another precision has to decide: rounding could hide a fault here, or could have made this difference."""
         if self.expect not in ("equal", "differ") or self.nonfinite or not self.positions:
             return False
         if self.expect == "differ":
             return self.excess <= 1.0
-        return self.excess > 1.0 or (not self.resolved and self.max_abs != 0.0)
+        if not self.resolved:
+            return self.max_abs != 0.0
+        return 1.0 < self.excess <= BEYOND_ROUNDING
 
     @property
     def resolved(self) -> bool:

@@ -50,8 +50,9 @@ def judge_cases(evidence: Evidence) -> Ruling:
     """The usual judgement: the worst case decides, and the sentence is about it."""
     cases = evidence.measurements
     verdict = worst_of_model(verdict_of(case) for case in cases)
-    if verdict is Verdict.SKIP:
-        return Ruling(verdict=verdict, summary=cases[0].note if cases else "no case could be measured")
+    if verdict is Verdict.SKIP or (verdict is Verdict.PASS and not any(case.judged for case in cases)):
+        reasons = [case.note for case in cases if case.expect == "skip"]
+        return Ruling(verdict=Verdict.SKIP, summary=reasons[0] if reasons else "no case could be judged")
     decided = [case for case in cases if verdict_of(case) is verdict]
     return Ruling(verdict=verdict, summary=_sentence(verdict, decided, cases))
 

@@ -16,6 +16,7 @@ from attncheck.probe import Probe
 from attncheck.subject.subject import Subject
 
 CONTROLS = 2
+MUCH_WORSE = 1.5
 PASSING = frozenset({Verdict.PASS, Verdict.WARN, Verdict.NOISE})
 
 
@@ -83,13 +84,15 @@ def _examined(subject: Subject, probe: Probe) -> Iterator[Event]:  # type: ignor
     )
     if ruling.verdict not in PASSING:
         return _skipped_reason(finding)
+    if not any(case.judged and verdict_of(case) in (Verdict.PASS, Verdict.NOISE) for case in decided):
+        return replace(finding, controls_missing="no case held, so a planted fault could break none")
     with subject.at(dtype):
         return (yield from _controlled(subject, probe, finding))
 
 
 def _missing(subject: Subject, probe: Probe) -> Finding | None:
     for need in probe.needs:
-        reason: str | None = getattr(subject.can, need)
+        reason: str | None = subject.lacks(need)
         if reason is None:
             continue
         if need == "sees_history":
@@ -114,8 +117,11 @@ def _laddered(
     dtype = subject.higher_dtype() if doubtful else None
     if dtype is None:
         return measured, None
-    with subject.at(dtype):
-        raised = {case.name: case for case in probe.measure(subject) if case.name in doubtful}
+    try:
+        with subject.at(dtype):
+            raised = {case.name: case for case in probe.measure(subject) if case.name in doubtful}
+    except (RuntimeError, NotImplementedError, TypeError):
+        return measured, None  # a kernel that refuses the higher precision: the verdict says that nothing decided
     return tuple(_with_ladder(case, raised.get(case.name), subject.dtype_name, dtype) for case in measured), dtype
 
 
@@ -155,14 +161,14 @@ def _control(subject: Subject, probe: Probe, fault: Fault, healthy: tuple[Measur
     Raises:
         CannotPlant: the model has no place for the fault, or breaks when it is planted.
     """
-    verdicts = {case.name: verdict_of(case) for case in healthy}
+    before = {case.name: case for case in healthy}
     largest: float | None = None
     with fault.plant(subject), subject.passes.under(fault.name, fault.on_cache_only):
         try:
             for case in probe.measure(subject):
                 if case.max_abs is not None:
                     largest = max(largest or 0.0, case.max_abs)
-                if noticed(case, verdicts.get(case.name)):
+                if noticed(case, before.get(case.name)):
                     return Control(fault=fault.name, detected=True, max_abs=case.max_abs, case=case.name)
         except Unsupported as reason:
             raise CannotPlant(str(reason)) from reason
@@ -171,8 +177,10 @@ def _control(subject: Subject, probe: Probe, fault: Fault, healthy: tuple[Measur
     return Control(fault=fault.name, detected=False, max_abs=largest)
 
 
-def noticed(case: Measurement, healthy: Verdict | None) -> bool:
+def noticed(case: Measurement, healthy: Measurement | None) -> bool:
     """Whether a case comes out worse with the fault than without it."""
-    bad = (Verdict.FAIL, Verdict.WARN)
-    verdict = verdict_of(case)
-    return verdict in bad and verdict is not healthy and healthy is not Verdict.FAIL
+    if verdict_of(case) not in (Verdict.FAIL, Verdict.WARN):
+        return False
+    if healthy is None or verdict_of(healthy) not in (Verdict.FAIL, Verdict.WARN):
+        return True
+    return case.value is not None and healthy.value is not None and case.value > MUCH_WORSE * healthy.value

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 from typing import Any
 
@@ -35,6 +37,7 @@ def text_config(config: Any) -> Any:
 
 def quiet() -> None:
     """Silence progress bars and advice of the library; attncheck reports what matters itself."""
+    os.environ.setdefault("TQDM_DISABLE", "1")
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
 
@@ -60,3 +63,11 @@ def recognises_packing(model: Any) -> bool:
     homes = {type(module).__module__ for module in model.modules()}
     builders = ("create_causal_mask", "create_masks_for_generate")
     return any(hasattr(sys.modules.get(home), builder) for home in homes for builder in builders)
+
+
+def plain_experts(model: Any) -> None:
+    """Compute expert layers one by one, where this release can choose: the fused kernels take no float64."""
+    setter = getattr(model, "set_experts_implementation", None)
+    if setter is not None:
+        with contextlib.suppress(ValueError, KeyError):
+            setter("eager")

@@ -79,24 +79,18 @@ def settle_dtype(subject: Subject, asked: str) -> None:
     """Bring the weights to the dtype that is asked for; `auto` takes the highest that fits and runs."""
     own = subject.dtype_name
     if asked != "auto":
-        _take(subject, asked)
+        subject.take(DTYPES[asked])
         return
     for name in ("float64", "float32"):
         wider = DTYPES[name].itemsize >= subject.dtype.itemsize
         if wider and fits(subject.model, DTYPES[name], subject.device) and _runs(subject, name):
             return
-    _take(subject, own)
-
-
-def _take(subject: Subject, dtype: str) -> None:
-    if dtype != subject.dtype_name:
-        subject.model.to(DTYPES[dtype])
-    subject.promoted = dtype == "float64"
+    subject.take(DTYPES[own])
 
 
 def _runs(subject: Subject, dtype: str) -> bool:
     """Whether one short forward works in this dtype: fused expert kernels, for instance, may refuse float64."""
-    _take(subject, dtype)
+    subject.take(DTYPES[dtype])
     try:
         with torch.no_grad(), subject.numerics():
             ids = torch.tensor([[0, 1, 2, 3]], device=subject.device).clamp(max=max(0, subject.facts.vocab - 1))

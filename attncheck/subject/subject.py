@@ -23,7 +23,7 @@ from attncheck.numerics.divergence import compare_logits
 from attncheck.numerics.promote import Promote
 from attncheck.settings import Settings
 from attncheck.subject.capabilities import Capabilities
-from attncheck.subject.compat import text_config
+from attncheck.subject.compat import plain_experts, text_config
 from attncheck.subject.door import Door
 from attncheck.subject.facts import Facts, read_facts
 from attncheck.subject.inputs import Inputs, build_inputs
@@ -199,29 +199,55 @@ class Subject:
         names = [name for name in ("float64", "float32") if DTYPES[name].itemsize > self.dtype.itemsize]
         return next((name for name in names if fits(self.model, DTYPES[name], self.device)), None)
 
+    def lacks(self, capability: str) -> str | None:
+        """Why the model cannot take something, or None; asked in a higher precision where rounding would hide the answer."""
+        if capability not in vars(self.can) and not self.resolves:
+            with self.at(self.higher_dtype()):
+                answer = getattr(self.can, capability)
+            vars(self.can)[capability] = answer
+        reason: str | None = getattr(self.can, capability)
+        return reason
+
+    @property
+    def resolves(self) -> bool:
+        """Whether a fault would stand out of the budget in this dtype."""
+        return self.budget.value <= RESOLVED * float(self.logits(Pass(self.inputs.tokens)).abs().max())
+
     @contextlib.contextmanager
     def at(self, dtype: str | None) -> Iterator[None]:
-        """The same weights in another dtype for a while; the weights come back bit for bit, buffers included."""
+        """The same weights in another dtype for a while; they come back bit for bit, buffers included.
+
+        Raises:
+            RuntimeError: the weights cannot be cast (quantised weights refuse).
+        """
         if dtype is None or dtype == self.dtype_name:
             yield
             return
         before, promoted = self.dtype, self.promoted
-        buffers = dict(self.model.named_buffers())
-        saved = {name: buffer.clone() for name, buffer in buffers.items()}
-        self._cast(DTYPES[dtype], promoted=dtype == "float64")
+        saved = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
+        known = {name: self.__dict__.pop(name) for name in MEASURED if name in self.__dict__}
         try:
+            self.take(DTYPES[dtype])
             yield
         finally:
-            self._cast(before, promoted)
+            self.take(before)
+            self.promoted = promoted
             _restore_buffers(self.model, saved)
+            for name in MEASURED:
+                self.__dict__.pop(name, None)
+            self.__dict__.update(known)
 
-    def _cast(self, dtype: torch.dtype, promoted: bool) -> None:
-        self.model.to(dtype)
-        self.promoted = promoted
-        for name in ("passes", "budget", "can"):
-            self.__dict__.pop(name, None)
+    def take(self, dtype: torch.dtype) -> None:
+        """Cast the weights. float64 runs without hidden float32, and without fused expert kernels, which refuse it."""
+        if dtype != self.dtype:
+            self.model.to(dtype)
+        self.promoted = dtype == torch.float64
+        if self.promoted:
+            plain_experts(self.model)
 
 
+MEASURED = ("passes", "budget", "can")
+RESOLVED = 1e-3
 DTYPES = {name: dtype for dtype, name in NAMES.items()}
 COMFORT = 0.4
 

@@ -116,10 +116,10 @@ def _storage(held: list[CachedTensor]) -> Measurement:
 
 @dataclass
 class _Step:
-    """What one decode step did: bytes allocated, copies of cached keys or values inside kernels, what kernels were handed."""
+    """What one decode step did: bytes allocated, keys and values copied inside kernels (in key tensors)."""
 
     total: int = 0
-    copies: int = 0
+    copied: float = 0.0
     handed: str = ""
 
 
@@ -131,9 +131,8 @@ def _decode_step(subject: Subject, context: int, attn: str | None) -> _Step:
         def watch(call: KernelCall) -> Any:
             before = len(memory.shapes)
             out = call.run()
-            sizes = {call.key_BGSD.numel(), call.query_BHTD.shape[1] * call.key_BGSD[:, 0].numel()}
-            made = [shape for shape in memory.shapes[before:] if len(shape) > 2 and _numel(shape) in sizes]
-            step.copies += len(made)
+            size, width = call.key_BGSD.numel(), call.key_BGSD.shape[-1]
+            step.copied += sum(_numel(s) / size for s in memory.shapes[before:] if s[-1:] == (width,) and _numel(s) >= size)
             step.handed = _described(call)
             return out
 
@@ -156,10 +155,8 @@ def _described(call: KernelCall) -> str:
 def _copied(subject: Subject, name: str, attn: str, in_use: bool) -> Measurement:
     if subject.can.kernel:
         raise Unsupported(subject.can.kernel)
-    heads, kv_heads = _promised(subject)
     step = _decode_step(subject, subject.inputs.length - 1, attn)
-    layers = max(1, subject.facts.layers or 1)
-    factor = step.copies / (2 * layers) * max(1, heads // kv_heads)
+    factor = step.copied / (2 * max(1, subject.facts.layers or 1))
     return Measurement(
         name=name,
         expect="at-most" if in_use else "figure",
