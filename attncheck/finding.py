@@ -235,6 +235,17 @@ class Ruling:
 
 @final
 @dataclass(frozen=True, kw_only=True)
+class Known:
+    """Why a finding does not count towards the exit code: a suite expects it, or a baseline holds it."""
+
+    by: Literal["suite", "baseline"]
+    reason: str = ""
+    link: str = ""
+    expires: str = ""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
 class Finding:
     """Everything one probe has to say about one model. `as_dict` is the JSON of the contract."""
 
@@ -250,6 +261,7 @@ class Finding:
     skip_reason: str | None = None
     error: str | None = None
     replay: Mapping[str, Any] = field(default_factory=dict)
+    known: Known | None = None
 
     def with_verdict(self, verdict: Verdict, summary: str) -> Finding:
         """The same finding with another verdict and sentence."""

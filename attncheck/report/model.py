@@ -14,6 +14,7 @@ from attncheck.finding import (
     Diagnosis,
     Evidence,
     Finding,
+    Known,
     Location,
     Measurement,
     Rung,
@@ -58,6 +59,7 @@ class Report:
     exit_code: int = 0
     environment: Mapping[str, Any] = field(default_factory=dict)
     targets: tuple[TargetReport, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def summary(self) -> dict[str, int]:
@@ -67,13 +69,18 @@ class Report:
 
 
 def exit_code(report: Report, fail_on: frozenset[Verdict] = frozenset()) -> int:
-    """0 nothing failed, 1 a failure, 2 a target that could not be loaded, 3 a crashed probe, 5 nothing ran."""
-    verdicts = [finding.verdict for target in report.targets for finding in target.results]
+    """0 nothing failed, 1 a failure, 2 a target that could not be loaded, 3 a crashed probe, 5 nothing ran.
+
+    Known findings (expected by a suite, held by a baseline) do not count.
+    """
+    findings = [finding for target in report.targets for finding in target.results]
+    verdicts = [finding.verdict for finding in findings]
+    counted = [finding.verdict for finding in findings if finding.known is None]
     if any(target.error for target in report.targets):
         return 2
-    if any(verdict is Verdict.FAIL or verdict in fail_on for verdict in verdicts):
+    if any(verdict is Verdict.FAIL or verdict in fail_on for verdict in counted):
         return 1
-    if Verdict.ERROR in verdicts:
+    if Verdict.ERROR in counted:
         return 3
     return 0 if any(verdict is not Verdict.SKIP for verdict in verdicts) else 5
 
@@ -98,6 +105,7 @@ def finding_dict(finding: Finding) -> dict[str, Any]:
         "skip_reason": finding.skip_reason,
         "error": finding.error,
         "replay": dict(finding.replay),
+        "known": _plain(finding.known),
     }
 
 
@@ -128,6 +136,7 @@ def to_dict(report: Report) -> dict[str, Any]:
         "environment": dict(report.environment),
         "targets": [target_dict(target) for target in report.targets],
         "summary": report.summary,
+        "notes": list(report.notes),
     }
 
 
@@ -172,8 +181,8 @@ def from_json(text: str) -> Report:
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         raise ValueError(f"not a report: expected `schema` to be `{SCHEMA}`")
     known = {item.name for item in dataclasses.fields(Report)}
-    rest = {key: value for key, value in data.items() if key in known and key != "targets"}
-    return Report(**rest, targets=tuple(_target(item) for item in data["targets"]))
+    rest = {key: value for key, value in data.items() if key in known and key not in ("targets", "notes")}
+    return Report(**rest, targets=tuple(_target(item) for item in data["targets"]), notes=tuple(data.get("notes", ())))
 
 
 def _target(data: Mapping[str, Any]) -> TargetReport:
@@ -193,6 +202,7 @@ def _finding(data: Mapping[str, Any]) -> Finding:
         controls_missing=data.get("controls_missing", ""),
         diagnosis=_diagnosis(data.get("diagnosis")),
         location=Location(**data["location"]) if data.get("location") else None,
+        known=Known(**data["known"]) if data.get("known") else None,
     )
 
 
