@@ -76,6 +76,11 @@ class Measurement:
     `equal` holds when `max_abs <= budget`, `differ` when it is larger, `at-most` when `value <= limit` (bytes, factors),
     a `figure` is only shown, and a `skip` says in its note why nothing was compared. `broken` is the verdict when the
     expectation does not hold.
+
+    `asked` holds the two passes (got, want) that a diagnosis can run again; it stays in memory and is not part of a report.
+    `fault` names the fault that this case's own numbers reproduce, where the probe itself computed the prediction (a fitted
+    scale, a map of heads, a loss shifted twice), with the largest deviation from that prediction in `fault_residual` and
+    the module in `module`.
     """
 
     name: str
@@ -96,6 +101,10 @@ class Measurement:
     unit: str = ""
     note: str = ""
     ladder: tuple[Rung, ...] = ()
+    fault: str = ""
+    fault_residual: float | None = None
+    module: str = ""
+    asked: tuple[Any, Any] | None = field(default=None, compare=False, repr=False)
 
     @property
     def excess(self) -> float:

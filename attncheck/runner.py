@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -49,15 +49,21 @@ class ProbeFinished:
 
 
 Event = ProbeStarted | ControlStarted | ProbeFinished
+Diagnose = Callable[[Subject, Finding], Finding]
 
 
-def run_probes(subject: Subject, probes: Iterable[Probe]) -> Iterator[Event]:
-    """Every probe on one subject; a probe that raises becomes an `error` and the next one runs."""
+def run_probes(subject: Subject, probes: Iterable[Probe], diagnose: Diagnose | None = None) -> Iterator[Event]:
+    """Every probe on one subject; a probe that raises becomes an `error` and the next one runs.
+
+    `diagnose` is told every finding that failed, and returns it with what it found out; it never raises.
+    """
     for probe in probes:
         yield ProbeStarted(subject.name, probe.name)
         started = time.perf_counter()
         try:
             finding = yield from _examined(subject, probe)
+            if diagnose is not None and finding.verdict is Verdict.FAIL:
+                finding = diagnose(subject, finding)
         except Unsupported as reason:
             finding = Finding(probe=probe.name, verdict=Verdict.SKIP, summary=str(reason), skip_reason=str(reason))
         except Exception as error:

@@ -180,8 +180,12 @@ class Subject:
         broken: Verdict = Verdict.FAIL,
         offset: int = 0,
         note: str = "",
+        asked: tuple[Pass, Pass] | None = None,
     ) -> Measurement:
-        """One case: `got_BTV` against `want_BTV` under this model's budget. `offset` is the T of the first column."""
+        """One case: `got_BTV` against `want_BTV` under this model's budget. `offset` is the T of the first column.
+
+        `asked` are the passes behind the two, so that a failure can be diagnosed from the same tokens and schedule.
+        """
         budget = self.budget
         apart = compare_logits(got_BTV, want_BTV, budget.value, offset)
         return Measurement(
@@ -189,6 +193,7 @@ class Subject:
             expect=expect,
             broken=broken,
             note=note,
+            asked=asked,
             budget=budget.value,
             budget_from=budget.source,
             **vars(apart),

@@ -84,7 +84,8 @@ class DecodePaths:
             positions=counting(1, subject.inputs.length) if way == WAYS[1] else None,
             mask=all_ones(tokens) if way == WAYS[2] else None,
         )
-        return subject.compare(name, subject.logits(fed), subject.logits(Pass(tokens)))
+        full = Pass(tokens)
+        return subject.compare(name, subject.logits(fed), subject.logits(full), asked=(fed, full))
 
 
 def schedules_for(subject: Subject) -> tuple[Schedule, ...]:

@@ -98,6 +98,7 @@ class DocumentLeakage:
             subject.logits(together)[:, packed.start :],
             subject.logits(alone),
             offset=packed.start,
+            asked=(together, alone),
         )
 
     def _isolated(
@@ -137,6 +138,7 @@ class DocumentLeakage:
             broken=broken,
             offset=packed.start,
             note="document B moves with document A",
+            asked=(other, asked),
         )
 
 

@@ -66,13 +66,13 @@ class FutureToken:
             raise Unsupported(subject.can.mask_2d)
         tokens = subject.inputs.tokens
         mask = all_ones(tokens) if masked else None
-        usual_BTV = subject.logits(Pass(tokens, mask=mask, use_cache=use_cache))
+        usual = Pass(tokens, mask=mask, use_cache=use_cache)
+        usual_BTV = subject.logits(usual)
         compared = []
         for cut, row in self._futures(subject, change):
-            moved_BTV = subject.logits(Pass((row,), mask=mask, use_cache=use_cache))
-            compared.append(
-                subject.compare(name, moved_BTV[:, :cut], usual_BTV[:, :cut], note=f"tokens from position {cut} on changed")
-            )
+            moved = Pass((row,), mask=mask, use_cache=use_cache)
+            moved_BTV, note = subject.logits(moved), f"tokens from position {cut} on changed"
+            compared.append(subject.compare(name, moved_BTV[:, :cut], usual_BTV[:, :cut], note=note, asked=(moved, usual)))
         return merged(name, compared)
 
     def _futures(self, subject: Subject, change: str) -> list[tuple[int, tuple[int, ...]]]:

@@ -75,9 +75,8 @@ class PositionReset:
     def _continued(self, subject: Subject) -> Measurement:
         implicit = Pass(subject.inputs.tokens, chunks=self._halves(subject))
         explicit = Pass(subject.inputs.tokens, positions=counting(1, subject.inputs.length))
-        return subject.compare(
-            "cached, implicit positions vs explicit", subject.logits(implicit), subject.logits(explicit)
-        )
+        name, asked = "cached, implicit positions vs explicit", (implicit, explicit)
+        return subject.compare(name, subject.logits(implicit), subject.logits(explicit), asked=asked)
 
     def _restarted(self, subject: Subject) -> Measurement:
         halves = self._halves(subject)
@@ -85,12 +84,14 @@ class PositionReset:
         fed = Pass(subject.inputs.tokens, chunks=halves, positions=restarted)
         usual = Pass(subject.inputs.tokens, chunks=halves, positions=counting(1, subject.inputs.length))
         got_BTV, want_BTV = subject.logits(fed)[:, halves[0] :], subject.logits(usual)[:, halves[0] :]
-        return subject.compare("cached, restarted positions must differ", got_BTV, want_BTV, expect="differ", offset=halves[0])
+        name, asked = "cached, restarted positions must differ", (fed, usual)
+        return subject.compare(name, got_BTV, want_BTV, expect="differ", offset=halves[0], asked=asked)
 
     def _implicit(self, subject: Subject) -> Measurement:
         explicit = Pass(subject.inputs.tokens, positions=counting(1, subject.inputs.length))
-        implicit_BTV = subject.logits(Pass(subject.inputs.tokens))
-        return subject.compare("no cache, implicit positions vs explicit", implicit_BTV, subject.logits(explicit))
+        implicit = Pass(subject.inputs.tokens)
+        name, asked = "no cache, implicit positions vs explicit", (implicit, explicit)
+        return subject.compare(name, subject.logits(implicit), subject.logits(explicit), asked=asked)
 
     def _shifted(self, subject: Subject) -> Measurement:
         switches = [b.length - self.shift for b in subject.inputs.borders if b.kind == "rope switch"]
@@ -103,6 +104,7 @@ class PositionReset:
             subject.logits(Pass(tokens, positions=usual)),
             expect="equal" if turned is None else "figure",
             note=f"by {self.shift}" + (f"; {turned}" if turned else ""),
+            asked=(Pass(tokens, positions=moved), Pass(tokens, positions=usual)),
         )
 
     def _generated(self, subject: Subject, padding: int) -> Measurement:
