@@ -1,0 +1,54 @@
+"""The command `attncheck`: every way in which it can end becomes one line and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+from attncheck.errors import AttncheckError, first_line
+
+USAGE = 2
+INTERNAL = 3
+INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code. Set ATTNCHECK_DEBUG for tracebacks of attncheck itself."""
+    os.environ.setdefault("TQDM_DISABLE", "1")
+    from attncheck.cli.app import app
+
+    try:
+        code = app(args=list(sys.argv[1:] if arguments is None else arguments), prog_name="attncheck", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except AttncheckError as error:
+        return _say(str(error), USAGE)
+    except KeyboardInterrupt:
+        return _say("interrupted", INTERRUPTED)
+    except BrokenPipeError:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - the reader of our output left; nothing is to be written any more
+        return 0
+    except Exception as error:
+        return _unexpected(error)
+
+
+def _unexpected(error: Exception) -> int:
+    """A wrong option or argument is the user's and says so itself; anything else is ours."""
+    if type(error).__name__ == "Abort":
+        return _say("interrupted", INTERRUPTED)
+    message = getattr(error, "format_message", None)
+    if message is not None:
+        return _say(str(message()), int(getattr(error, "exit_code", USAGE)))
+    if os.environ.get("ATTNCHECK_DEBUG"):
+        traceback.print_exc()
+    return _say(f"internal error: {first_line(error)} (set ATTNCHECK_DEBUG=1 for the traceback)", INTERNAL)
+
+
+def _say(message: str, code: int) -> int:
+    print(f"attncheck: {' '.join(message.split())}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

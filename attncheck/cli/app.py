@@ -1,0 +1,32 @@
+"""The Typer application: every command by name. What a command needs is imported when it runs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from attncheck import __version__
+from attncheck.cli import doctor, explain, probes, run
+
+# Help without rich: drawing it there takes longer than everything else `--help` does.
+app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"attncheck {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    """Find attention bugs in Hugging Face models: every shape is right and the output is wrong."""
+
+
+app.command("run")(run.run)
+app.command("probes")(probes.probes)
+app.command("explain")(explain.explain)
+app.command("doctor")(doctor.doctor)

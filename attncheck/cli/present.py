@@ -1,0 +1,119 @@
+"""A run as it is shown and written: results to stdout, progress to stderr, reports to files as they come."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, final
+
+from rich.console import Console
+
+from attncheck.cli.progress import Progress
+from attncheck.errors import UsageError, unknown
+from attncheck.report import table
+from attncheck.report.model import Report, finding_dict, finite, to_json
+from attncheck.report.write import FORMATS, write_report
+from attncheck.runner import ControlStarted, ProbeFinished, ProbeStarted
+from attncheck.session import SessionEvent, TargetFinished, TargetLoaded, TargetStarted
+
+Destination = tuple[str, Path]
+
+
+def destinations(reports: Sequence[str]) -> tuple[Destination, ...]:
+    """`FORMAT=PATH` texts, checked before anything runs.
+
+    Raises:
+        UsageError: no such format, no path, or a folder that is not there.
+    """
+    return tuple(_destination(text) for text in reports)
+
+
+def _destination(text: str) -> Destination:
+    kind, equals, path = text.partition("=")
+    if not equals or not path:
+        raise UsageError(f"--report {text}: expected FORMAT=PATH, for instance json=report.json")
+    if kind not in FORMATS:
+        raise UsageError(f"--report {text}: {unknown('report format', kind, FORMATS)}")
+    if not Path(path).resolve().parent.is_dir():
+        raise UsageError(f"--report {text}: no such folder `{Path(path).parent}`")
+    return kind, Path(path)
+
+
+@final
+class Presenter:
+    """Hears a session and shows it."""
+
+    def __init__(
+        self, *, output: str, destinations: Sequence[Destination], probes: int, verbose: bool, progress: bool, color: bool
+    ) -> None:
+        self.output = output
+        self.destinations = destinations
+        self.verbose = verbose
+        self.console = console(color)
+        self.progress = Progress(progress, probes)
+        self.forward = self.progress.forward
+
+    def __enter__(self) -> Presenter:
+        self.progress.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.progress.__exit__(kind, error, trace)
+
+    def hears(self, event: SessionEvent, report: Report) -> None:
+        """Show an event, and write the reports anew when it brought something."""
+        self._show_progress(event)
+        if self.output == "table":
+            self._print(event)
+        elif self.output == "jsonl" and isinstance(event, ProbeFinished):
+            line = {"target": event.target, **finding_dict(event.finding)}
+            print(json.dumps(finite(line), ensure_ascii=False), flush=True)
+        if isinstance(event, (ProbeFinished, TargetFinished)):
+            self._write(report)
+
+    def ends(self, report: Report) -> None:
+        """The last line, or the whole report as JSON."""
+        self._write(report)
+        if self.output == "json":
+            print(to_json(report))
+        elif self.output in ("table", "quiet"):
+            if self.output == "quiet":
+                self._print_errors(report)
+            self.console.print(table.summary_line(report))
+
+    def _print_errors(self, report: Report) -> None:
+        for target in report.targets:
+            if target.error is not None:
+                print(f"attncheck: {target.error}", file=sys.stderr)
+
+    def _write(self, report: Report) -> None:
+        for kind, path in self.destinations:
+            write_report(report, kind, path)
+
+    def _print(self, event: SessionEvent) -> None:
+        if isinstance(event, TargetLoaded) or (isinstance(event, TargetFinished) and event.target.error is not None):
+            table.print_heading(event.target, self.console)
+        elif isinstance(event, ProbeFinished):
+            for block in table.finding_block(event.finding, self.verbose):
+                self.console.print(block)
+
+    def _show_progress(self, event: SessionEvent) -> None:
+        if isinstance(event, TargetStarted):
+            self.progress.says(f"loading {event.target}")
+        elif isinstance(event, ProbeStarted):
+            self.progress.says(f"{event.target}: {event.probe}")
+        elif isinstance(event, ControlStarted):
+            self.progress.says(f"{event.target}: {event.probe} with {event.fault} planted")
+        elif isinstance(event, ProbeFinished):
+            self.progress.advance()
+
+
+def console(color: bool, **options: Any) -> Console:
+    """The console of results: stdout, at least 80 columns wide, without colour where nobody sees it."""
+    out = Console(no_color=not color, highlight=False, emoji=False, markup=False, **options)
+    if out.width < 80 or not out.is_terminal:
+        out.width = max(80, out.width)
+    return out

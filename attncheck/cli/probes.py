@@ -1,0 +1,13 @@
+"""`attncheck probes`: what can be checked."""
+
+from __future__ import annotations
+
+import typer
+
+from attncheck import registry
+
+
+def probes() -> None:
+    """List the installed probes with one line each."""
+    for name in registry.installed():
+        typer.echo(f"{name:18s} {registry.headline(name)}")

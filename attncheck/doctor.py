@@ -1,0 +1,68 @@
+"""What this machine offers: versions, devices, memory, the attention implementations that really run, the model cache."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import psutil
+import torch
+
+from attncheck import __version__, registry
+from attncheck.errors import AttncheckError, Unsupported, first_line
+from attncheck.settings import Settings
+from attncheck.subject.load import load
+from attncheck.subject.passes import Pass
+
+PACKAGES = ("torch", "transformers", "accelerate", "safetensors", "gguf")
+IMPLEMENTATIONS = ("eager", "sdpa", "flex_attention", "flash_attention_2")
+GIB = 1 << 30
+
+
+def survey() -> Iterator[tuple[str, str]]:
+    """(what, value) in the order to be shown."""
+    yield "attncheck", __version__
+    yield "python", platform.python_version()
+    for package in PACKAGES:
+        yield package, _version(package)
+    yield "platform", platform.platform()
+    yield "devices", _devices()
+    memory = psutil.virtual_memory()
+    yield "memory", f"{memory.available / GIB:.1f} GiB free of {memory.total / GIB:.1f}, {torch.get_num_threads()} threads"
+    for name in IMPLEMENTATIONS:
+        yield f"attention {name}", _implementation(name)
+    yield "hub cache", _cache()
+    yield "probes", f"{len(registry.installed())} installed"
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _devices() -> str:
+    names = ["cpu"] + [f"cuda:{i} ({torch.cuda.get_device_name(i)})" for i in range(torch.cuda.device_count())]
+    return ", ".join([*names, *(["mps"] if torch.backends.mps.is_available() else [])])
+
+
+def _implementation(name: str) -> str:
+    """Whether one forward of the built-in model runs under it."""
+    try:
+        subject = load("builtin:gqa", Settings(dtype="float32"))
+        subject.logits(Pass(subject.inputs.tokens, attn=name))
+    except (Unsupported, AttncheckError) as reason:
+        return f"no: {reason}"
+    except Exception as error:
+        return f"no: {first_line(error)}"
+    return "works"
+
+
+def _cache() -> str:
+    home = Path(os.environ.get("HF_HOME", Path.home() / ".cache" / "huggingface")) / "hub"
+    models = [entry for entry in home.glob("models--*")] if home.is_dir() else []
+    return f"{home} ({len(models)} models)"

@@ -1,0 +1,37 @@
+"""How every number is written for people: three significant figures at most, never more digits than it deserves."""
+
+from __future__ import annotations
+
+import math
+
+
+def number(value: float | int | None) -> str:
+    """`0`, `12`, `0.25`, `5.6`, `1.3e-13`, `nan`; `-` for nothing."""
+    if value is None:
+        return "-"
+    if not math.isfinite(value):
+        return "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
+    if value == 0:
+        return "0"
+    if float(value).is_integer() and abs(value) < 1e5:
+        return str(int(value))
+    if 1e-3 <= abs(value) < 1e4:
+        return f"{value:.3g}"
+    return f"{value:.1e}".replace("e-0", "e-").replace("e+0", "e")
+
+
+def seconds(value: float) -> str:
+    """`0.2 s`, `12 s`, `3 min 20 s`."""
+    if value < 10:
+        return f"{value:.1f} s"
+    if value < 100:
+        return f"{value:.0f} s"
+    return f"{int(value // 60)} min {int(value % 60)} s"
+
+
+def count(value: int) -> str:
+    """A number of parameters: `66.4 k`, `134.5 M`, `7.2 B`."""
+    for size, unit in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.1f} {unit}"
+    return str(value)

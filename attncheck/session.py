@@ -1,0 +1,175 @@
+"""Targets in, report out: loads each target, runs its probes, and keeps what is finished whatever happens next."""
+
+from __future__ import annotations
+
+import datetime
+import gc
+import platform
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, final
+
+import torch
+import transformers
+
+from attncheck import __version__, registry
+from attncheck.errors import Unsupported
+from attncheck.finding import Finding, Measurement, Verdict, verdict_of
+from attncheck.probe import Probe, describe
+from attncheck.report.model import Report, TargetReport, exit_code
+from attncheck.runner import ControlStarted, Event, ProbeFinished, ProbeStarted, run_probes
+from attncheck.subject.load import load
+from attncheck.subject.subject import Subject
+from attncheck.suite.plan import Job
+
+
+@final
+@dataclass(frozen=True)
+class TargetStarted:
+    """A target is about to be loaded."""
+
+    target: str
+
+
+@final
+@dataclass(frozen=True)
+class TargetLoaded:
+    """A target is loaded: the report of it so far, without findings."""
+
+    target: TargetReport
+
+
+@final
+@dataclass(frozen=True)
+class TargetFinished:
+    """All probes of a target ran, or it could not be loaded."""
+
+    target: TargetReport
+
+
+SessionEvent = TargetStarted | TargetLoaded | TargetFinished | ProbeStarted | ControlStarted | ProbeFinished
+Listener = Callable[[SessionEvent, Report], None]
+Examine = Callable[[Subject, Sequence[Probe]], Iterator[Event]]
+
+
+@final
+@dataclass
+class Session:
+    """One run. `report` is valid at any moment; `listener` hears every event with the report so far."""
+
+    command: str
+    listener: Listener
+    fail_on: frozenset[Verdict] = frozenset()
+    fail_fast: bool = False
+    on_forward: Callable[[int], None] | None = None
+    examine: Examine = run_probes
+    report: Report = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._clock = time.perf_counter()
+        now = datetime.datetime.now(datetime.timezone.utc)
+        started = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+        self.report = Report(attncheck=__version__, command=self.command, started=started, environment=environment())
+
+    def run(self, jobs: Iterable[Job]) -> Report:
+        """Run jobs one after the other; a target that cannot be loaded does not stop the others."""
+        for job in jobs:
+            self._tell(TargetStarted(job.target))
+            self._run(job)
+            if self.fail_fast and exit_code(self.report, self.fail_on) in (1, 2, 3):
+                break
+        return self.report
+
+    def finished(self, code: int) -> Report:
+        """The report with the exit code of the whole command."""
+        self.report = replace(self.report, exit_code=code, seconds=time.perf_counter() - self._clock)
+        return self.report
+
+    def _run(self, job: Job) -> None:
+        started = time.perf_counter()
+        try:
+            probes = [registry.load(name, options, job.home) for name, options in job.probes]
+            subject = load(job.target, job.settings)
+            subject.on_forward = self.on_forward
+        except Exception as error:
+            self._keep(failed_to_load(job, error), started)
+            self._tell(TargetFinished(self.report.targets[-1]))
+            return
+        loaded = loaded_report(subject, time.perf_counter() - started)
+        self._keep(loaded, started)
+        self._tell(TargetLoaded(self.report.targets[-1]))
+        for finding in load_findings(subject):
+            self._found(ProbeFinished(subject.name, finding), started)
+        for event in self.examine(subject, probes):
+            if isinstance(event, ProbeFinished):
+                self._found(event, started)
+                if self.fail_fast and event.finding.verdict is Verdict.FAIL:
+                    break
+            else:
+                self._tell(event)
+        self._tell(TargetFinished(self.report.targets[-1]))
+        del subject, probes
+        gc.collect()
+
+    def _found(self, event: ProbeFinished, started: float) -> None:
+        last = self.report.targets[-1]
+        self._keep(replace(last, results=(*last.results, event.finding)), started, again=True)
+        self._tell(event)
+
+    def _keep(self, target: TargetReport, started: float, again: bool = False) -> None:
+        before = self.report.targets[:-1] if again else self.report.targets
+        target = replace(target, seconds=time.perf_counter() - started)
+        report = replace(self.report, targets=(*before, target), seconds=time.perf_counter() - self._clock)
+        self.report = replace(report, exit_code=exit_code(report, self.fail_on))
+
+    def _tell(self, event: SessionEvent) -> None:
+        self.listener(event, self.report)
+
+
+def environment() -> dict[str, Any]:
+    """What the run ran on."""
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "platform": platform.platform(),
+        "device": "cuda" if torch.cuda.is_available() else "cpu",
+    }
+
+
+def failed_to_load(job: Job, error: Exception) -> TargetReport:
+    """The report of a target that could not be loaded, with its one line."""
+    line = " ".join(str(error).split()) or type(error).__name__
+    return TargetReport(target=job.target, settings=vars(job.settings), error=line)
+
+
+def loaded_report(subject: Subject, load_seconds: float) -> TargetReport:
+    """The report of a loaded target before any probe ran."""
+    settings = {
+        "attn": subject.attn,
+        "dtype": subject.dtype_name,
+        "device": str(subject.device),
+        "seed": subject.settings.seed,
+        "asked": {name: value for name, value in vars(subject.settings).items() if value not in (None, False)},
+    }
+    try:
+        settings["length"] = subject.inputs.length
+        notes = tuple(f"{b.kind} {b.length} is not reached by {subject.inputs.length} tokens" for b in subject.inputs.unreached)
+    except Unsupported as reason:
+        notes = (str(reason),)
+    return TargetReport(
+        target=subject.name, model=subject.facts.as_dict(), settings=settings, load_seconds=load_seconds, notes=notes
+    )
+
+
+def load_findings(subject: Subject) -> list[Finding]:
+    """What loading noticed, as a finding of its own: only when it is a failure."""
+    broken = [case for case in subject.load_notes if verdict_of(case) is Verdict.FAIL]
+    if not broken:
+        return []
+    return [Finding(probe="load", verdict=Verdict.FAIL, summary=_load_summary(broken), cases=subject.load_notes)]
+
+
+def _load_summary(broken: list[Measurement]) -> str:
+    return "; ".join(case.note or describe(case) for case in broken)
