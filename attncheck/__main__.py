@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 
 from attncheck.errors import AttncheckError, first_line
@@ -41,7 +40,7 @@ def _unexpected(error: Exception) -> int:
     if message is not None:
         return _say(str(message()), int(getattr(error, "exit_code", USAGE)))
     if os.environ.get("ATTNCHECK_DEBUG"):
-        traceback.print_exc()
+        raise error
     return _say(f"internal error: {first_line(error)} (set ATTNCHECK_DEBUG=1 for the traceback)", INTERNAL)
 
 

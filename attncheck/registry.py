@@ -6,15 +6,16 @@ Names and documentation come from metadata and source text, so that listing prob
 from __future__ import annotations
 
 import fnmatch
-import importlib.util
 import sys
 from collections.abc import Iterable, Mapping
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from attncheck.errors import UsageError, first_line, unknown
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 GROUP = "attncheck.probes"
 MEMBERS = ("name", "title", "cost", "needs", "controls", "measure", "judge")
@@ -27,6 +28,8 @@ def installed() -> dict[str, EntryPoint]:
     Raises:
         UsageError: two distributions offer a probe of one name.
     """
+    from importlib.metadata import entry_points
+
     found: dict[str, EntryPoint] = {}
     for entry in entry_points(group=GROUP):
         other = found.get(entry.name)
@@ -109,11 +112,13 @@ def import_file(path: Path) -> ModuleType:
     """
     if not path.is_file():
         raise UsageError(f"no such file: {path}")
+    from importlib.util import module_from_spec, spec_from_file_location
+
     name = f"attncheck_file_{path.stem}_{abs(hash(path.resolve()))}"
-    spec = importlib.util.spec_from_file_location(name, path)
+    spec = spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise UsageError(f"not a Python file: {path}")
-    module = importlib.util.module_from_spec(spec)
+    module = module_from_spec(spec)
     # Frozen dataclasses with postponed annotations look their module up while the body runs.
     sys.modules[name] = module
     try:
@@ -136,11 +141,17 @@ def documentation(name: str) -> str:
     return _docstring(entries[name].module)
 
 
+def headline(name: str) -> str:
+    """The first line of a probe's documentation."""
+    return documentation(name).partition("\n")[0]
+
+
 def _docstring(module: str) -> str:
     import ast
+    from importlib.util import find_spec
 
     package, _, _ = module.partition(".")
-    root = importlib.util.find_spec(package)
+    root = find_spec(package)
     if root is None or root.origin is None:
         raise UsageError(f"the source of `{module}` cannot be found")
     path = Path(root.origin).parent.joinpath(*module.split(".")[1:]).with_suffix(".py")

@@ -42,8 +42,8 @@ def target_heading(target: TargetReport) -> Text:
         " ".join(str(settings[key]) for key in ("dtype", "attn", "device") if settings.get(key)),
         f"{settings.get('length')} tokens, seed {settings.get('seed')}",
     ]
-    heading = Text(target.target, style="bold", overflow="fold")
-    return heading.append("  " + ", ".join(part for part in parts if part), style="not bold dim")
+    heading = Text(overflow="fold").append(target.target, style="bold")
+    return heading.append("  " + ", ".join(part for part in parts if part), style="dim")
 
 
 def finding_block(finding: Finding, verbose: bool = False) -> list[RenderableType]:
@@ -57,9 +57,8 @@ def finding_block(finding: Finding, verbose: bool = False) -> list[RenderableTyp
 
 
 def _verdict_line(finding: Finding) -> Text:
-    line = mark(finding.verdict).append(f" {finding.probe}", style="bold not dim")
-    line.append(f"  {finding.summary}", style="not bold default")
-    return line
+    line = Text(overflow="fold").append(mark(finding.verdict)).append(f" {finding.probe}", style="bold")
+    return line.append(f"  {finding.summary}")
 
 
 def _footnotes(finding: Finding) -> list[tuple[str, bool]]:
@@ -118,23 +117,33 @@ def _shown_cases(cases: tuple[Measurement, ...], verbose: bool) -> list[Measurem
 
 
 def _cases(cases: list[Measurement], hidden: int) -> Table:
+    """Logit divergences, or plain values where that is what the probe measures."""
+    plain = all(case.value is not None or case.expect == "skip" for case in cases)
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim", show_edge=False)
     table.add_column("case", overflow="fold", ratio=1)
-    for heading in ("verdict", "max|Δ|", "mean|Δ|", "KL", "flips", "first", "budget"):
+    for heading in ("verdict", "measured", "expected") if plain else ("verdict", *DIVERGENCE):
         table.add_column(heading, justify="left" if heading == "verdict" else "right", no_wrap=True)
     for case in cases:
-        table.add_row(case.name, mark(verdict_of(case)), *_numbers(case))
+        table.add_row(case.name, mark(verdict_of(case)), *(_values(case) if plain else _divergence(case)))
     if hidden:
         table.add_row(Text(f"… {hidden} more cases (-v shows all)", style="dim"))
     return table
 
 
-def _numbers(case: Measurement) -> tuple[str, ...]:
+DIVERGENCE = ("max|Δ|", "mean|Δ|", "KL", "flips", "first", "budget")
+
+
+def _values(case: Measurement) -> tuple[str, str]:
     if case.expect == "skip":
-        return ("-",) * 6
+        return "-", "-"
+    return f"{number(case.value)} {case.unit}".strip(), f"at most {number(case.limit)}" if case.limit is not None else "-"
+
+
+def _divergence(case: Measurement) -> tuple[str, ...]:
+    if case.expect == "skip":
+        return ("-",) * len(DIVERGENCE)
     if case.value is not None:
-        limit = number(case.limit) if case.expect == "at-most" else "-"
-        return (f"{number(case.value)} {case.unit}".strip()[:14], "-", "-", "-", "-", limit)
+        return (number(case.value), "-", "-", "-", "-", number(case.limit))
     first = "-" if case.first_position is None or case.excess <= 1 else str(case.first_position)
     shown = f"{case.nonfinite} nan" if case.nonfinite else number(case.max_abs)
     return (shown, number(case.mean_abs), number(case.kl), number(case.top1_flips), first, number(case.budget))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sys
 from typing import Any
@@ -24,6 +25,11 @@ def experts_argument(name: str) -> dict[str, Any]:
     return {"experts_implementation": name} if Version("5.0") <= VERSION else {}
 
 
+def nested_config(config: Any) -> Any:
+    """A nested config in the form that the constructor of the outer one takes: a dictionary before 5.0."""
+    return config if Version("5.0") <= VERSION else config.to_dict()
+
+
 def cache_of(output: Any) -> Any:
     """The cache that a forward returned, under whichever name this release gives it; None without one."""
     found = (getattr(output, name, None) for name in CACHE_NAMES)
@@ -40,6 +46,7 @@ def quiet() -> None:
     os.environ.setdefault("TQDM_DISABLE", "1")
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
 
 
 def cached_length(cache: Any) -> int:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ from attncheck.errors import AttncheckError, TargetError, first_line
 from attncheck.finding import Measurement
 from attncheck.registry import import_file
 from attncheck.settings import Settings
-from attncheck.subject import builtin, compat
+from attncheck.subject import builtin, compat, random_init
+from attncheck.subject.hub import reachable
 from attncheck.subject.subject import DTYPES, Subject, fits
 from attncheck.subject.target import Target, parse
 
@@ -26,6 +27,7 @@ NOTICED = {
     "mismatched_keys": "weights of another shape than the config promises",
 }
 SHOWN = 3
+OUT_OF_REACH = ("local_files_only", "offline", "couldn't connect", "connection error", "cannot find the requested files in the local cache")
 
 
 def load(text: str, settings: Settings) -> Subject:
@@ -51,8 +53,8 @@ def load(text: str, settings: Settings) -> Subject:
 
 def explain_load(error: Exception) -> str:
     """One line for what the library raised while it loaded."""
-    text = str(error)
-    if "offline" in text.lower() or "couldn't connect" in text.lower() or "connection error" in text.lower():
+    text = str(error).lower()
+    if any(sign in text for sign in OUT_OF_REACH):
         return "not in the local cache, and the hub cannot be reached (a folder or a .gguf file works without it)"
     return first_line(error)
 
@@ -141,8 +143,6 @@ def _arguments(settings: Settings) -> dict[str, Any]:
 
 
 def _from_pretrained(where: str, settings: Settings, **extra: Any) -> Loaded:
-    if settings.offline:
-        os.environ["HF_HUB_OFFLINE"] = "1"
     safe = {} if "gguf_file" in extra else {"use_safetensors": True}
     model, info = auto_class(where, settings, extra).from_pretrained(
         where, output_loading_info=True, ignore_mismatched_sizes=True, **safe, **_arguments(settings), **extra
@@ -176,6 +176,7 @@ def _tokenizer(where: str, settings: Settings, **extra: Any) -> Any:
 
 def _hub(target: Target, settings: Settings) -> Loaded:
     revision = target.revision or settings.revision
+    settings = settings if settings.offline or reachable() else replace(settings, offline=True)
     return _from_pretrained(target.where, settings, **({"revision": revision} if revision else {}))
 
 
@@ -210,7 +211,7 @@ def _factory(target: Target, settings: Settings) -> Loaded:
 
 
 def _config(target: Target, settings: Settings) -> Loaded:
-    raise TargetError(f"{target.text}: config targets are not supported yet")
+    return random_init.build(target.where, settings), None, {}
 
 
 LOADERS: dict[str, Callable[[Target, Settings], Loaded]] = {
