@@ -38,7 +38,14 @@ def cache_of(output: Any) -> Any:
 
 def text_config(config: Any) -> Any:
     """The part of a config that describes the text decoder."""
-    return config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
+    return readable(config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config)
+
+
+def readable(config: Any) -> Any:
+    """The same config, whose fields can be read even where layers differ: newer releases raise unless it is allowed."""
+    if getattr(config, "is_heterogeneous", False):
+        config.allow_global_per_layer_attribute_access = True
+    return config
 
 
 def quiet() -> None:

@@ -1,0 +1,192 @@
+"""A config -> a small config of the same architecture, by rebuilding its class with changed fields.
+
+Nested configs are shrunk as well. Where fields are lists with one entry a layer, one layer of each combination is kept.
+Special token ids move to the top of the small vocabulary, away from the ids that inputs are drawn from.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from collections.abc import Iterable
+from itertools import count
+from typing import Any, final
+
+from transformers import PretrainedConfig
+
+from attncheck.subject import compat
+from attncheck.subject.shrink.overrides import OVERRIDES, UNSET
+from attncheck.subject.shrink.rope import has_length_switch, shrunk_rope
+from attncheck.subject.shrink.rules import HEADS, SWITCH, VOCAB, Wanted, keep, size_of
+
+TOKEN_IDS = re.compile(r".*_token_(id|index)|.*_token_ids")
+ORDINARY = 100
+"""Token ids below are ordinary tokens of the small vocabulary; special ids beyond a few go above."""
+FEW = 8
+DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers")
+ROPE = ("rope_parameters", "rope_scaling")
+INHERITED = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id", "sep_token_id", "layer_types")
+NOT_SIZES = ("id2label", "label2id", "architectures", "dtype", "torch_dtype", "transformers_version", "use_cache")
+LISTS_OF_NUMBERS = (
+    "moe_layers",
+    "full_attn_idxs",
+    "hybrid_layer_ids",
+    "cross_attention_layers",
+    "mlp_only_layers",
+    "ple_layer_ids",
+    "layers_block_type",
+    "block_types",
+)
+"""Lists that name layers by number or repeat a pattern: they are not one entry a layer, whatever their length."""
+
+
+def shrink(config: Any, wanted: Wanted, *, explore: bool = False) -> Any:
+    """A small config of the same class. `explore` also switches windows on that the config leaves off.
+
+    Raises:
+        ValueError, TypeError: the class refuses the small values; its message says which.
+    """
+    return _Shrinker(wanted, explore).config(config)
+
+
+@final
+class _Shrinker:
+    """Walks one config and its nested ones; hands out special ids one after the other."""
+
+    def __init__(self, wanted: Wanted, explore: bool) -> None:
+        self.wanted = wanted
+        self.explore = explore
+        self.numbers = count(1)
+
+    def config(self, config: Any, layers: int | None = None) -> Any:
+        kind, names, config = type(config), field_names(type(config)), compat.readable(config)
+        per_layer = per_layer_fields(config, names)
+        wanted = dataclasses.replace(self.wanted, layers=layers or self.wanted.layers)
+        kept = representatives(config, per_layer, wanted.layers) if per_layer else []
+        if kept:
+            wanted = dataclasses.replace(wanted, layers=len(kept))
+        changed = changed_fields(config, names)
+        for name in names:
+            value = getattr(config, name, None)
+            if name not in NOT_SIZES:
+                changed |= self._field(name, value, wanted, kept if name in per_layer else [], names)
+        changed |= _latent(names) | _grouped_experts(config, names) | _short_context(config, names)
+        if self.explore:
+            changed |= _windows_on(config, names, changed, wanted)
+        return _built(kind, changed)
+
+    def _field(self, name: str, value: Any, wanted: Wanted, kept: list[int], names: list[str]) -> dict[str, Any]:
+        """The field's new value as keyword arguments; nothing where it stays."""
+        if isinstance(value, PretrainedConfig):
+            return {name: compat.nested_config(self.config(value, min(wanted.layers, 4)))}
+        if TOKEN_IDS.fullmatch(name):
+            new: Any = self._special(value)
+        elif kept:
+            new = [_sized(name.replace("_per_layer", ""), value[index], wanted) for index in kept]
+        elif name in ROPE:
+            new = shrunk_rope(value, latent="qk_rope_head_dim" in names)
+        elif isinstance(value, (bool, str, dict, list, tuple)):
+            return {}
+        else:
+            new = _sized(name, value, wanted)
+        return {name: new} if new != value else {}
+
+    def _special(self, value: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return [self._special(each) for each in value]
+        if not isinstance(value, int) or isinstance(value, bool) or value < FEW:
+            return value
+        return ORDINARY + next(self.numbers) % (VOCAB - ORDINARY)
+
+
+def field_names(kind: type) -> list[str]:
+    """The fields of a config class: dataclass fields, or the arguments of its constructor in releases before 5."""
+    if dataclasses.is_dataclass(kind):
+        return [field.name for field in dataclasses.fields(kind)]
+    arguments = inspect.signature(kind.__init__).parameters.values()  # type: ignore[misc]
+    named = [each.name for each in arguments if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)]
+    return list(dict.fromkeys([*named[1:], *INHERITED]))
+
+
+def changed_fields(config: Any, names: list[str]) -> dict[str, Any]:
+    """The fields in which a config differs from the default of its class: what a real config.json says."""
+    try:
+        usual = compat.readable(type(config)())
+    except Exception:  # noqa: BLE001 a class that has no default keeps every field
+        usual = None
+    plain = {name: getattr(config, name, None) for name in names if name not in ("transformers_version",)}
+    if usual is None:
+        return plain
+    return {name: value for name, value in plain.items() if not isinstance(value, PretrainedConfig) and value != getattr(usual, name, None)}
+
+
+def layers_of(config: Any) -> int | None:
+    """The number of layers that a config names."""
+    values = (getattr(config, name, None) for name in DEPTHS)
+    return next((value for value in values if isinstance(value, int)), None)
+
+
+def per_layer_fields(config: Any, names: Iterable[str]) -> list[str]:
+    """The fields that hold one entry a layer."""
+    layers = layers_of(config)
+    if layers is None:
+        return []
+    lists = [name for name in names if name not in LISTS_OF_NUMBERS and isinstance(getattr(config, name, None), (list, tuple))]
+    return [name for name in lists if len(getattr(config, name)) == layers > 2]
+
+
+def representatives(config: Any, per_layer: list[str], wanted: int) -> list[int]:
+    """Numbers of the layers to keep: the first of each combination of per-layer entries, then more up to `wanted`."""
+    total = layers_of(config) or 0
+    kinds = {tuple(repr(getattr(config, name)[layer]) for name in per_layer): layer for layer in reversed(range(total))}
+    first = sorted(kinds.values())
+    others = [layer for layer in range(total) if layer not in first]
+    return sorted([*first, *others[: max(0, wanted - len(first))]])
+
+
+def _sized(name: str, value: Any, wanted: Wanted) -> Any:
+    rule = size_of(name)
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    return value if rule is keep else rule(value, wanted)
+
+
+def _latent(names: list[str]) -> dict[str, Any]:
+    """Latent attention: every head has a key of its own, and the head width follows from its two parts."""
+    return {"num_key_value_heads": HEADS} if "kv_lora_rank" in names and "num_key_value_heads" in names else {}
+
+
+def _grouped_experts(config: Any, names: list[str]) -> dict[str, Any]:
+    """Experts in one group: few experts leave no room for a choice between groups."""
+    return {"n_group": 1, "topk_group": 1} if "n_group" in names and getattr(config, "n_group", None) else {}
+
+
+def _short_context(config: Any, names: list[str]) -> dict[str, Any]:
+    """A rotary scheme that changes where the context ends: the context becomes short enough to cross."""
+    switches = any(has_length_switch(getattr(config, name, None)) for name in ROPE)
+    return {"max_position_embeddings": SWITCH} if switches and "max_position_embeddings" in names else {}
+
+
+def _windows_on(config: Any, names: list[str], changed: dict[str, Any], wanted: Wanted) -> dict[str, Any]:
+    """A sliding window that the class offers and its default leaves off, in every second layer where layers have types."""
+    if "sliding_window" not in names or getattr(config, "sliding_window", None) is not None:
+        return {}
+    switched: dict[str, Any] = {"sliding_window": wanted.window}
+    if "use_sliding_window" in names:
+        switched["use_sliding_window"] = True
+    types = changed.get("layer_types", getattr(config, "layer_types", None))
+    if types and any("sliding" in kind for kind in types):
+        return {}
+    if types:
+        slid = {"full_attention": "sliding_attention", "hybrid": "hybrid_sliding"}
+        switched["layer_types"] = [kind if number % 2 else slid.get(kind, kind) for number, kind in enumerate(types)]
+    return switched
+
+
+def _built(kind: type, changed: dict[str, Any]) -> Any:
+    """The class with the changed fields and what its type needs beside them."""
+    if "qk_rope_head_dim" in field_names(kind):
+        changed.pop("head_dim", None)
+    changed |= OVERRIDES.get(getattr(kind, "model_type", ""), {})
+    return kind(**{name: value for name, value in changed.items() if value is not UNSET})
