@@ -64,5 +64,5 @@ def _implementation(name: str) -> str:
 
 def _cache() -> str:
     home = Path(os.environ.get("HF_HOME", Path.home() / ".cache" / "huggingface")) / "hub"
-    models = [entry for entry in home.glob("models--*")] if home.is_dir() else []
+    models = list(home.glob("models--*")) if home.is_dir() else []
     return f"{home} ({len(models)} models)"

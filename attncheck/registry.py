@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from attncheck.errors import UsageError, first_line, unknown
 
@@ -82,7 +82,9 @@ def _with_options(name: str, kind: Any, options: dict[str, Any]) -> Any:
     valid = set(getattr(kind, "__dataclass_fields__", {}))
     for option in options:
         if option not in valid:
-            raise UsageError(unknown(f"option of probe {name}", option, valid) if valid else f"probe `{name}` has no options")
+            raise UsageError(
+                unknown(f"option of probe {name}", option, valid) if valid else f"probe `{name}` has no options"
+            )
     return kind(**options)
 
 
@@ -155,5 +157,5 @@ def _docstring(module: str) -> str:
     if root is None or root.origin is None:
         raise UsageError(f"the source of `{module}` cannot be found")
     path = Path(root.origin).parent.joinpath(*module.split(".")[1:]).with_suffix(".py")
-    path = path if path.is_file() else Path(cast(str, root.origin))
+    path = path if path.is_file() else Path(root.origin)
     return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""

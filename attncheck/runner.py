@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -49,6 +49,7 @@ class ProbeFinished:
 
 
 Event = ProbeStarted | ControlStarted | ProbeFinished
+Examination = Generator[Event, None, Finding]
 Diagnose = Callable[[Subject, Finding], Finding]
 
 
@@ -76,7 +77,7 @@ def _crashed(probe: str, error: Exception) -> Finding:
     return Finding(probe=probe, verdict=Verdict.ERROR, summary=f"the probe raised {first_line(error)}", error=text)
 
 
-def _examined(subject: Subject, probe: Probe) -> Iterator[Event]:  # type: ignore[misc]
+def _examined(subject: Subject, probe: Probe) -> Examination:
     """Measure, ask the ladder where precision is in doubt, judge, and back a pass by controls."""
     reason = _missing(subject, probe)
     if reason is not None:
@@ -85,9 +86,7 @@ def _examined(subject: Subject, probe: Probe) -> Iterator[Event]:  # type: ignor
     decided, dtype = _laddered(subject, probe, measured)
     evidence = Evidence(measurements=decided, replay=_replay(subject))
     ruling = probe.judge(evidence)
-    finding = Finding(
-        probe=probe.name, verdict=ruling.verdict, summary=ruling.summary, cases=decided, replay=evidence.replay
-    )
+    finding = Finding(probe=probe.name, verdict=ruling.verdict, summary=ruling.summary, cases=decided, replay=evidence.replay)
     if ruling.verdict not in PASSING:
         return _skipped_reason(finding)
     if not any(case.judged and verdict_of(case) in (Verdict.PASS, Verdict.NOISE) for case in decided):
@@ -115,9 +114,7 @@ def _replay(subject: Subject) -> Mapping[str, Any]:
     return {"tokens": list(subject.inputs.row), "seed": subject.settings.seed}
 
 
-def _laddered(
-    subject: Subject, probe: Probe, measured: tuple[Measurement, ...]
-) -> tuple[tuple[Measurement, ...], str | None]:
+def _laddered(subject: Subject, probe: Probe, measured: tuple[Measurement, ...]) -> tuple[tuple[Measurement, ...], str | None]:
     """Measure doubtful cases again in the highest precision that fits; the ladder becomes part of each case."""
     doubtful = {case.name for case in measured if case.in_doubt}
     dtype = subject.higher_dtype() if doubtful else None
@@ -135,13 +132,12 @@ def _with_ladder(case: Measurement, raised: Measurement | None, low: str, high: 
     if raised is None or raised.max_abs is None:
         return case
     rungs = tuple(
-        Rung(dtype=dtype, max_abs=each.max_abs or 0.0, budget=each.budget or 0.0)
-        for dtype, each in ((low, case), (high, raised))
+        Rung(dtype=dtype, max_abs=each.max_abs or 0.0, budget=each.budget or 0.0) for dtype, each in ((low, case), (high, raised))
     )
     return replace(case, ladder=rungs)
 
 
-def _controlled(subject: Subject, probe: Probe, finding: Finding) -> Iterator[Event]:  # type: ignore[misc]
+def _controlled(subject: Subject, probe: Probe, finding: Finding) -> Examination:
     """Run the probe again with faults planted; one that goes unnoticed makes the pass vacuous."""
     controls: list[Control] = []
     reasons: list[str] = []

@@ -155,7 +155,9 @@ def loaded_report(subject: Subject, load_seconds: float) -> TargetReport:
     }
     try:
         settings["length"] = subject.inputs.length
-        notes = tuple(f"{b.kind} {b.length} is not reached by {subject.inputs.length} tokens" for b in subject.inputs.unreached)
+        notes = tuple(
+            f"{b.kind} {b.length} is not reached by {subject.inputs.length} tokens" for b in subject.inputs.unreached
+        )
     except Unsupported as reason:
         notes = (str(reason),)
     return TargetReport(

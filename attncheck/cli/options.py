@@ -30,12 +30,8 @@ Targets = Annotated[
 ]
 Probes = Annotated[list[str] | None, typer.Option("--probe", envvar="ATTNCHECK_PROBE", help="Run these (globs, repeatable).")]
 Skips = Annotated[list[str] | None, typer.Option("--skip", envvar="ATTNCHECK_SKIP", help="Leave these out.")]
-Attn = Annotated[
-    list[str] | None, typer.Option("--attn", envvar="ATTNCHECK_ATTN", help="Attention implementation (repeatable).")
-]
-Dtype = Annotated[
-    str, typer.Option("--dtype", envvar="ATTNCHECK_DTYPE", help="auto, float64, float32, bfloat16 or float16.")
-]
+Attn = Annotated[list[str] | None, typer.Option("--attn", envvar="ATTNCHECK_ATTN", help="Attention implementation (repeatable).")]
+Dtype = Annotated[str, typer.Option("--dtype", envvar="ATTNCHECK_DTYPE", help="auto, float64, float32, bfloat16 or float16.")]
 Device = Annotated[str, typer.Option("--device", envvar="ATTNCHECK_DEVICE", help="auto, cpu, cuda[:N] or mps.")]
 DeviceMap = Annotated[str | None, typer.Option("--device-map", envvar="ATTNCHECK_DEVICE_MAP", help="auto: spread over devices.")]
 Revision = Annotated[str | None, typer.Option("--revision", envvar="ATTNCHECK_REVISION", help="Hub revision.")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from attncheck.cli import options as o
 from attncheck.cli.options import Format, check_dtype, failing, prompt_text
 from attncheck.settings import Settings
 from attncheck.subject.target import DEFAULT
-from attncheck.suite.plan import Job
+from attncheck.suite.plan import Job, ProbeCall
 
 if TYPE_CHECKING:
     from attncheck.cli.present import Presenter
@@ -69,9 +70,7 @@ def run(
 
 def plan(targets: Sequence[str], base: Settings, attns: Sequence[str | None], probes: Sequence[str]) -> list[Job]:
     """One job for each target and attention implementation."""
-    from dataclasses import replace
-
-    calls = tuple((name, {}) for name in probes)
+    calls: tuple[ProbeCall, ...] = tuple((name, {}) for name in probes)
     return [
         Job(target=target, settings=replace(base, attn=attn), probes=calls, home=Path.cwd())
         for target in targets

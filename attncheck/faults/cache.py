@@ -76,11 +76,11 @@ def kv_stored_repeated(subject: Subject) -> Iterator[None]:
         repeated = (each.repeat_interleave(groups, 1) for each in (key_BGSD, value_BGSD))
         return tuple(each[:, ::groups] for each in original(self, *repeated, *rest, **options))
 
-    DynamicCache.update = update  # type: ignore[method-assign]
+    DynamicCache.update = update
     try:
         yield
     finally:
-        DynamicCache.update = original  # type: ignore[method-assign]
+        DynamicCache.update = original
 
 
 def kv_repeat_copied(subject: Subject) -> AbstractContextManager[None]:

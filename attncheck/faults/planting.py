@@ -65,7 +65,8 @@ def decoder_layers(model: nn.Module) -> list[nn.Module]:
             groups.setdefault(name[: match.start()], []).append((int(match.group(1)), module))
     if not groups:
         raise CannotPlant("no numbered list of layers was found")
-    return [module for _, module in sorted(max(groups.values(), key=len), key=lambda item: item[0])]
+    longest = max(groups.values(), key=lambda group: len(group))
+    return [module for _, module in sorted(longest, key=lambda item: item[0])]
 
 
 @contextlib.contextmanager
@@ -105,7 +106,11 @@ def allowed_BHTS(call: KernelCall) -> Tensor:
 def with_allowed(call: KernelCall, allowed: Tensor) -> KernelCall:
     """The same call with another set of readable keys; what a float mask adds to readable scores is kept."""
     lowest = torch.finfo(torch.float32).min
-    bias = call.mask if isinstance(call.mask, Tensor) and call.mask.dtype != torch.bool else torch.zeros_like(allowed, dtype=call.query_BHTD.dtype)
+    bias = (
+        call.mask
+        if isinstance(call.mask, Tensor) and call.mask.dtype != torch.bool
+        else torch.zeros_like(allowed, dtype=call.query_BHTD.dtype)
+    )
     bias = torch.where(bias > torch.finfo(torch.float16).min, bias, 0.0)
     low = max(lowest, torch.finfo(call.query_BHTD.dtype).min)
     call.mask = bias.masked_fill(~allowed, low).to(call.query_BHTD.dtype)

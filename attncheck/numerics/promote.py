@@ -27,12 +27,12 @@ class Promote(TorchFunctionMode):
     def __enter__(self) -> Promote:
         self._default = torch.get_default_dtype()
         torch.set_default_dtype(torch.float64)
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *exception: Any) -> None:
         torch.set_default_dtype(self._default)
-        super().__exit__(*exception)
+        super().__exit__(*exception)  # type: ignore[no-untyped-call]
 
     def __torch_function__(
         self,

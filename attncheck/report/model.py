@@ -219,8 +219,10 @@ def _case(data: Mapping[str, Any]) -> Measurement:
 
 
 def _numbers(data: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: NONFINITE.get(value, value) if isinstance(value, str) and key not in ("name", "note", "case", "fault") else value
-            for key, value in data.items()}
+    return {
+        key: NONFINITE.get(value, value) if isinstance(value, str) and key not in ("name", "note", "case", "fault") else value
+        for key, value in data.items()
+    }
 
 
 def evidence_of(finding: Finding) -> Evidence:

@@ -45,7 +45,9 @@ Handler = Callable[[KernelCall], Any]
 
 def _wrapped(kernel: Kernel, owners: frozenset[int], handler: Handler) -> Kernel:
     @functools.wraps(kernel)
-    def call(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any = None, *rest: Any, **options: Any) -> Any:
+    def call(
+        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any = None, *rest: Any, **options: Any
+    ) -> Any:
         if id(module) not in owners or rest:
             return kernel(module, query, key, value, attention_mask, *rest, **options)
         return handler(KernelCall(module, query, key, value, attention_mask, options, kernel))

@@ -26,7 +26,15 @@ def _llama() -> Any:
 
 def _gpt2() -> Any:
     return transformers.GPT2Config(
-        vocab_size=128, n_embd=64, n_layer=4, n_head=4, n_positions=POSITIONS, **SPECIAL, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0
+        vocab_size=128,
+        n_embd=64,
+        n_layer=4,
+        n_head=4,
+        n_positions=POSITIONS,
+        **SPECIAL,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
     )
 
 

@@ -103,8 +103,10 @@ class Inputs:
         return tuple(self._not(token, draw) if start <= i < end else token for i, token in enumerate(old))
 
     def _not(self, token: int, draw: random.Random) -> int:
-        return draw.choice([candidate for candidate in (draw.choice(self.pool) for _ in range(16)) if candidate != token]
-                           or [candidate for candidate in self.pool if candidate != token])
+        return draw.choice(
+            [candidate for candidate in (draw.choice(self.pool) for _ in range(16)) if candidate != token]
+            or [candidate for candidate in self.pool if candidate != token]
+        )
 
     def fresh(self, length: int, salt: int) -> Row:
         """A row of seeded ids from the pool."""

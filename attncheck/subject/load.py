@@ -27,7 +27,13 @@ NOTICED = {
     "mismatched_keys": "weights of another shape than the config promises",
 }
 SHOWN = 3
-OUT_OF_REACH = ("local_files_only", "offline", "couldn't connect", "connection error", "cannot find the requested files in the local cache")
+OUT_OF_REACH = (
+    "local_files_only",
+    "offline",
+    "couldn't connect",
+    "connection error",
+    "cannot find the requested files in the local cache",
+)
 
 
 def load(text: str, settings: Settings) -> Subject:

@@ -14,16 +14,20 @@ from torch.utils._pytree import tree_leaves
 
 
 @final
-class Allocations(TorchDispatchMode):
+class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the bytes of new storages while active, and the largest ones by shape."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.bytes = 0
         self.shapes: list[tuple[int, ...]] = []
 
     def __torch_dispatch__(
-        self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         out = func(*args, **(kwargs or {}))
         known = {_storage(leaf) for leaf in tree_leaves((args, dict(kwargs or {}))) if isinstance(leaf, Tensor)}

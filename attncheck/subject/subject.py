@@ -65,7 +65,9 @@ class Subject:
     def inputs(self) -> Inputs:
         """Token material long enough for this model's borders."""
         asked = self.settings
-        return build_inputs(self.facts, self.config, self.tokenizer, seed=asked.seed, prompt=asked.prompt, length=asked.length)
+        return build_inputs(
+            self.facts, self.config, self.tokenizer, seed=asked.seed, prompt=asked.prompt, length=asked.length
+        )
 
     @cached_property
     def passes(self) -> Passes:

@@ -100,7 +100,12 @@ def schedules_for(subject: Subject) -> tuple[Schedule, ...]:
         chunks_of(max(2, length // 4), length),
         (1,) * length,
     ]
-    near = [chunks_of(size, length) for b in subject.inputs.borders for size in (b.length - 1, b.length, b.length + 1) if size > 1]
+    near = [
+        chunks_of(size, length)
+        for b in subject.inputs.borders
+        for size in (b.length - 1, b.length, b.length + 1)
+        if size > 1
+    ]
     return tuple(dict.fromkeys(schedule for schedule in (*usual, *near) if all(schedule) and len(schedule) > 1))
 
 

@@ -155,7 +155,8 @@ def _border_loss(subject: Subject, packed: _Packed) -> Measurement:
     masked_BT = ids_BT.clone()
     masked_BT[:, packed.start] = -100
     with torch.no_grad():
-        losses = [subject.passes.call((packed.row,), use_cache=False, extra={"labels": each}).output.loss for each in (ids_BT, masked_BT)]
+        calls = [subject.passes.call((packed.row,), use_cache=False, extra={"labels": each}) for each in (ids_BT, masked_BT)]
+    losses = [reply.output.loss for reply in calls]
     if losses[0] is None:
         raise Unsupported("the model computes no loss from `labels`")
     change = abs(float(losses[0] - losses[1]))

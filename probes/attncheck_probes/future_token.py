@@ -81,5 +81,5 @@ class FutureToken:
         if change == "only the last token":
             return [(inputs.length - 1, inputs.other(row, inputs.length - 1))]
         cuts = self.cuts or inputs.cuts
-        stop = {"all later tokens": lambda cut: None, "only the next token": lambda cut: cut + 1}[change]
-        return [(cut, inputs.other(row, cut, stop(cut), salt=cut)) for cut in cuts]
+        span = 1 if change == "only the next token" else inputs.length
+        return [(cut, inputs.other(row, cut, cut + span, salt=cut)) for cut in cuts]

@@ -2,7 +2,7 @@
 
 What it checks
     Each layer of the cache stores no more heads than the config has KV heads. Behind a cached tensor lies no storage beyond
-    its own size. A decode step hands the kernel the shared heads, not a physical copy of the whole cache for each query head.
+    its own size. A decode step hands the kernel the shared heads, not a copy of the whole cache for each query head.
 
 Why it matters
     Grouped-query attention exists to make the cache small. Storing repeated heads gives the saving back in memory, copying
@@ -148,8 +148,10 @@ def _numel(shape: tuple[int, ...]) -> int:
 
 def _described(call: KernelCall) -> str:
     heads, kv_heads = call.query_BHTD.shape[1], call.key_BGSD.shape[1]
-    form = "an expanded view" if 0 in call.key_BGSD.stride() else "stored heads" if kv_heads < heads else "one key head per query head"
-    return f"the kernel is handed keys {tuple(call.key_BGSD.shape)}, stride {call.key_BGSD.stride()}: {form}"
+    stride = call.key_BGSD.stride()
+    shared = "stored heads" if kv_heads < heads else "one key head per query head"
+    form = "an expanded view" if 0 in stride else shared
+    return f"the kernel is handed keys {tuple(call.key_BGSD.shape)}, stride {stride}: {form}"
 
 
 def _copied(subject: Subject, name: str, attn: str, in_use: bool) -> Measurement:

@@ -28,7 +28,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-
 from attncheck.errors import Unsupported
 from attncheck.finding import Evidence, Measurement, Ruling
 from attncheck.probe import Cost, attempt, judge_cases
@@ -114,5 +113,3 @@ class PositionReset:
         whole = Pass(((*prompt, *made.tokens),))
         want_BNV = subject.logits(whole)[:, len(prompt) - 1 : -1]
         return subject.compare(name, made.logits_BNV, want_BNV, offset=len(prompt) - 1, note=made.positions_note)
-
-

