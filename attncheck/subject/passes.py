@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from attncheck.errors import Unsupported
+from attncheck.subject.cache_kinds import new_cache
 from attncheck.subject.door import Door, Reply
 from attncheck.subject.inputs import Tokens
 
@@ -35,9 +36,13 @@ class Mask2D:
 @final
 @dataclass(frozen=True)
 class Mask4D:
-    """Who may read whom, written out: query i reads key j when j <= i and both carry the same segment number."""
+    """Who may read whom, written out: query i reads key j when j <= i and both carry the same segment number.
+
+    `boolean` hands it over as booleans instead of numbers to be added to the scores.
+    """
 
     segments: tuple[tuple[int, ...], ...]
+    boolean: bool = False
 
     def allowed_BTT(self) -> Tensor:
         """(B, T, T) booleans, queries by keys."""
@@ -52,7 +57,11 @@ Mask = Mask2D | Mask4D | None
 @final
 @dataclass(frozen=True)
 class Pass:
-    """One way of asking. `chunks` are the lengths fed one after the other on a cache; empty means one forward."""
+    """One way of asking. `chunks` are the lengths fed one after the other on a cache; empty means one forward.
+
+    `cache_kind` is a kind of `attncheck.subject.cache_kinds`, made beforehand and handed in; empty leaves it to the model.
+    `attentions` asks for the attention weights as well. `unpromoted` leaves hidden float32 where the library has it.
+    """
 
     tokens: Tokens
     chunks: tuple[int, ...] = ()
@@ -60,6 +69,9 @@ class Pass:
     mask: Mask = None
     use_cache: bool | None = False
     attn: str | None = None
+    cache_kind: str = ""
+    attentions: bool = False
+    unpromoted: bool = False
 
     @property
     def length(self) -> int:
@@ -69,7 +81,7 @@ class Pass:
     @property
     def cached(self) -> bool:
         """Whether a cache is read or filled."""
-        return bool(self.chunks) or self.use_cache is not False
+        return bool(self.chunks) or bool(self.cache_kind) or self.use_cache is not False
 
 
 def counting(rows: int, length: int, start: int = 0) -> Positions:
@@ -129,7 +141,7 @@ class Passes:
         if key in self._memory:
             self._memory.move_to_end(key)
             return self._memory[key]
-        with torch.no_grad(), self.context(), self.switch(asked.attn):
+        with torch.no_grad(), self._numerics(asked), self.switch(asked.attn):
             logits_BTV = torch.cat([reply.logits_BTV for reply in self._replies(asked)], 1).detach()
         self._remember(key, logits_BTV)
         return logits_BTV
@@ -140,7 +152,7 @@ class Passes:
         Raises:
             Unsupported: the model returns no cache.
         """
-        with torch.no_grad(), self.context(), self.switch(asked.attn):
+        with torch.no_grad(), self._numerics(asked), self.switch(asked.attn):
             cache = None
             for reply in self._replies(asked):
                 cache = reply.cache
@@ -187,7 +199,7 @@ class Passes:
 
     def _replies(self, asked: Pass) -> Iterator[Reply]:
         """The forwards of a pass in order; each chunk gets its own slice of positions and mask."""
-        ids_BT, cache, start = self.ids(asked.tokens), None, 0
+        ids_BT, cache, start = self.ids(asked.tokens), self._prepared_cache(asked), 0
         for size in asked.chunks or (asked.length,):
             stop = start + size
             reply = self._forward(
@@ -195,12 +207,23 @@ class Passes:
                 positions_BT=self._positions(asked, start, stop),
                 mask=self._mask(asked, start, stop),
                 cache=cache,
-                use_cache=True if asked.chunks else asked.use_cache,
+                use_cache=True if asked.chunks or asked.cache_kind else asked.use_cache,
+                extra={"output_attentions": True} if asked.attentions else {},
             )
+            if asked.cache_kind and reply.cache is not cache:
+                raise Unsupported(f"{type(self.door.model).__name__} does not use the cache that it is handed")
             cache, start = reply.cache, stop
             if cache is None and stop < asked.length:
                 raise Unsupported(f"{type(self.door.model).__name__} returns no cache to continue from")
             yield reply
+
+    def _numerics(self, asked: Pass) -> AbstractContextManager[Any]:
+        return contextlib.nullcontext() if asked.unpromoted else self.context()
+
+    def _prepared_cache(self, asked: Pass) -> Any:
+        if not asked.cache_kind:
+            return None
+        return new_cache(asked.cache_kind, self.door.model, rows=len(asked.tokens), length=asked.length, dtype=self.dtype)
 
     def _positions(self, asked: Pass, start: int, stop: int) -> Tensor | None:
         if asked.positions is None:
@@ -212,5 +235,10 @@ class Passes:
         if isinstance(asked.mask, Mask2D):
             return torch.tensor([row[:stop] for row in asked.mask.rows], device=self.device)
         if isinstance(asked.mask, Mask4D):
-            return float_mask(asked.mask.allowed_BTT()[:, start:stop, :stop], self.dtype, self.device)
+            allowed_BTT = asked.mask.allowed_BTT()[:, start:stop, :stop]
+            return (
+                allowed_BTT[:, None].to(self.device)
+                if asked.mask.boolean
+                else float_mask(allowed_BTT, self.dtype, self.device)
+            )
         return None

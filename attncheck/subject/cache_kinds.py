@@ -1,0 +1,129 @@
+"""Making caches of every kind that the library offers, and the operations that beam search and rollback use on them.
+
+Axes: B batch, G key/value heads, S cached positions, D head width.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+
+from attncheck.errors import Unsupported, first_line
+from attncheck.subject.compat import cached_length, text_config
+
+SPARE = 5
+"""Slots that a static cache has beyond what is fed: a model that takes the buffer's end for the newest token shows it."""
+
+REFUSALS = (TypeError, ValueError, ImportError, AttributeError, NotImplementedError, KeyError, RuntimeError, StopIteration)
+
+
+def _dynamic(config: Any, **size: Any) -> Any:
+    return transformers.DynamicCache(config=config)
+
+
+def _static(config: Any, *, rows: int, length: int, dtype: torch.dtype, device: torch.device, **offloading: bool) -> Any:
+    try:
+        return transformers.StaticCache(config=config, max_cache_len=length + SPARE, **offloading)
+    except TypeError:
+        # before 4.56 the buffers were made at once, and the number of rows had two names
+        sizes = {"max_batch_size": rows, "batch_size": rows, "device": device, "dtype": dtype}
+        return transformers.StaticCache(config=config, max_cache_len=length + SPARE, **sizes)
+
+
+def _offloaded(config: Any, **size: Any) -> Any:
+    return transformers.DynamicCache(config=config, offloading=True)
+
+
+def _static_offloaded(config: Any, **size: Any) -> Any:
+    return _static(config, offloading=True, **size)
+
+
+def _quantised(config: Any, **size: Any) -> Any:
+    for backend in ("quanto", "hqq"):
+        try:
+            return transformers.QuantizedCache(backend=backend, config=config)
+        except ImportError:
+            continue
+    return transformers.QuantizedCache(backend="fp8", config=config)
+
+
+KINDS: dict[str, Callable[..., Any]] = {
+    "dynamic": _dynamic,
+    "static": _static,
+    "offloaded": _offloaded,
+    "static offloaded": _static_offloaded,
+    "quantised": _quantised,
+}
+
+
+def new_cache(kind: str, model: Any, *, rows: int, length: int, dtype: torch.dtype) -> Any:
+    """An empty cache of a kind of `KINDS` for `rows` rows of `length` tokens.
+
+    Raises:
+        Unsupported: this release, this model or this machine has no such cache.
+    """
+    if "static" in kind and getattr(model, "_supports_static_cache", True) is False:
+        raise Unsupported(f"{type(model).__name__} declares that it takes no static cache")
+    config = getattr(model, "config", None)
+    device = next(model.parameters()).device
+    if "offloaded" in kind and device.type == "cpu":
+        raise Unsupported("offloading moves layers between an accelerator and the host: the model runs on the host")
+    try:
+        return KINDS[kind](text_config(config), rows=rows, length=length, dtype=dtype, device=device)
+    except REFUSALS as error:
+        raise Unsupported(f"a {kind} cache for {type(model).__name__}: {first_line(error)}") from error
+
+
+def may_crop(cache: Any) -> None:
+    """Prepare a cache for a later `crop`: caches with windows must be told to keep what they would drop."""
+    if hasattr(cache, "activate_past_recording"):
+        cache.activate_past_recording()
+
+
+def crop(cache: Any, remove: int) -> None:
+    """Forget the newest `remove` tokens.
+
+    Raises:
+        Unsupported: the cache cannot be rolled back, and says so.
+    """
+    if not hasattr(cache, "crop") or getattr(cache, "is_croppable", True) is False:
+        raise Unsupported(f"{type(cache).__name__} of this model cannot be cropped")
+    keep = cached_length(cache) - remove
+    try:
+        cache.crop(-remove)
+    except REFUSALS as error:
+        raise Unsupported(f"{type(cache).__name__}.crop: {first_line(error)}") from error
+    if cached_length(cache) != keep:
+        raise Unsupported(f"{type(cache).__name__}.crop(-{remove}) leaves {cached_length(cache)} tokens instead of {keep}")
+
+
+def rearranged(cache: Any, how: str, index_B: Tensor | int) -> None:
+    """Beam search's operations on the rows of a cache: `reorder_cache`, `batch_select_indices`, `batch_repeat_interleave`.
+
+    Raises:
+        Unsupported: this cache has no such operation, or refuses it.
+    """
+    method = getattr(cache, how, None)
+    if method is None:
+        raise Unsupported(f"{type(cache).__name__} has no `{how}`")
+    try:
+        method(index_B)
+    except REFUSALS as error:
+        raise Unsupported(f"{type(cache).__name__}.{how}: {first_line(error)}") from error
+
+
+def copied(cache: Any) -> Any:
+    """A deep copy, as servers make one for each continuation of a shared prefix.
+
+    Raises:
+        Unsupported: the cache cannot be copied.
+    """
+    try:
+        return copy.deepcopy(cache)
+    except REFUSALS as error:
+        raise Unsupported(f"copying {type(cache).__name__}: {first_line(error)}") from error
