@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attncheck.faults import cache, masks, positions
+from attncheck.faults import cache, generation, masks, positions, scores, training, windows
 from attncheck.faults.base import Fault
 
 ALL = (
@@ -20,5 +20,18 @@ ALL = (
     Fault(name="state-dropped", plant=cache.state_dropped, on_cache_only=True),
     Fault(name="kv-stored-repeated", plant=cache.kv_stored_repeated, on_cache_only=True),
     Fault(name="kv-repeat-copied", plant=cache.kv_repeat_copied),
+    Fault(name="window-off-by-one", plant=windows.window_off_by_one),
+    Fault(name="window-ignored", plant=windows.window_ignored),
+    Fault(name="window-layers-swapped", plant=windows.window_layers_swapped),
+    Fault(name="softmax-scale", plant=scores.softmax_scale),
+    Fault(name="softcap-missing", plant=scores.softcap_missing),
+    Fault(name="sink-missing", plant=scores.sink_missing),
+    Fault(name="kv-groups-tiled", plant=scores.kv_groups_tiled),
+    Fault(name="dropout-active", plant=scores.dropout_active),
+    Fault(name="label-shift", plant=training.label_shift),
+    Fault(name="gradient-detached", plant=training.gradient_detached),
+    Fault(name="generate-positions", plant=generation.generate_positions, on_cache_only=True),
+    Fault(name="generate-repeats-token", plant=generation.generate_repeats_token, on_cache_only=True),
+    Fault(name="logits-to-keep", plant=generation.logits_to_keep),
 )
 FAULTS = {fault.name: fault for fault in ALL}

@@ -1,0 +1,111 @@
+"""Faults of how scores become weights, and of which head reads which.
+
+Axes: B batch, H query heads, G key/value heads, T query positions, S key positions, D head width.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from attncheck.errors import CannotPlant
+from attncheck.faults.planting import at_hidden, at_kernel, repeats
+from attncheck.subject.attention import KernelCall, intercept
+from attncheck.subject.subject import Subject
+
+SCALE = 0.5
+DROPOUT = 0.1
+CAPS = ("softcap",)
+SINKS = ("s_aux", "sinks")
+
+
+def softmax_scale(subject: Subject) -> AbstractContextManager[None]:
+    """Scores are scaled twice, in whichever implementation runs."""
+
+    def handler(call: KernelCall) -> Any:
+        call.query_BHTD = call.query_BHTD * SCALE
+        return call.run()
+
+    return at_kernel(subject, handler)
+
+
+def _options_of_one_forward(subject: Subject) -> list[dict[str, Any]]:
+    seen: list[dict[str, Any]] = []
+
+    def watch(call: KernelCall) -> Any:
+        seen.append(call.options)
+        return call.run()
+
+    if subject.can.kernel is not None:
+        raise CannotPlant(subject.can.kernel)
+    with intercept(subject.model, watch), torch.no_grad():
+        subject.passes.call(subject.inputs.tokens, use_cache=False)
+    return seen
+
+
+@contextlib.contextmanager
+def softcap_missing(subject: Subject) -> Iterator[None]:
+    """The kernel drops the soft-cap of the scores."""
+    if not any(options.get(name) is not None for options in _options_of_one_forward(subject) for name in CAPS):
+        raise CannotPlant("no layer hands its kernel a soft-cap")
+
+    def handler(call: KernelCall) -> Any:
+        call.options = {name: value for name, value in call.options.items() if name not in CAPS}
+        return call.run()
+
+    with at_kernel(subject, handler):
+        yield
+
+
+@contextlib.contextmanager
+def sink_missing(subject: Subject) -> Iterator[None]:
+    """The learned sinks take no share of the softmax."""
+    if not any(isinstance(options.get(name), Tensor) for options in _options_of_one_forward(subject) for name in SINKS):
+        raise CannotPlant("no layer hands its kernel attention sinks")
+
+    def handler(call: KernelCall) -> Any:
+        return _without_sinks(call, {name: value for name in SINKS if isinstance(value := call.options.get(name), Tensor)})
+
+    with at_kernel(subject, handler):
+        yield
+
+
+def _without_sinks(call: KernelCall, held: dict[str, Tensor]) -> Any:
+    """Run with sinks so low that they weigh nothing: some kernels read them from the module, so both are lowered."""
+    lowest = torch.finfo(torch.float32).min / 2
+    saved = {name: value.data.clone() for name, value in held.items()}
+    try:
+        for value in held.values():
+            value.data.fill_(max(lowest, torch.finfo(value.dtype).min / 2))
+        return call.run()
+    finally:
+        for name, value in held.items():
+            value.data.copy_(saved[name])
+
+
+def kv_groups_tiled(subject: Subject) -> AbstractContextManager[None]:
+    """Query head h reads KV head h modulo G instead of its contiguous group: `repeat` for `repeat_interleave`."""
+    heads, kv_heads = subject.facts.heads or 1, subject.facts.kv_heads or 1
+    if kv_heads in (1, heads):
+        raise CannotPlant("every query head has its own KV head, or all share one: there are no groups to mix up")
+
+    def handler(call: KernelCall) -> Any:
+        if repeats(call) == 1 or call.key_BGSD.shape[1] == 1:
+            return call.run()
+        order_H = torch.arange(call.query_BHTD.shape[1]).view(-1, call.key_BGSD.shape[1]).T.flatten()
+        call.query_BHTD = call.query_BHTD[:, order_H]
+        output, *rest = call.run()
+        return (output[:, :, order_H.argsort()], *rest)
+
+    return at_kernel(subject, handler)
+
+
+def dropout_active(subject: Subject) -> AbstractContextManager[None]:
+    """Dropout runs in evaluation mode too."""
+    return at_hidden(subject, lambda hidden_BTW: F.dropout(hidden_BTW, DROPOUT, training=True))

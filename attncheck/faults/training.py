@@ -1,0 +1,44 @@
+"""Faults of the loss and of the gradient.
+
+Axes: B batch, T positions, G key/value heads, S key positions, D head width, W hidden width.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+from torch import Tensor
+
+from attncheck.faults.planting import at_arguments, at_hidden, at_kernel
+from attncheck.subject.attention import KernelCall
+from attncheck.subject.subject import Subject
+
+IGNORED = -100
+
+
+def label_shift(subject: Subject) -> AbstractContextManager[None]:
+    """Labels are shifted once more than the loss shifts them: each position is trained on the token after the next."""
+
+    def edit(call: dict[str, Any]) -> dict[str, Any]:
+        labels_BT = call.get("labels")
+        if not isinstance(labels_BT, Tensor):
+            return call
+        shifted_BT = labels_BT.roll(-1, 1)
+        shifted_BT[:, -1] = IGNORED
+        return {**call, "labels": shifted_BT}
+
+    return at_arguments(subject, edit)
+
+
+def gradient_detached(subject: Subject) -> AbstractContextManager[None]:
+    """The keys carry no gradient; where the kernel is out of reach, nothing before the second layer does."""
+    if subject.can.kernel is not None:
+        return at_hidden(subject, lambda hidden_BTW: hidden_BTW.detach())
+
+    def handler(call: KernelCall) -> Any:
+        call.key_BGSD = call.key_BGSD.detach()
+        return call.run()
+
+    return at_kernel(subject, handler)
+
