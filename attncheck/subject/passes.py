@@ -160,6 +160,16 @@ class Passes:
             raise Unsupported(f"{type(self.door.model).__name__} returns no cache")
         return cache
 
+    def replay(self, asked: Pass) -> None:
+        """Run a pass for what hooks see of it; nothing is remembered.
+
+        Raises:
+            Unsupported: the model cannot be asked this way.
+        """
+        with torch.no_grad(), self.context(), self.switch(asked.attn):
+            for _ in self._replies(asked):
+                pass
+
     def call(self, tokens: Tokens, **asked: Any) -> Reply:
         """One forward, not remembered, for what needs the cache or the whole output. Gradients follow the caller."""
         with self.context():

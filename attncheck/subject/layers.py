@@ -1,0 +1,156 @@
+"""What each attention layer did in one forward: what its kernel was handed, what came out, and what its projections gave.
+
+Layers are handed to a reader one at a time while the forward runs, so that nothing of them has to be kept.
+
+Axes: B batch, H query heads, G key/value heads, T query positions, S key positions, D head width, R rotary width.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from attncheck.errors import Unsupported
+from attncheck.subject.attention import KernelCall, intercept
+from attncheck.subject.passes import Pass
+from attncheck.subject.subject import Subject
+
+NUMBER = re.compile(r"\.(\d+)(?=\.|$)")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Attended:
+    """One kernel call of one layer. `stages` are outputs of the layer's own sub-modules before the kernel, by name."""
+
+    name: str
+    index: int | None
+    call: KernelCall
+    context_BTHD: Tensor
+    stages: dict[str, Tensor]
+    tables: tuple[Tensor, Tensor] | None
+
+    @property
+    def square(self) -> bool:
+        """Whether queries and keys are the same tokens: neither a step on a cache nor attention to an encoder."""
+        return bool(self.call.query_BHTD.shape[2] == self.call.key_BGSD.shape[2])
+
+
+Reader = Callable[[Attended], None]
+
+
+def layer_index(module: nn.Module, name: str) -> int | None:
+    """Which decoder layer a module belongs to: what it says itself, else the first number in its path."""
+    said = getattr(module, "layer_idx", None)
+    if isinstance(said, int) and not isinstance(said, bool):
+        return said
+    match = NUMBER.search(f".{name}")
+    return int(match.group(1)) if match else None
+
+
+def _tables(values: Any) -> tuple[Tensor, Tensor] | None:
+    """The (cos, sin) pair among a module's arguments."""
+    for value in values:
+        if isinstance(value, tuple) and len(value) == 2 and all(isinstance(each, Tensor) for each in value):
+            cos, sin = value
+            if cos.shape == sin.shape and cos.is_floating_point() and cos.ndim >= 2:
+                return cos, sin
+    return None
+
+
+@contextlib.contextmanager
+def _noting(model: nn.Module, names: dict[int, str]) -> Iterator[tuple[dict[str, Tensor], dict[str, Any]]]:
+    """Outputs of every module by name since the reader last cleared them, and rotary tables handed to each."""
+    outputs: dict[str, Tensor] = {}
+    tables: dict[str, Any] = {}
+
+    def before(module: nn.Module, args: Any, named: Any) -> None:
+        found = _tables([*args, *named.values()])
+        if found is not None:
+            tables[names[id(module)]] = found
+
+    def after(module: nn.Module, args: Any, output: Any) -> None:
+        if isinstance(output, Tensor) and output.is_floating_point():
+            outputs[names[id(module)]] = output
+
+    handles = [module.register_forward_pre_hook(before, with_kwargs=True) for module in model.modules()]
+    handles += [module.register_forward_hook(after) for module in model.modules()]
+    try:
+        yield outputs, tables
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextlib.contextmanager
+def reading_layers(subject: Subject, reader: Reader) -> Iterator[None]:
+    """While active, every kernel call of the model is shown to `reader` when it has run.
+
+    Raises:
+        Unsupported: attention is computed inside the model, out of reach of the attention interface.
+    """
+    if subject.can.kernel is not None:
+        raise Unsupported(subject.can.kernel)
+    names = {id(module): name for name, module in subject.model.named_modules()}
+    with _noting(subject.model, names) as (outputs, tables):
+
+        def handler(call: KernelCall) -> Any:
+            given = replace(call)
+            result = call.run()
+            name = names[id(given.module)]
+            inside = {key[len(name) + 1 :]: value for key, value in outputs.items() if key.startswith(f"{name}.")}
+            reader(
+                Attended(
+                    name=name,
+                    index=layer_index(given.module, name),
+                    call=given,
+                    context_BTHD=result[0],
+                    stages=inside,
+                    tables=tables.get(name),
+                )
+            )
+            outputs.clear()
+            return result
+
+        with intercept(subject.model, handler):
+            yield
+
+
+def read_layers(subject: Subject, asked: Pass, reader: Reader) -> None:
+    """Run a pass and show every kernel call to `reader`; the pass is not remembered.
+
+    Raises:
+        Unsupported: the kernel is out of reach, or the model cannot be asked this way.
+    """
+    with reading_layers(subject, reader):
+        subject.passes.replay(asked)
+
+
+def weights_of(call: KernelCall, blank: bool = False) -> Tensor:
+    """weights_BHTS as the kernel really computes them: it is fed the identity as values, D columns at a time.
+
+    `blank` sets the queries to zero, so that every readable key gets a share that cannot underflow.
+
+    Raises:
+        Unsupported: the kernel's output has another form than (B, T, H, D).
+    """
+    batch, groups, total, width = call.value_BGSD.shape
+    new, heads = call.query_BHTD.shape[2], call.query_BHTD.shape[1]
+    query_BHTD = torch.zeros_like(call.query_BHTD) if blank else call.query_BHTD
+    columns = []
+    for start in range(0, total, width):
+        value_SD = torch.zeros(total, width, dtype=call.value_BGSD.dtype, device=call.value_BGSD.device)
+        stop = min(start + width, total)
+        value_SD[torch.arange(start, stop), torch.arange(stop - start)] = 1
+        value_BGSD = value_SD.expand(batch, groups, total, width).contiguous()
+        shown = replace(call, query_BHTD=query_BHTD, value_BGSD=value_BGSD, options=dict(call.options)).run()[0]
+        if shown.shape != (batch, new, heads, width):
+            raise Unsupported(f"the kernel returns {tuple(shown.shape)} where (B, T, H, D) was expected")
+        columns.append(shown)
+    return torch.cat(columns, -1)[..., :total].transpose(1, 2)
