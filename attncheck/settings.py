@@ -27,3 +27,4 @@ class Settings:
     prompt: str | None = None
     offline: bool = False
     length: int | None = None
+    cache: str | None = None

@@ -1,0 +1,184 @@
+"""YAML text -> plain data that remembers where each value stood, so that every complaint names a line and a column."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, final
+
+import yaml
+
+from attncheck.errors import SuiteError
+
+Place = tuple[str | int, ...]
+VARIABLE = re.compile(r"\$\{([^}:]*)(?::-([^}]*))?\}")
+PLAIN_TAGS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
+UNREADABLE = (ValueError, KeyError, AttributeError, OverflowError, IndexError)
+MOST_NODES = 50_000
+SHOWN = 60
+
+
+@final
+@dataclass(frozen=True)
+class Mark:
+    """A position in a file, counted from 1, and the text that stands there."""
+
+    line: int = 1
+    column: int = 1
+    text: str = ""
+
+
+@final
+@dataclass(frozen=True)
+class Source:
+    """One parsed file. `values` and `keys` hold the mark of each value and of each key by its place in `data`."""
+
+    file: Path
+    data: Any = None
+    values: dict[Place, Mark] = field(default_factory=dict)
+    keys: dict[Place, Mark] = field(default_factory=dict)
+
+    def mark(self, place: Place, key: bool = False) -> Mark:
+        """Where a place stands; the nearest place around it where it has no position of its own."""
+        first = self.keys if key else self.values
+        for end in range(len(place), -1, -1):
+            if place[:end] in first:
+                return first[place[:end]]
+            if place[:end] in self.values:
+                return self.values[place[:end]]
+        return Mark()
+
+    def error(self, place: Place, message: str, key: bool = False) -> SuiteError:
+        """A complaint about a place, in one line: `FILE:LINE:COLUMN: `text`: message`."""
+        return self.complaint(self.mark(place, key), message)
+
+    def complaint(self, mark: Mark, message: str) -> SuiteError:
+        """A complaint about a position."""
+        text = " ".join(mark.text.split())
+        shown = f"`{text[:SHOWN]}{'…' if len(text) > SHOWN else ''}`: " if text else ""
+        return SuiteError(f"{self.file}:{mark.line}:{mark.column}: {shown}{' '.join(message.split())}")
+
+    def where(self, place: Place) -> str:
+        """`FILE:LINE` of a place."""
+        return f"{self.file}:{self.mark(place).line}"
+
+
+def read(file: Path) -> Source:
+    """Read and parse one file.
+
+    Raises:
+        SuiteError: it cannot be read, is no YAML, has a key twice, or names an environment variable that is not set.
+    """
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise SuiteError(f"{file}: cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise SuiteError(f"{file}:{line}:1: not UTF-8 text: byte {error.start} is {error.object[error.start]:#04x}") from error
+    return parse(text, file)
+
+
+def parse(text: str, file: Path, environment: Mapping[str, str] | None = None) -> Source:
+    """Parse YAML text; the errors are those of `read`."""
+    source = Source(file)
+    try:
+        loader = yaml.SafeLoader(text)
+        node = loader.get_single_node()
+        if node is None:
+            raise source.complaint(Mark(), "the file is empty: expected a mapping with the key `models`")
+        data = _Walk(loader, source, os.environ if environment is None else environment).value(node, ())
+    except yaml.reader.ReaderError as error:
+        line = text[: error.position].count("\n") + 1
+        raise source.complaint(Mark(line), f"a character that YAML does not allow: {error.character!r}") from error
+    except yaml.MarkedYAMLError as error:
+        raise source.complaint(_marked(error), f"not valid YAML: {error.problem or error.context}") from error
+    except RecursionError as error:
+        raise source.complaint(Mark(), "nested too deeply") from error
+    return Source(file, data, source.values, source.keys)
+
+
+def _marked(error: yaml.MarkedYAMLError) -> Mark:
+    mark = error.problem_mark or error.context_mark
+    return Mark(mark.line + 1, mark.column + 1) if mark is not None else Mark()
+
+
+@final
+@dataclass
+class _Walk:
+    """One walk over the nodes of a file."""
+
+    loader: yaml.SafeLoader
+    source: Source
+    environment: Mapping[str, str]
+    seen: int = 0
+    around: tuple[int, ...] = ()
+
+    def value(self, node: Any, place: Place) -> Any:
+        """The data of one node; its mark is kept under `place`."""
+        self.seen += 1
+        mark = self._mark(node)
+        self.source.values[place] = mark
+        if self.seen > MOST_NODES or id(node) in self.around:
+            raise self.source.complaint(mark, "an alias that repeats itself without end")
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(node, mark)
+        if node.tag not in PLAIN_TAGS:
+            raise self.source.complaint(mark, f"unknown tag `{node.tag}`")
+        before, self.around = self.around, (*self.around, id(node))
+        found = self._mapping(node, place) if isinstance(node, yaml.MappingNode) else self._sequence(node, place)
+        self.around = before
+        return found
+
+    def _mark(self, node: Any) -> Mark:
+        text = node.value if isinstance(node, yaml.ScalarNode) else ""
+        return Mark(node.start_mark.line + 1, node.start_mark.column + 1, text)
+
+    def _sequence(self, node: Any, place: Place) -> list[Any]:
+        return [self.value(child, (*place, index)) for index, child in enumerate(node.value)]
+
+    def _mapping(self, node: Any, place: Place) -> dict[str, Any]:
+        self._refuse_repeats(node)
+        self.loader.flatten_mapping(node)
+        found: dict[str, Any] = {}
+        for key, child in node.value:
+            mark = self._mark(key)
+            if not isinstance(key, yaml.ScalarNode):
+                raise self.source.complaint(mark, "a key must be a plain word")
+            # Keys that `<<` brings in come first, so that the mapping's own win.
+            self.source.keys[(*place, key.value)] = mark
+            found[key.value] = self.value(child, (*place, key.value))
+        return found
+
+    def _refuse_repeats(self, node: Any) -> None:
+        seen: dict[str, Mark] = {}
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode) or key.tag.endswith(":merge"):
+                continue
+            mark = self._mark(key)
+            if key.value in seen:
+                raise self.source.complaint(mark, f"this key stands here twice, first in line {seen[key.value].line}")
+            seen[key.value] = mark
+
+    def _scalar(self, node: Any, mark: Mark) -> Any:
+        try:
+            found = self.loader.construct_object(node)
+        except UNREADABLE as error:
+            raise self.source.complaint(mark, f"not a value that YAML can read: {error}") from error
+        return self._expanded(found, mark) if isinstance(found, str) else found
+
+    def _expanded(self, text: str, mark: Mark) -> str:
+        def value(match: re.Match[str]) -> str:
+            name, default = match.groups()
+            if name in self.environment:
+                return self.environment[name]
+            if default is None:
+                raise self.source.complaint(
+                    mark, f"the environment variable `{name}` is not set (`${{{name}:-VALUE}}` gives it a default)"
+                )
+            return str(default)
+
+        return VARIABLE.sub(value, text)
