@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attncheck.faults import cache, generation, masks, positions, scores, training, windows
+from attncheck.faults import cache, cache_contents, generation, masks, padding, positions, rows, scores, training, windows
 from attncheck.faults.base import Fault
 
 ALL = (
@@ -20,6 +20,17 @@ ALL = (
     Fault(name="state-dropped", plant=cache.state_dropped, on_cache_only=True),
     Fault(name="kv-stored-repeated", plant=cache.kv_stored_repeated, on_cache_only=True),
     Fault(name="kv-repeat-copied", plant=cache.kv_repeat_copied),
+    Fault(name="padding-visible", plant=padding.padding_visible),
+    Fault(name="position-ignores-padding", plant=padding.position_ignores_padding),
+    Fault(name="nan-masked-row", plant=padding.nan_masked_row),
+    Fault(name="rows-mixed", plant=rows.rows_mixed),
+    Fault(name="cache-stale", plant=cache_contents.cache_stale, on_cache_only=True),
+    Fault(name="cache-layer-mixup", plant=cache_contents.cache_layer_mixup, on_cache_only=True),
+    Fault(name="cache-wrong-slot", plant=cache_contents.cache_wrong_slot, on_cache_only=True),
+    Fault(name="cache-crop", plant=cache_contents.cache_crop, on_cache_only=True),
+    Fault(name="cache-reorder", plant=cache_contents.cache_reorder, on_cache_only=True),
+    Fault(name="cache-low-precision", plant=cache_contents.cache_low_precision, on_cache_only=True),
+    Fault(name="key-rotated-twice", plant=cache_contents.key_rotated_twice, on_cache_only=True),
     Fault(name="window-off-by-one", plant=windows.window_off_by_one),
     Fault(name="window-ignored", plant=windows.window_ignored),
     Fault(name="window-layers-swapped", plant=windows.window_layers_swapped),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -33,6 +34,16 @@ def at_kernel(subject: Subject, handler: Handler) -> Iterator[None]:
         raise CannotPlant(subject.can.kernel)
     with intercept(subject.model, handler):
         yield
+
+
+def at_own_kernel(subject: Subject, handler: Handler) -> AbstractContextManager[None]:
+    """Plant at the kernel of the implementation in force now; the others stay right, as when one kernel drops an option.
+
+    Raises:
+        CannotPlant: the model computes attention inline, out of reach of the attention interface.
+    """
+    own = subject.attn
+    return at_kernel(subject, lambda call: handler(call) if subject.attn == own else call.run())
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attncheck.errors import CannotPlant
-from attncheck.faults.planting import at_hidden, at_kernel, repeats
+from attncheck.faults.planting import at_hidden, at_kernel, at_own_kernel, repeats
 from attncheck.subject.attention import KernelCall, intercept
 from attncheck.subject.subject import Subject
 
@@ -26,13 +26,13 @@ SINKS = ("s_aux", "sinks")
 
 
 def softmax_scale(subject: Subject) -> AbstractContextManager[None]:
-    """Scores are scaled twice, in whichever implementation runs."""
+    """Scores are scaled twice, in the implementation in force."""
 
     def handler(call: KernelCall) -> Any:
         call.query_BHTD = call.query_BHTD * SCALE
         return call.run()
 
-    return at_kernel(subject, handler)
+    return at_own_kernel(subject, handler)
 
 
 def _options_of_one_forward(subject: Subject) -> list[dict[str, Any]]:
@@ -59,7 +59,7 @@ def softcap_missing(subject: Subject) -> Iterator[None]:
         call.options = {name: value for name, value in call.options.items() if name not in CAPS}
         return call.run()
 
-    with at_kernel(subject, handler):
+    with at_own_kernel(subject, handler):
         yield
 
 
@@ -72,7 +72,7 @@ def sink_missing(subject: Subject) -> Iterator[None]:
     def handler(call: KernelCall) -> Any:
         return _without_sinks(call, {name: value for name in SINKS if isinstance(value := call.options.get(name), Tensor)})
 
-    with at_kernel(subject, handler):
+    with at_own_kernel(subject, handler):
         yield
 
 

@@ -1,0 +1,177 @@
+"""Faults of a cache that is there and holds the wrong things: slots, layers, rows, precision, rotation, roll-back.
+
+Axes: B batch, G key/value heads, S cached positions, D head width.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+
+from attncheck.errors import CannotPlant
+from attncheck.faults.planting import at_arguments, cache_argument
+from attncheck.subject.caches import KEYS, VALUES, CachedTensor, key_values, tensors_of
+from attncheck.subject.compat import cached_length
+from attncheck.subject.passes import Pass
+from attncheck.subject.subject import Subject
+
+ROPE_BASE = 10000.0
+TOO_MANY = 1
+
+Change = Callable[[Any], None]
+
+
+def _before_each_call(subject: Subject, change: Change) -> AbstractContextManager[None]:
+    """Change the contents of a handed-in cache that already holds tokens, before the model sees it."""
+
+    def edit(call: dict[str, Any]) -> dict[str, Any]:
+        cache = cache_argument(subject, call)
+        if cache is not None and next(tensors_of(cache), None) is not None:
+            with torch.no_grad():
+                change(cache)
+        return call
+
+    return at_arguments(subject, edit)
+
+
+def _needs_keys(subject: Subject) -> list[CachedTensor]:
+    held = key_values(subject.passes.cache(Pass(subject.inputs.tokens, use_cache=True)))
+    if not held:
+        raise CannotPlant("the cache holds no keys and values")
+    return held
+
+
+def _filled(cache: Any, tensor: Tensor) -> int:
+    """How many slots of a cached tensor hold tokens: all of a growing cache, the first ones of a static buffer."""
+    return min(tensor.shape[2], cached_length(cache) or tensor.shape[2])
+
+
+def cache_stale(subject: Subject) -> AbstractContextManager[None]:
+    """The newest slot still holds what the slot before it held: its token was never written."""
+    _needs_keys(subject)
+
+    def change(cache: Any) -> None:
+        for each in key_values(cache):
+            newest = _filled(cache, each.tensor) - 1
+            each.tensor[:, :, newest] = each.tensor[:, :, max(0, newest - 1)]
+
+    return _before_each_call(subject, change)
+
+
+def cache_wrong_slot(subject: Subject) -> AbstractContextManager[None]:
+    """Values lie one slot beside their keys."""
+    _needs_keys(subject)
+
+    def change(cache: Any) -> None:
+        for each in key_values(cache):
+            if each.name in VALUES:
+                held = each.tensor[:, :, : _filled(cache, each.tensor)]
+                held.copy_(held.roll(1, 2))
+
+    return _before_each_call(subject, change)
+
+
+def cache_layer_mixup(subject: Subject) -> AbstractContextManager[None]:
+    """Two layers read each other's keys and values."""
+    pair = _pair_of_layers(_needs_keys(subject))
+    if pair is None:
+        raise CannotPlant("no two layers cache tensors of one shape")
+
+    def change(cache: Any) -> None:
+        held = {(each.layer, each.name): each.tensor for each in key_values(cache)}
+        for name in KEYS + VALUES:
+            first, second = held.get((pair[0], name)), held.get((pair[1], name))
+            if first is not None and second is not None and first.shape == second.shape:
+                kept = first.clone()
+                first.copy_(second)
+                second.copy_(kept)
+
+    return _before_each_call(subject, change)
+
+
+def _pair_of_layers(held: list[CachedTensor]) -> tuple[int, int] | None:
+    first: dict[tuple[str, tuple[int, ...]], int] = {}
+    for each in held:
+        if each.layer is None:
+            continue
+        key = (each.name, tuple(each.tensor.shape))
+        if key in first and first[key] != each.layer:
+            return first[key], each.layer
+        first.setdefault(key, each.layer)
+    return None
+
+
+def cache_reorder(subject: Subject) -> AbstractContextManager[None]:
+    """Each row of a batch continues on the cache of the row before it."""
+
+    def change(cache: Any) -> None:
+        for each in tensors_of(cache):
+            if each.tensor.ndim > 1 and each.tensor.shape[0] > 1:
+                each.tensor.copy_(each.tensor.roll(1, 0))
+
+    if next(tensors_of(subject.passes.cache(Pass(subject.inputs.tokens, use_cache=True))), None) is None:
+        raise CannotPlant("the cache holds no tensors")
+    return _before_each_call(subject, change)
+
+
+def cache_low_precision(subject: Subject) -> AbstractContextManager[None]:
+    """Keys and values are stored in fewer bits than the model computes in."""
+    _needs_keys(subject)
+    low = torch.bfloat16 if subject.dtype.itemsize > torch.bfloat16.itemsize else torch.float8_e4m3fn
+
+    def change(cache: Any) -> None:
+        for each in key_values(cache):
+            each.tensor.copy_(each.tensor.to(low).to(each.tensor.dtype))
+
+    return _before_each_call(subject, change)
+
+
+def key_rotated_twice(subject: Subject) -> AbstractContextManager[None]:
+    """Keys that were stored rotated are rotated again when they are read."""
+    held = [each for each in _needs_keys(subject) if each.name in KEYS]
+    if subject.can.reads_positions is not None:
+        raise CannotPlant(subject.can.reads_positions)
+    if not held or any(each.tensor.shape[-1] % 2 for each in held):
+        raise CannotPlant("the cached keys have no even width to rotate")
+
+    def change(cache: Any) -> None:
+        for each in key_values(cache):
+            if each.name in KEYS:
+                each.tensor.copy_(_rotated(each.tensor))
+
+    return _before_each_call(subject, change)
+
+
+def _rotated(key_BGSD: Tensor) -> Tensor:
+    """Every key turned by its slot number, halves paired as in the usual rotary embedding."""
+    slots, width = key_BGSD.shape[-2:]
+    speed_D = ROPE_BASE ** (-torch.arange(0, width, 2, device=key_BGSD.device, dtype=torch.float32) / width)
+    angle_SD = torch.arange(slots, device=key_BGSD.device)[:, None] * speed_D
+    cos_SD, sin_SD = angle_SD.cos().to(key_BGSD.dtype), angle_SD.sin().to(key_BGSD.dtype)
+    left, right = key_BGSD.chunk(2, -1)
+    return torch.cat([left * cos_SD - right * sin_SD, right * cos_SD + left * sin_SD], -1)
+
+
+@contextlib.contextmanager
+def cache_crop(subject: Subject) -> Iterator[None]:
+    """Cropping the cache leaves one token too many."""
+    owner = next((each for each in transformers.DynamicCache.__mro__ if "crop" in vars(each)), None)
+    if owner is None:
+        raise CannotPlant("the library's cache has no `crop`")
+    original = owner.crop
+
+    def crop(self: Any, length: int) -> None:
+        # a negative number says how many to remove, a positive one (older releases) how many to keep: + 1 keeps one more
+        original(self, length + TOO_MANY)
+
+    owner.crop = crop
+    try:
+        yield
+    finally:
+        owner.crop = original

@@ -1,0 +1,73 @@
+"""Faults of padding: seen as text, counted as positions, or turned into values that are not finite.
+
+Axes: B batch, H query heads, T query positions, S key positions.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attncheck.errors import CannotPlant
+from attncheck.faults.planting import allowed_BHTS, at_arguments, at_kernel, tokens_before
+from attncheck.subject.attention import KernelCall
+from attncheck.subject.passes import Pass, counting
+from attncheck.subject.subject import Subject
+
+SHIFT = 3
+
+
+def padding_visible(subject: Subject) -> AbstractContextManager[None]:
+    """Every padded slot counts as text: the zeros of the 2D mask become ones."""
+    if subject.can.mask_2d is not None:
+        raise CannotPlant(subject.can.mask_2d)
+    name = str(subject.door.mask_name)
+
+    def edit(call: dict[str, Any]) -> dict[str, Any]:
+        mask_BS = call.get(name)
+        if not isinstance(mask_BS, Tensor) or mask_BS.ndim != 2:
+            return call
+        return {**call, name: torch.ones_like(mask_BS)}
+
+    return at_arguments(subject, edit)
+
+
+def position_ignores_padding(subject: Subject) -> AbstractContextManager[None]:
+    """Positions count columns of the batch, padding included, whatever the caller asks for."""
+    if subject.can.reads_positions is not None:
+        raise CannotPlant(subject.can.reads_positions)
+    if not _shift_shows(subject):
+        raise CannotPlant("moving every position changes nothing here, so counting the padding changes nothing either")
+    name = str(subject.door.positions_name)
+
+    def edit(call: dict[str, Any]) -> dict[str, Any]:
+        ids_BT, before = call.get(subject.door.ids_name), tokens_before(subject, call)
+        if not isinstance(ids_BT, Tensor):
+            return call
+        columns_T = torch.arange(before, before + ids_BT.shape[1], device=ids_BT.device)
+        return {**call, name: columns_T.expand(ids_BT.shape).contiguous()}
+
+    return at_arguments(subject, edit)
+
+
+def _shift_shows(subject: Subject) -> bool:
+    """Whether moving all positions by a constant moves the logits: it does not where they are purely rotary."""
+    tokens = (subject.inputs.row[: subject.inputs.length - SHIFT],)
+    usual, moved = (Pass(tokens, positions=counting(1, len(tokens[0]), start)) for start in (0, SHIFT))
+    apart_BTV = subject.logits(usual) - subject.logits(moved)
+    return float(apart_BTV.abs().max()) > subject.budget.value
+
+
+def nan_masked_row(subject: Subject) -> AbstractContextManager[None]:
+    """A query that may read no key gets 0 / 0: its softmax has nothing to share out."""
+
+    def handler(call: KernelCall) -> Any:
+        nothing_BHT = ~allowed_BHTS(call).any(-1)
+        output_BTHD, *rest = call.run()
+        empty_BT = nothing_BHT.any(1).expand(output_BTHD.shape[:2])
+        return (output_BTHD.masked_fill(empty_BT[..., None, None], torch.nan), *rest)
+
+    return at_kernel(subject, handler)
