@@ -118,7 +118,10 @@ def float_mask(allowed_BTT: Tensor, dtype: torch.dtype, device: torch.device) ->
 @final
 @dataclass
 class Passes:
-    """Runs passes on one model through its door and remembers their logits within a byte limit."""
+    """Runs passes on one model through its door and remembers their logits within a byte limit.
+
+    `chunked_kind` is the kind of cache that passes in chunks fill where they ask for none; empty leaves it to the model.
+    """
 
     door: Door
     device: torch.device
@@ -127,6 +130,7 @@ class Passes:
     switch: Callable[[str | None], AbstractContextManager[Any]]
     memory_limit: int = 64 << 20
     on_forward: Callable[[int], None] = field(default=lambda tokens: None)
+    chunked_kind: str = ""
     planted: tuple[str, ...] = ()
     planted_on_cache_only: bool = False
     _memory: OrderedDict[Any, Tensor] = field(default_factory=OrderedDict)
@@ -231,9 +235,10 @@ class Passes:
         return contextlib.nullcontext() if asked.unpromoted else self.context()
 
     def _prepared_cache(self, asked: Pass) -> Any:
-        if not asked.cache_kind:
+        kind = asked.cache_kind or (self.chunked_kind if asked.chunks else "")
+        if not kind:
             return None
-        return new_cache(asked.cache_kind, self.door.model, rows=len(asked.tokens), length=asked.length, dtype=self.dtype)
+        return new_cache(kind, self.door.model, rows=len(asked.tokens), length=asked.length, dtype=self.dtype)
 
     def _positions(self, asked: Pass, start: int, stop: int) -> Tensor | None:
         if asked.positions is None:

@@ -81,6 +81,7 @@ class Subject:
             switch=self.using,
             memory_limit=max(LEAST_MEMORY, int(MEMORY_SHARE * weights)),
             on_forward=self._count,
+            chunked_kind=self.settings.cache or "",
         )
 
     @cached_property

@@ -87,7 +87,7 @@ def validated(source: Source) -> SuiteFile:
     try:
         return SuiteFile.model_validate(source.data)
     except ValidationError as error:
-            first = min(error.errors(), key=lambda each: _order(source, each))
+        first = min(error.errors(), key=lambda each: _order(source, each))
         raise _explained(source, first) from None
 
 

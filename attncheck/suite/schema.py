@@ -45,6 +45,7 @@ Word = Annotated[str, Field(min_length=1)]
 Words = Annotated[list[Word], BeforeValidator(_listed), _OneOrMany]
 Verdicts = Annotated[list[Verdict], BeforeValidator(_listed), _OneOrMany]
 Format = Literal["json", "junit", "sarif", "markdown", "html"]
+CacheKind = Literal["default", "dynamic", "static", "offloaded", "static offloaded", "quantised"]
 Options = dict[str, Any]
 
 
@@ -57,7 +58,9 @@ class SettingsEntry(_Entry):
         None, description="Weights; `auto` is the highest precision that fits and runs."
     )
     device: Words | None = Field(None, description="auto, cpu, cuda, cuda:N or mps.")
-    cache: Words | None = Field(None, description="The kind of cache that cached passes fill; `default` is the model's own.")
+    cache: Annotated[list[CacheKind], BeforeValidator(_listed), _OneOrMany] | None = Field(
+        None, description="The kind of cache that cached passes fill; `default` is the model's own."
+    )
     length: Annotated[list[PositiveInt], BeforeValidator(_listed), _OneOrMany] | None = Field(
         None, description="Tokens of the main input; chosen from the config when left out."
     )
