@@ -5,6 +5,7 @@ Each capability is a sentence when it is missing, and None when it is there: the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,6 +17,7 @@ from torch import Tensor
 from attncheck.errors import Unsupported, first_line
 from attncheck.numerics.budget import Budget
 from attncheck.subject.attention import KernelCall, intercept
+from attncheck.subject.caches import key_values
 from attncheck.subject.compat import recognises_packing
 from attncheck.subject.door import Door
 from attncheck.subject.inputs import Inputs, Tokens
@@ -55,9 +57,17 @@ class Capabilities:
         row = self.inputs.row
         changed = Pass((self.inputs.other(row, 0, 1),))
         last = (self.passes.logits(self._full) - self.passes.logits(changed))[:, -1].abs().max()
-        if float(last) > self.budget.value:
-            return None
+        if float(last) > self.budget.value or not math.isfinite(float(last)):
+            return None  # values that are not finite are for the probes to count
         return "changing the first token does not move the last logits beyond rounding"
+
+    @cached_property
+    def decodes(self) -> str | None:
+        """The model says that it can generate: an encoder reads in both directions by design."""
+        asked = getattr(self.door.model, "can_generate", None)
+        if not callable(asked) or asked():
+            return None
+        return f"{type(self.door.model).__name__} cannot generate: it reads in both directions by design"
 
     @cached_property
     def cache(self) -> str | None:
@@ -130,6 +140,17 @@ class Capabilities:
         with intercept(self.door.model, watch), torch.no_grad():
             self.passes.call(self.inputs.tokens, use_cache=False)
         return None if seen else "attention is computed inside the model, out of reach of the attention interface"
+
+    @cached_property
+    def attends(self) -> str | None:
+        """Tokens read keys of other tokens: there is an attention kernel, or a cache that holds keys and values."""
+        if self.kernel is None:
+            return None
+        try:
+            held = key_values(self.passes.cache(Pass(self.inputs.tokens, use_cache=True)))
+        except Unsupported as reason:
+            return str(reason)
+        return None if held else "the cache holds states instead of keys and values"
 
     def only_turns(self, tokens: Tokens, usual: Positions, moved: Positions) -> str | None:
         """Moving every position only turns the first layer's queries and keys: lengths stay, directions change."""

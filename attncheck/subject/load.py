@@ -62,6 +62,8 @@ def explain_load(error: Exception) -> str:
     text = str(error).lower()
     if any(sign in text for sign in OUT_OF_REACH):
         return "not in the local cache, and the hub cannot be reached (a folder or a .gguf file works without it)"
+    if type(error).__name__ == "SafetensorError":
+        return f"a .safetensors file is truncated or damaged ({first_line(error)})"
     return first_line(error)
 
 

@@ -46,7 +46,7 @@ class PositionReset:
     name: ClassVar[str] = "position-reset"
     title: ClassVar[str] = "positions continue across the cache and through generate()"
     cost: ClassVar[Cost] = "cheap"
-    needs: ClassVar[tuple[str, ...]] = ("sees_history", "reads_positions")
+    needs: ClassVar[tuple[str, ...]] = ("decodes", "sees_history", "reads_positions")
     controls: ClassVar[tuple[str, ...]] = ("position-restart", "position-frozen", "position-offset", "position-ids-ignored")
 
     shift: int = 3
