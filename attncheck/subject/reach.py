@@ -1,0 +1,162 @@
+"""Which keys each query of each layer really reads, seen at the kernel or, where that is out of reach, in the gradient.
+
+Axes: B batch, H query heads, T query positions, S key positions, W hidden width.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from attncheck.errors import Unsupported
+from attncheck.subject.layers import Attended, layer_index, read_layers, weights_of
+from attncheck.subject.passes import Pass
+from attncheck.subject.subject import Subject
+
+QUERY = re.compile(r"^(q|wq|q_proj|query|q_lin|query_proj|q_attn|c_attn|query_key_value|qkv|qkv_proj|Wqkv|in_proj)$", re.I)
+PICKS = 6
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What one layer read in one call: reads_TS for the queries at `positions`, its last column being position `stop` - 1.
+
+    `alike` says that all heads read the same keys; `how` is "kernel" or "gradient".
+    """
+
+    name: str
+    index: int | None
+    module: nn.Module
+    reads_TS: Tensor
+    positions: tuple[int, ...]
+    stop: int
+    alike: bool
+    how: str
+
+
+def seen_at_kernel(subject: Subject, asked: Pass) -> list[Seen]:
+    """Every layer's reach in every call of a pass, from the kernel fed with identity values and blank queries.
+
+    Raises:
+        Unsupported: the kernel is out of reach, or the model cannot be asked this way.
+    """
+    found: list[tuple[Attended, Tensor]] = []
+
+    def reader(layer: Attended) -> None:
+        reads_HTS = weights_of(layer.call, blank=True).detach().amax(0) > 0
+        found.append((_light(layer), reads_HTS))
+
+    read_layers(subject, asked, reader)
+    return list(_placed(found, asked.chunks or (asked.length,)))
+
+
+def _light(layer: Attended) -> Attended:
+    return Attended(
+        name=layer.name,
+        index=layer.index,
+        call=layer.call,
+        context_BTHD=layer.context_BTHD[:0],
+        stages={},
+        tables=None,
+    )
+
+
+def _placed(found: list[tuple[Attended, Tensor]], chunks: tuple[int, ...]) -> Iterator[Seen]:
+    """Give each call its absolute positions: the n-th call of a layer belongs to the n-th chunk."""
+    counts: dict[str, int] = {}
+    for layer, reads_HTS in found:
+        number = counts.get(layer.name, 0)
+        counts[layer.name] = number + 1
+        if number >= len(chunks):
+            continue
+        start, stop = sum(chunks[:number]), sum(chunks[: number + 1])
+        if reads_HTS.shape[1] != chunks[number] or reads_HTS.shape[2] > stop:
+            continue
+        yield Seen(
+            name=layer.name,
+            index=layer.index,
+            module=layer.call.module,
+            reads_TS=reads_HTS.any(0),
+            positions=tuple(range(start, stop)),
+            stop=stop,
+            alike=bool((reads_HTS.any(0) == reads_HTS.all(0)).all()),
+            how="kernel",
+        )
+
+
+def attention_modules(model: nn.Module) -> dict[str, nn.Module]:
+    """Modules that own a query projection, by name: what an attention layer looks like from outside."""
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if any(QUERY.match(child) for child, _ in module.named_children())
+    }
+
+
+def seen_in_gradient(subject: Subject, asked: Pass) -> list[Seen]:
+    """Every attention module's reach for a few queries: where the gradient of its output at a query is not zero.
+
+    Raises:
+        Unsupported: no attention module was found, or none takes hidden states and gives a gradient.
+    """
+    calls = _calls(subject, asked)
+    found: list[Seen] = []
+    for name, (module, args, named) in calls.items():
+        with subject.numerics(), torch.enable_grad():
+            found += _gradient(name, module, args, named, asked.length)
+    if not found:
+        raise Unsupported("no module with a query projection could be asked for its gradient")
+    return found
+
+
+def _calls(subject: Subject, asked: Pass) -> dict[str, tuple[nn.Module, Any, Any]]:
+    calls: dict[str, tuple[nn.Module, Any, Any]] = {}
+    handles = []
+    for name, module in attention_modules(subject.model).items():
+
+        def before(each: nn.Module, args: Any, named: Any, name: str = name) -> None:
+            calls[name] = (each, args, named)
+
+        handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
+    try:
+        subject.passes.replay(asked)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return calls
+
+
+def _gradient(name: str, module: nn.Module, args: Any, named: Any, length: int) -> list[Seen]:
+    values = [*args, *named.values()]
+    hidden = next((v for v in values if isinstance(v, Tensor) and v.is_floating_point() and v.ndim == 3), None)
+    if hidden is None or hidden.shape[:2] != (1, length):
+        return []
+    leaf_BTW = hidden.detach().clone().requires_grad_()
+    swapped = [leaf_BTW if value is hidden else value for value in values]
+    output = module(*swapped[: len(args)], **dict(zip(named, swapped[len(args) :], strict=True)))
+    context_BTW = output[0] if isinstance(output, tuple) else output
+    if not isinstance(context_BTW, Tensor) or context_BTW.shape[:2] != (1, length) or not context_BTW.requires_grad:
+        return []
+    queries = tuple(sorted({round(step * (length - 1) / (PICKS - 1)) for step in range(PICKS)}))
+    rows = []
+    for query in queries:
+        (grad_BTW,) = torch.autograd.grad(context_BTW[0, query].sum(), leaf_BTW, retain_graph=True)
+        rows.append(grad_BTW[0].abs().amax(-1) > 0)
+    return [
+        Seen(
+            name=name,
+            index=layer_index(module, name),
+            module=module,
+            reads_TS=torch.stack(rows),
+            positions=queries,
+            stop=length,
+            alike=True,
+            how="gradient",
+        )
+    ]
