@@ -23,6 +23,8 @@ from attncheck.subject.subject import Subject
 
 ROPE_BASE = 10000.0
 TOO_MANY = 1
+BFLOAT16_BITS = 8
+FLOAT8_BITS = 4
 
 Change = Callable[[Any], None]
 
@@ -123,13 +125,19 @@ def cache_reorder(subject: Subject) -> AbstractContextManager[None]:
 def cache_low_precision(subject: Subject) -> AbstractContextManager[None]:
     """Keys and values are stored in fewer bits than the model computes in."""
     _needs_keys(subject)
-    low = torch.bfloat16 if subject.dtype.itemsize > torch.bfloat16.itemsize else torch.float8_e4m3fn
+    bits = BFLOAT16_BITS if subject.dtype.itemsize > torch.bfloat16.itemsize else FLOAT8_BITS
 
     def change(cache: Any) -> None:
         for each in key_values(cache):
-            each.tensor.copy_(each.tensor.to(low).to(each.tensor.dtype))
+            each.tensor.copy_(_rounded(each.tensor, bits))
 
     return _before_each_call(subject, change)
+
+
+def _rounded(value: Tensor, bits: int) -> Tensor:
+    """Numbers with `bits` bits of significand. By arithmetic: a cast would be promoted where hidden float32 is."""
+    significand, exponent = torch.frexp(value)
+    return torch.ldexp((significand * 2**bits).round() / 2**bits, exponent).to(value.dtype)
 
 
 def key_rotated_twice(subject: Subject) -> AbstractContextManager[None]:

@@ -1,0 +1,171 @@
+"""A padded row says what it says alone.
+
+What it checks
+    Rows of unequal lengths in one batch, padded on the left or on the right by several amounts, give each real token the
+    logits that its row gives alone. The tokens under the padding move nothing. Hiding tokens that are text does move
+    something: the mask is read. Rows with nothing to read stay finite.
+
+Why it matters
+    Batches are padded, single prompts are not: a fault here makes the answer depend on the neighbours, and only the longest
+    row is right. Padding can leak through a convolution, a cache, chunk borders that count it, or one implementation that
+    drops the mask; positions can count it.
+
+How it measures
+    One batch of three rows against three forwards. Left padding with explicit positions (counted from the first real
+    token) in each implementation, at once and with the padded batch decoded on a cache; with positions left to the model.
+    The batch again with other tokens under the padding. A row of nothing but padding.
+
+False alarms
+    Without `position_ids`, models with learned or sinusoidal positions count the padding: a `warn`, since generate() passes
+    them. Models without that argument cannot be left-padded by design: a figure. A mask that changes nothing in a model
+    without keys is by design and skipped. Eager attention in plain float64 turns padded rows into NaN, since the smallest
+    float64 becomes minus infinity in a float32 softmax: `warn`, and `fail` where just that was asked for.
+
+References
+    Hugging Face transformers issues 32848 (padded batches right in their longest row only), 40214 (chunk borders that
+    count padding).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+
+from attncheck.errors import Unsupported
+from attncheck.finding import Evidence, Measurement, Ruling, Verdict, merged
+from attncheck.probe import Cost, attempt, judge_cases
+from attncheck.subject.padded import Padded, Side, pad_rows
+from attncheck.subject.passes import Mask2D, Pass, counting
+from attncheck.subject.subject import Subject
+
+# Axes: B batch, T positions, V vocabulary.
+
+IMPLEMENTATIONS = ("eager", "sdpa")
+COUNTED = "without `position_ids` the padding is counted"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Padding:
+    """Pads a batch and compares each row with itself alone."""
+
+    name: ClassVar[str] = "padding"
+    title: ClassVar[str] = "padded rows give the logits that they give alone"
+    cost: ClassVar[Cost] = "cheap"
+    needs: ClassVar[tuple[str, ...]] = ("sees_history", "mask_2d")
+    controls: ClassVar[tuple[str, ...]] = (
+        "padding-visible",
+        "position-ignores-padding",
+        "nan-masked-row",
+        "attention-mask-ignored",
+    )
+
+    amounts: tuple[int, ...] = ()
+
+    def measure(self, subject: Subject) -> Iterator[Measurement]:
+        """What is hidden and what matters first, then each row against itself alone."""
+        batch = pad_rows(subject, self.amounts)
+        yield _mask_matters(subject, batch)
+        for side in ("left", "right"):
+            yield _content(subject, batch, side)
+        yield _left(subject, batch, "left, explicit positions", None, ())
+        yield _alone(subject, batch, "right, implicit positions", "right", batch.asked("right"), Verdict.FAIL)
+        yield _alone(subject, batch, "left, implicit positions", "left", batch.asked("left"), Verdict.WARN, COUNTED)
+        for attn in (None, *(each for each in IMPLEMENTATIONS if each != subject.attn)):
+            for chunks in ((), (batch.length - 3, 1, 2)):
+                name = f"left, {'decoded on a padded cache' if chunks else 'explicit positions'}, {attn or subject.attn}"
+                if attn or chunks:
+                    yield attempt(name, lambda: _left(subject, batch, name, attn, chunks))  # noqa: B023
+        yield attempt("a row of nothing but padding", lambda: _empty_row(subject, batch))
+        yield attempt("eager in plain float64", lambda: _plain_float64(subject, batch))
+
+    def judge(self, evidence: Evidence) -> Ruling:
+        """The worst case decides."""
+        return judge_cases(evidence)
+
+
+def _mask_matters(subject: Subject, batch: Padded) -> Measurement:
+    hidden = batch.length // 3
+    masked = Pass(subject.inputs.tokens, mask=Mask2D(((0,) * hidden + (1,) * (batch.length - hidden),)))
+    usual = Pass(subject.inputs.tokens)
+    got_BTV, want_BTV = subject.logits(masked)[:, hidden:], subject.logits(usual)[:, hidden:]
+    name, note = "the 2D mask matters", f"with the first {hidden} tokens masked"
+    case = subject.compare(name, got_BTV, want_BTV, expect="differ", offset=hidden, note=note, asked=(masked, usual))
+    if case.excess <= 1.0 and subject.can.attends:
+        raise Unsupported(f"the 2D mask is accepted but changes nothing, and {subject.can.attends}")
+    return case
+
+
+def _content(subject: Subject, batch: Padded, side: Side) -> Measurement:
+    explicit = side == "left" and not subject.can.takes_positions
+    usual, changed = (batch.asked(side, salt=salt, explicit=explicit) for salt in (1, 2))
+    name = f"{side}, tokens under the padding changed"
+    wants = {row: subject.logits(usual)[row : row + 1, real] for row, real in enumerate(batch.real(side)) if batch.padding(row)}
+    return merged(name, _by_row(subject, name, batch, side, changed, wants, Verdict.FAIL))
+
+
+def _left(subject: Subject, batch: Padded, name: str, attn: str | None, chunks: tuple[int, ...]) -> Measurement:
+    """Left padding with positions counted from the first real token, where the model can be told them."""
+    if chunks and subject.can.steps:
+        raise Unsupported(subject.can.steps)
+    asked = batch.asked("left", salt=1, explicit=not subject.can.takes_positions, chunks=chunks, attn=attn)
+    return _alone(subject, batch, name, "left", asked, Verdict.FAIL)
+
+
+def _alone(subject: Subject, batch: Padded, name: str, side: Side, asked: Pass, broken: Verdict, note: str = "") -> Measurement:
+    """Each row of a padded batch against its own forward; what stands under the padding must be finite too."""
+    logits_BTV = subject.logits(asked)
+    wants = {
+        row: subject.logits(Pass((tokens,), positions=counting(1, len(tokens)) if asked.positions else None))
+        for row, tokens in enumerate(batch.rows)
+    }
+    case = merged(name, _by_row(subject, name, batch, side, asked, wants, broken))
+    case = replace(case, nonfinite=int((~torch.isfinite(logits_BTV)).sum()), note=note if case.excess > 1.0 else "")
+    if case.nonfinite or case.excess <= 1.0 or side == "right" or not subject.can.takes_positions:
+        return case
+    return replace(case, expect="figure", note=f"{subject.can.takes_positions}: padding on the left moves its positions")
+
+
+def _by_row(
+    subject: Subject, name: str, batch: Padded, side: Side, asked: Pass, wants: dict[int, Tensor], broken: Verdict
+) -> list[Measurement]:
+    logits_BTV = subject.logits(asked)
+    return [
+        subject.compare(name, logits_BTV[row : row + 1, real], wants[row], broken=broken, offset=real.start)
+        for row, real in enumerate(batch.real(side))
+        if row in wants
+    ]
+
+
+def _empty_row(subject: Subject, batch: Padded) -> Measurement:
+    """A second row that is padding from end to end must not hurt the first, nor turn into NaN itself."""
+    tokens = (batch.rows[0], (batch.pad,) * batch.length)
+    asked = Pass(tokens, mask=Mask2D(((1,) * batch.length, (0,) * batch.length)))
+    logits_BTV = subject.logits(asked)
+    case = subject.compare("a row of nothing but padding", logits_BTV[:1], subject.logits(Pass(subject.inputs.tokens)))
+    return replace(case, nonfinite=int((~torch.isfinite(logits_BTV)).sum()))
+
+
+def _plain_float64(subject: Subject, batch: Padded) -> Measurement:
+    if not subject.promoted:
+        raise Unsupported("concerns float64 only")
+    explicit = not subject.can.takes_positions
+    asked = replace(batch.asked("left", salt=1, explicit=explicit, attn="eager"), unpromoted=True)
+    logits_BTV = subject.logits(asked)
+    lost = int((~torch.isfinite(logits_BTV)).sum())
+    wanted = subject.settings.attn == "eager" and subject.settings.dtype == "float64"
+    return Measurement(
+        name="eager in plain float64",
+        expect="at-most",
+        broken=Verdict.FAIL if wanted else Verdict.WARN,
+        value=float(lost),
+        limit=0.0,
+        unit="values that are not finite",
+        positions=logits_BTV.shape[0] * logits_BTV.shape[1],
+        nonfinite=lost,
+        note="left padding under eager attention in float64: this combination only",
+    )
