@@ -60,6 +60,7 @@ class Report:
     environment: Mapping[str, Any] = field(default_factory=dict)
     targets: tuple[TargetReport, ...] = ()
     notes: tuple[str, ...] = ()
+    fail_on: tuple[str, ...] = ()
 
     @property
     def summary(self) -> dict[str, int]:
@@ -137,6 +138,7 @@ def to_dict(report: Report) -> dict[str, Any]:
         "targets": [target_dict(target) for target in report.targets],
         "summary": report.summary,
         "notes": list(report.notes),
+        "fail_on": list(report.fail_on),
     }
 
 
@@ -181,8 +183,9 @@ def from_json(text: str) -> Report:
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         raise ValueError(f"not a report: expected `schema` to be `{SCHEMA}`")
     known = {item.name for item in dataclasses.fields(Report)}
-    rest = {key: value for key, value in data.items() if key in known and key not in ("targets", "notes")}
-    return Report(**rest, targets=tuple(_target(item) for item in data["targets"]), notes=tuple(data.get("notes", ())))
+    rest = {key: value for key, value in data.items() if key in known and key not in ("targets", "notes", "fail_on")}
+    targets = tuple(_target(item) for item in data["targets"])
+    return Report(**rest, targets=targets, notes=tuple(data.get("notes", ())), fail_on=tuple(data.get("fail_on", ())))
 
 
 def _target(data: Mapping[str, Any]) -> TargetReport:

@@ -1,0 +1,77 @@
+"""What makes a finding the same finding in two runs: no number, no order, no noise.
+
+A fingerprint is made of the target, its attention implementation, the probe, the kind of the case and the fault.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from typing import final
+
+from attncheck.finding import Finding, Verdict, verdict_of
+from attncheck.report.model import TargetReport
+
+NUMBERS = re.compile(r"\d+(?:\.\d+)?(?:[+x×*]\d+(?:\.\d+)?)*")
+UNEXPLAINED = ("", "unexplained")
+HARMLESS = (Verdict.PASS, Verdict.SKIP)
+
+
+@final
+@dataclass(frozen=True, order=True, kw_only=True)
+class Print:
+    """One fingerprint, readable."""
+
+    target: str
+    attn: str
+    probe: str
+    verdict: str
+    case: str
+    fault: str = ""
+
+    @property
+    def digest(self) -> str:
+        """A short form for tools that keep one word."""
+        parts = (self.target, self.attn, self.probe, self.case, self.fault)
+        return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()[:32]
+
+    def same(self, other: Print) -> bool:
+        """Whether `other`, of a later run, is this finding; a fault that was not known then is not held against it."""
+        alike = (self.target, self.attn, self.probe, self.verdict, self.case)
+        later = (other.target, other.attn, other.probe, other.verdict, other.case)
+        return alike == later and self.fault in (other.fault, "")
+
+
+def prints(target: TargetReport, finding: Finding) -> tuple[Print, ...]:
+    """The fingerprints of a finding, one for each kind of case that makes its verdict; none for what passes."""
+    if finding.verdict in HARMLESS:
+        return ()
+    fault = finding.diagnosis.fault if finding.diagnosis is not None else ""
+    found = {
+        Print(
+            target=target.target,
+            attn=str(target.settings.get("attn") or ""),
+            probe=finding.probe,
+            verdict=finding.verdict.value,
+            case=kind,
+            fault="" if fault in UNEXPLAINED else fault,
+        )
+        for kind in _kinds(finding)
+    }
+    return tuple(sorted(found))
+
+
+def case_kind(name: str) -> str:
+    """The name of a case without its numbers: `chunks 12+12, 2D mask` and `chunks 6+6+6+6, 2D mask` are one kind."""
+    kept = re.sub(r"\b[24]D\b", lambda found: {"2D": "two-D", "4D": "four-D"}[found.group()], name)
+    return NUMBERS.sub("#", kept).replace("two-D", "2D").replace("four-D", "4D")
+
+
+def _kinds(finding: Finding) -> set[str]:
+    if finding.verdict is Verdict.ERROR and finding.error:
+        last = finding.error.strip().splitlines()[-1]
+        return {last.partition(":")[0]}
+    if finding.verdict is Verdict.VACUOUS:
+        return {f"missed {control.fault}" for control in finding.controls if not control.detected} or {"vacuous"}
+    return {case_kind(case.name) for case in finding.cases if verdict_of(case) is finding.verdict} or {""}
