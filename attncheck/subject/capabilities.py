@@ -95,7 +95,7 @@ class Capabilities:
             return self.takes_positions
         usual = Pass(self.inputs.tokens, positions=counting(1, self.inputs.length), use_cache=None)
         turned = Pass(self.inputs.tokens, positions=(tuple(reversed(range(self.inputs.length))),), use_cache=None)
-        if self._apart(usual, turned) > self.budget.value:
+        if not self._apart(usual, turned) <= self.budget.value:
             return None
         return "`position_ids` are accepted but change nothing"
 
@@ -174,6 +174,6 @@ class Capabilities:
             return call.run()
 
         with intercept(self.door.model, watch), torch.no_grad():
-            given_BT = torch.tensor(positions, device=self.passes.device)
+            given_BT = torch.tensor(positions, device=self.passes.device) + self.passes.first_position()
             self.passes.call(tokens, positions_BT=given_BT, use_cache=False)
         return seen[0]

@@ -6,11 +6,17 @@ Axes: B batch, H query heads, G key/value heads, S key positions, D head width.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, final
 
+import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from attncheck.subject.attention import KernelCall, intercept
+from attncheck.subject.passes import Pass
+from attncheck.subject.subject import Subject
 
 
 @final
@@ -40,3 +46,45 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def _storage(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
+
+
+@final
+@dataclass
+class DecodeStep:
+    """What one decode step did: bytes allocated, keys and values copied inside kernels (in key tensors)."""
+
+    total: int = 0
+    copied: float = 0.0
+    handed: str = ""
+
+
+def decode_step(subject: Subject, context: int, attn: str | None) -> DecodeStep:
+    """One token on a cache of `context` tokens, every allocation counted, under one attention implementation."""
+    row, step = subject.inputs.row, DecodeStep()
+    with subject.using(attn), torch.no_grad():
+        cache: Any = subject.passes.cache(Pass((row[:context],), use_cache=True))
+
+        def watch(call: KernelCall) -> Any:
+            before = len(memory.shapes)
+            out = call.run()
+            size, width = call.key_BGSD.numel(), call.key_BGSD.shape[-1]
+            step.copied += sum(_numel(s) / size for s in memory.shapes[before:] if s[-1:] == (width,) and _numel(s) >= size)
+            step.handed = _described(call)
+            return out
+
+        with intercept(subject.model, watch), Allocations() as memory:
+            subject.passes.call((row[context : context + 1],), cache=cache, use_cache=True)
+    step.total = memory.bytes
+    return step
+
+
+def _numel(shape: tuple[int, ...]) -> int:
+    return int(torch.Size(shape).numel())
+
+
+def _described(call: KernelCall) -> str:
+    heads, kv_heads = call.query_BHTD.shape[1], call.key_BGSD.shape[1]
+    stride = call.key_BGSD.stride()
+    shared = "stored heads" if kv_heads < heads else "one key head per query head"
+    form = "an expanded view" if 0 in stride else shared
+    return f"the kernel is handed keys {tuple(call.key_BGSD.shape)}, stride {stride}: {form}"

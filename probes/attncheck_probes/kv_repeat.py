@@ -25,16 +25,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, final
-
-import torch
+from typing import ClassVar, final
 
 from attncheck.errors import Unsupported
 from attncheck.finding import Evidence, Measurement, Ruling, Verdict
 from attncheck.probe import Cost, attempt, judge_cases
-from attncheck.subject.attention import KernelCall, intercept
 from attncheck.subject.caches import CachedTensor, key_values
-from attncheck.subject.memory import Allocations
+from attncheck.subject.memory import decode_step
 from attncheck.subject.passes import Pass
 from attncheck.subject.subject import Subject
 
@@ -114,50 +111,10 @@ def _storage(held: list[CachedTensor]) -> Measurement:
     )
 
 
-@dataclass
-class _Step:
-    """What one decode step did: bytes allocated, keys and values copied inside kernels (in key tensors)."""
-
-    total: int = 0
-    copied: float = 0.0
-    handed: str = ""
-
-
-def _decode_step(subject: Subject, context: int, attn: str | None) -> _Step:
-    row, step = subject.inputs.row, _Step()
-    with subject.using(attn), torch.no_grad():
-        cache: Any = subject.passes.cache(Pass((row[:context],), use_cache=True))
-
-        def watch(call: KernelCall) -> Any:
-            before = len(memory.shapes)
-            out = call.run()
-            size, width = call.key_BGSD.numel(), call.key_BGSD.shape[-1]
-            step.copied += sum(_numel(s) / size for s in memory.shapes[before:] if s[-1:] == (width,) and _numel(s) >= size)
-            step.handed = _described(call)
-            return out
-
-        with intercept(subject.model, watch), Allocations() as memory:
-            subject.passes.call((row[context : context + 1],), cache=cache, use_cache=True)
-    step.total = memory.bytes
-    return step
-
-
-def _numel(shape: tuple[int, ...]) -> int:
-    return int(torch.Size(shape).numel())
-
-
-def _described(call: KernelCall) -> str:
-    heads, kv_heads = call.query_BHTD.shape[1], call.key_BGSD.shape[1]
-    stride = call.key_BGSD.stride()
-    shared = "stored heads" if kv_heads < heads else "one key head per query head"
-    form = "an expanded view" if 0 in stride else shared
-    return f"the kernel is handed keys {tuple(call.key_BGSD.shape)}, stride {stride}: {form}"
-
-
 def _copied(subject: Subject, name: str, attn: str, in_use: bool) -> Measurement:
     if subject.can.kernel:
         raise Unsupported(subject.can.kernel)
-    step = _decode_step(subject, subject.inputs.length - 1, attn)
+    step = decode_step(subject, subject.inputs.length - 1, attn)
     factor = step.copied / (2 * max(1, subject.facts.layers or 1))
     return Measurement(
         name=name,
@@ -173,7 +130,7 @@ def _copied(subject: Subject, name: str, attn: str, in_use: bool) -> Measurement
 
 def _growth(subject: Subject) -> Measurement:
     short, long = subject.inputs.length // 2, subject.inputs.length - 1
-    grown = _decode_step(subject, long, None).total - _decode_step(subject, short, None).total
+    grown = decode_step(subject, long, None).total - decode_step(subject, short, None).total
     return Measurement(
         name="bytes allocated per cached token by a decode step",
         expect="figure",
