@@ -1,0 +1,97 @@
+"""A row's answer does not depend on its neighbours.
+
+What it checks
+    The logits of a row stay when another row of the batch changes, when the rows change places, and when the row is asked
+    alone; at once, and decoded on one cache for all rows.
+
+Why it matters
+    Batches are put together by chance. A reshape that merges batch and heads in one order and splits them in another, a
+    cache whose rows were moved, or a buffer kept for row 0 makes an answer depend on who else was asked.
+
+How it measures
+    Three rows of one length and no padding: their batch against itself with the middle row replaced, against the batch in
+    another order, and against each row's own forward; the batch once more in chunks on a cache.
+
+False alarms
+    Kernels sum in another order for another batch size: in half precision that is visible, and the ladder decides. Mixture
+    models whose experts have a capacity drop tokens depending on the whole batch, by design.
+
+References
+    vLLM issue 5898 and many like it (the answer changes with the batch: rounding, nearly always).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+from attncheck.errors import Unsupported
+from attncheck.finding import Evidence, Measurement, Ruling, merged
+from attncheck.probe import Cost, attempt, judge_cases
+from attncheck.subject.inputs import Tokens
+from attncheck.subject.passes import Pass
+from attncheck.subject.subject import Subject
+
+# Axes: B batch, T positions, V vocabulary.
+
+TURN = (2, 0, 1)
+"""Row i of the turned batch is row TURN[i] of the batch: no row stays where it is."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class BatchRows:
+    """Asks three rows together, in another order, and one by one."""
+
+    name: ClassVar[str] = "batch-rows"
+    title: ClassVar[str] = "rows of a batch do not read each other"
+    cost: ClassVar[Cost] = "cheap"
+    needs: ClassVar[tuple[str, ...]] = ("sees_history",)
+    controls: ClassVar[tuple[str, ...]] = ("rows-mixed", "cache-reorder")
+
+    def measure(self, subject: Subject) -> Iterator[Measurement]:
+        """The neighbour changed, the order changed, each row alone; then on a cache."""
+        rows = _rows(subject)
+        half = subject.inputs.length // 2
+        schedules = {"": (), ", decoded on one cache": (half, 1, subject.inputs.length - half - 1)}
+        for where, chunks in schedules.items():
+            for what, measured in (("another row changed", _neighbour), ("rows in another order", _turned), ("alone", _alone)):
+                name = f"{what}{where}"
+                yield attempt(name, lambda: measured(subject, name, rows, chunks))  # noqa: B023
+
+    def judge(self, evidence: Evidence) -> Ruling:
+        """The worst case decides."""
+        return judge_cases(evidence)
+
+
+def _rows(subject: Subject) -> Tokens:
+    row, other = subject.inputs.row, subject.inputs.other
+    return (row, other(row, salt=11), other(row, salt=12))
+
+
+def _together(subject: Subject, rows: Tokens, chunks: tuple[int, ...]) -> Pass:
+    if chunks and (subject.can.steps or subject.can.cache):
+        raise Unsupported(str(subject.can.steps or subject.can.cache))
+    return Pass(rows, chunks=chunks)
+
+
+def _neighbour(subject: Subject, name: str, rows: Tokens, chunks: tuple[int, ...]) -> Measurement:
+    usual = _together(subject, rows, chunks)
+    moved = _together(subject, (rows[0], subject.inputs.other(rows[1], salt=13), rows[2]), chunks)
+    got_BTV, want_BTV = subject.logits(moved)[::2], subject.logits(usual)[::2]
+    return subject.compare(name, got_BTV, want_BTV, note="the rows beside it stay", asked=(moved, usual))
+
+
+def _turned(subject: Subject, name: str, rows: Tokens, chunks: tuple[int, ...]) -> Measurement:
+    usual, turned = (_together(subject, tokens, chunks) for tokens in (rows, tuple(rows[i] for i in TURN)))
+    return subject.compare(name, subject.logits(turned), subject.logits(usual)[list(TURN)], asked=(turned, usual))
+
+
+def _alone(subject: Subject, name: str, rows: Tokens, chunks: tuple[int, ...]) -> Measurement:
+    logits_BTV = subject.logits(_together(subject, rows, chunks))
+    cases = [
+        subject.compare(name, logits_BTV[index : index + 1], subject.logits(Pass((row,))), note=f"row {index} of three")
+        for index, row in enumerate(rows)
+    ]
+    return merged(name, cases)
