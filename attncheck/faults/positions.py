@@ -22,16 +22,16 @@ Rule = Callable[[int, int], Tensor]
 
 def _positioned(subject: Subject, rule: Rule) -> AbstractContextManager[None]:
     """Plant positions: `rule` gives position_ids (T,) for P cached tokens and T new ones when P > 0."""
-    if subject.can.takes_positions is not None:
-        raise CannotPlant(subject.can.takes_positions)
-    name = str(subject.door.positions_name)
+    if subject.can.reads_positions is not None:
+        raise CannotPlant(subject.can.reads_positions)
+    name, first = str(subject.door.positions_name), subject.can.first_position
 
     def edit(call: dict[str, Any]) -> dict[str, Any]:
         ids_BT, before = call.get(subject.door.ids_name), tokens_before(subject, call)
         if not before or not isinstance(ids_BT, Tensor):
             return call
         rows = rule(before, ids_BT.shape[1]).to(ids_BT.device).expand(ids_BT.shape)
-        return {**call, name: rows.contiguous()}
+        return {**call, name: rows + first}
 
     return at_arguments(subject, edit)
 

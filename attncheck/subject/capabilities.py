@@ -18,10 +18,10 @@ from attncheck.errors import Unsupported, first_line
 from attncheck.numerics.budget import Budget
 from attncheck.subject.attention import KernelCall, intercept
 from attncheck.subject.caches import key_values
-from attncheck.subject.compat import recognises_packing
+from attncheck.subject.compat import recognises_packing, text_config
 from attncheck.subject.door import Door
 from attncheck.subject.inputs import Inputs, Tokens
-from attncheck.subject.passes import Pass, Passes, Positions, all_ones, blocks, counting
+from attncheck.subject.passes import REFUSALS, Pass, Passes, Positions, all_ones, blocks, counting
 
 
 @final
@@ -43,7 +43,7 @@ class Capabilities:
             attempt()
         except Unsupported as reason:
             return str(reason)
-        except (TypeError, ValueError, RuntimeError, AttributeError, NotImplementedError, KeyError, IndexError) as error:
+        except REFUSALS as error:
             return f"{what} raises {first_line(error)}"
         return None
 
@@ -98,6 +98,23 @@ class Capabilities:
         if not self._apart(usual, turned) <= self.budget.value:
             return None
         return "`position_ids` are accepted but change nothing"
+
+    @cached_property
+    def first_position(self) -> int:
+        """What the model itself counts from: 0 nearly everywhere, pad + 1 in the family of RoBERTa; found by trying."""
+        pad = getattr(text_config(getattr(self.door.model, "config", None)), "pad_token_id", None)
+        starts = dict.fromkeys((0, pad + 1 if isinstance(pad, int) and pad >= 0 else 1, 1, 2))
+        return next((start for start in starts if self._counts_from(start)), 0)
+
+    def _counts_from(self, start: int) -> bool:
+        ids_BT = self.passes.ids(self.inputs.tokens)
+        positions_BT = torch.arange(start, start + self.inputs.length, device=ids_BT.device)[None]
+        try:
+            with torch.no_grad(), self.passes.context():
+                given_BTV = self.door.call(ids_BT, positions_BT=positions_BT, use_cache=False).logits_BTV
+        except (*REFUSALS, Unsupported):
+            return False
+        return bool((given_BTV - self.passes.logits(self._full)).abs().max() <= self.budget.value)
 
     @cached_property
     def mask_2d(self) -> str | None:
@@ -174,6 +191,6 @@ class Capabilities:
             return call.run()
 
         with intercept(self.door.model, watch), torch.no_grad():
-            given_BT = torch.tensor(positions, device=self.passes.device) + self.passes.first_position()
+            given_BT = torch.tensor(positions, device=self.passes.device)
             self.passes.call(tokens, positions_BT=given_BT, use_cache=False)
         return seen[0]

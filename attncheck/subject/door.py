@@ -9,10 +9,12 @@ import inspect
 from dataclasses import dataclass, field
 from typing import Any, final
 
+import torch
 from torch import Tensor, nn
 
 from attncheck.errors import Unsupported
 from attncheck.subject.compat import CACHE_NAMES, cache_of
+from attncheck.subject.encoder import for_rows
 
 
 @final
@@ -63,7 +65,8 @@ class Door:
         """
         asked = {"position_ids": positions_BT, "attention_mask": mask, "cache": cache}
         names = {"position_ids": self.positions_name, "attention_mask": self.mask_name, "cache": self.cache_name}
-        call = {self.ids_name: ids_BT, **self.fixed}
+        dtype = next((p.dtype for p in self.model.parameters() if p.is_floating_point()), torch.float32)
+        call = {self.ids_name: ids_BT, **{name: for_rows(value, ids_BT, dtype) for name, value in self.fixed.items()}}
         for meaning, value in asked.items():
             if value is None:
                 continue

@@ -93,10 +93,11 @@ def borders_of(config: Any, context: int | None) -> tuple[Border, ...]:
 
 
 def _vocabulary(model: nn.Module, config: Any) -> int:
-    """Rows of the input embedding: the config may promise more or less."""
+    """Ids that the input embedding holds and the config counts as tokens: either may be larger than the other."""
     embedding = getattr(model, "get_input_embeddings", lambda: None)()
     rows = getattr(embedding, "num_embeddings", None) or getattr(getattr(embedding, "weight", None), "shape", [None])[0]
-    return int(rows or getattr(config, "vocab_size", 0) or 0)
+    promised = first_int(config, ("vocab_size",))
+    return int(min(rows or promised or 0, promised or rows or 0))
 
 
 def read_facts(model: nn.Module) -> Facts:

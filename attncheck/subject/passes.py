@@ -17,7 +17,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from attncheck.errors import Unsupported
+from attncheck.errors import Unsupported, first_line
 from attncheck.subject.cache_kinds import new_cache
 from attncheck.subject.door import Door, Reply
 from attncheck.subject.inputs import Tokens
@@ -115,12 +115,30 @@ def float_mask(allowed_BTT: Tensor, dtype: torch.dtype, device: torch.device) ->
     return mask_BTT[:, None].to(device)
 
 
+def _way(asked: Pass, start: int) -> str:
+    """What is special about a forward of a pass, in words."""
+    ways = {
+        "on a filled cache": start > 0,
+        "with a cache": start == 0 and asked.cached,
+        "with `position_ids`": asked.positions is not None,
+        "with a 2D mask": isinstance(asked.mask, Mask2D),
+        "with a 4D mask": isinstance(asked.mask, Mask4D),
+        f"with `{asked.attn}` attention": asked.attn is not None,
+        "with attention weights": asked.attentions,
+    }
+    return " and ".join(way for way, so in ways.items() if so)
+
+
+REFUSALS = (TypeError, ValueError, RuntimeError, AttributeError, NotImplementedError, KeyError, IndexError, AssertionError)
+
+
 @final
 @dataclass
 class Passes:
     """Runs passes on one model through its door and remembers their logits within a byte limit.
 
     `chunked_kind` is the kind of cache that passes in chunks fill where they ask for none; empty leaves it to the model.
+    Positions of a `Pass` count from 0; `first_position` is what the model itself counts from, and is added.
     """
 
     door: Door
@@ -131,6 +149,7 @@ class Passes:
     memory_limit: int = 64 << 20
     on_forward: Callable[[int], None] = field(default=lambda tokens: None)
     chunked_kind: str = ""
+    first_position: Callable[[], int] = field(default=lambda: 0)
     planted: tuple[str, ...] = ()
     planted_on_cache_only: bool = False
     _memory: OrderedDict[Any, Tensor] = field(default_factory=OrderedDict)
@@ -176,8 +195,10 @@ class Passes:
 
     def call(self, tokens: Tokens, **asked: Any) -> Reply:
         """One forward, not remembered, for what needs the cache or the whole output. Gradients follow the caller."""
+        if asked.get("positions_BT") is not None:
+            asked["positions_BT"] = asked["positions_BT"] + self.first_position()
         with self.context():
-            return self._forward(self.ids(tokens), **asked)
+            return self._asked(self.ids(tokens), "with " + ", ".join(asked.get("extra", {})), bool(asked.get("extra")), asked)
 
     def ids(self, tokens: Tokens) -> Tensor:
         """ids_BT on the model's device."""
@@ -207,6 +228,15 @@ class Passes:
         while len(self._memory) > 1 and sum(t.nbytes for t in self._memory.values()) > self.memory_limit:
             self._memory.popitem(last=False)
 
+    def _asked(self, ids_BT: Tensor, way: str, special: bool, asked: dict[str, Any]) -> Reply:
+        """One forward. A model that raises when it is asked in a special way cannot be asked so; a plain forward must work."""
+        try:
+            return self._forward(ids_BT, **asked)
+        except REFUSALS as error:
+            if not special:
+                raise
+            raise Unsupported(f"{type(self.door.model).__name__} raises {first_line(error)} when called {way}") from error
+
     def _forward(self, ids_BT: Tensor, **asked: Any) -> Reply:
         self.on_forward(ids_BT.shape[1])
         return self.door.call(ids_BT, **asked)
@@ -216,14 +246,14 @@ class Passes:
         ids_BT, cache, start = self.ids(asked.tokens), self._prepared_cache(asked), 0
         for size in asked.chunks or (asked.length,):
             stop = start + size
-            reply = self._forward(
-                ids_BT[:, start:stop],
-                positions_BT=self._positions(asked, start, stop),
-                mask=self._mask(asked, start, stop),
-                cache=cache,
-                use_cache=True if asked.chunks or asked.cache_kind else asked.use_cache,
-                extra={"output_attentions": True} if asked.attentions else {},
-            )
+            call = {
+                "positions_BT": self._positions(asked, start, stop),
+                "mask": self._mask(asked, start, stop),
+                "cache": cache,
+                "use_cache": True if asked.chunks or asked.cache_kind else asked.use_cache,
+                "extra": {"output_attentions": True} if asked.attentions else {},
+            }
+            reply = self._asked(ids_BT[:, start:stop], _way(asked, start), asked != Pass(asked.tokens), call)
             if asked.cache_kind and reply.cache is not cache:
                 raise Unsupported(f"{type(self.door.model).__name__} does not use the cache that it is handed")
             cache, start = reply.cache, stop
@@ -243,7 +273,8 @@ class Passes:
     def _positions(self, asked: Pass, start: int, stop: int) -> Tensor | None:
         if asked.positions is None:
             return None
-        return torch.tensor([row[start:stop] for row in asked.positions], device=self.device)
+        rows_BT = torch.tensor([row[start:stop] for row in asked.positions], device=self.device)
+        return rows_BT + self.first_position()
 
     def _mask(self, asked: Pass, start: int, stop: int) -> Tensor | None:
         """A 2D mask covers all that is cached and new (P + T); a 4D mask has a row for each new query."""
@@ -252,8 +283,6 @@ class Passes:
         if isinstance(asked.mask, Mask4D):
             allowed_BTT = asked.mask.allowed_BTT()[:, start:stop, :stop]
             return (
-                allowed_BTT[:, None].to(self.device)
-                if asked.mask.boolean
-                else float_mask(allowed_BTT, self.dtype, self.device)
+                allowed_BTT[:, None].to(self.device) if asked.mask.boolean else float_mask(allowed_BTT, self.dtype, self.device)
             )
         return None

@@ -25,6 +25,7 @@ from attncheck.settings import Settings
 from attncheck.subject.capabilities import Capabilities
 from attncheck.subject.compat import plain_experts, text_config
 from attncheck.subject.door import Door
+from attncheck.subject.encoder import fixed_input
 from attncheck.subject.facts import Facts, read_facts
 from attncheck.subject.inputs import Inputs, build_inputs
 from attncheck.subject.passes import Pass, Passes
@@ -59,15 +60,13 @@ class Subject:
     @cached_property
     def door(self) -> Door:
         """The forward, called by meaning."""
-        return Door(self.model)
+        return Door(self.model, fixed_input(self.model, self.inputs.pool))
 
     @cached_property
     def inputs(self) -> Inputs:
         """Token material long enough for this model's borders."""
         asked = self.settings
-        return build_inputs(
-            self.facts, self.config, self.tokenizer, seed=asked.seed, prompt=asked.prompt, length=asked.length
-        )
+        return build_inputs(self.facts, self.config, self.tokenizer, seed=asked.seed, prompt=asked.prompt, length=asked.length)
 
     @cached_property
     def passes(self) -> Passes:
@@ -82,6 +81,7 @@ class Subject:
             memory_limit=max(LEAST_MEMORY, int(MEMORY_SHARE * weights)),
             on_forward=self._count,
             chunked_kind=self.settings.cache or "",
+            first_position=lambda: self.can.first_position,
         )
 
     @cached_property

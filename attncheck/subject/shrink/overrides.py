@@ -69,7 +69,15 @@ OVERRIDES: Mapping[str, Mapping[str, Any]] = {
     "xmod": {"default_language": "en_XX"},
     "zamba": {
         "num_hidden_layers": 7,
-        "layers_block_type": ["linear_attention", "linear_attention", "hybrid", "linear_attention", "hybrid", "linear_attention", "hybrid"],
+        "layers_block_type": [
+            "linear_attention",
+            "linear_attention",
+            "hybrid",
+            "linear_attention",
+            "hybrid",
+            "linear_attention",
+            "hybrid",
+        ],
         "attention_hidden_size": 2 * HIDDEN,
         "attention_head_dim": 2 * HEAD_DIM,
         "n_mamba_heads": 2,
@@ -96,7 +104,12 @@ OVERRIDES: Mapping[str, Mapping[str, Any]] = {
         "split_ngram_parts": 8,
         "eos_token_id": 2,
     },
-    "gemma4_text": {"layer_types": ALTERNATING, "num_hidden_layers": 4, "global_head_dim": 2 * HEAD_DIM, "enable_moe_block": False},
+    "gemma4_text": {
+        "layer_types": ALTERNATING,
+        "num_hidden_layers": 4,
+        "global_head_dim": 2 * HEAD_DIM,
+        "enable_moe_block": False,
+    },
     "gemma4_unified_text": {"layer_types": ALTERNATING, "num_hidden_layers": 4, "global_head_dim": 2 * HEAD_DIM},
     "dots3_note_text": {
         "layer_types": ["indexed_attention", "sliding_attention"] * 2,

@@ -101,7 +101,10 @@ prefix_dense_sliding_window_pattern|no_rope_layer_interval|attn_layer_period|exp
 
 _TABLE: tuple[tuple[str, Size], ...] = (
     (NO_SIZES, keep),
-    (r".*(vocab_size|vocab_size_per_layer_input|unpadded_vocab_size|encoder_hash_byte_group_vocab|codebook_size)", exactly(VOCAB)),
+    (
+        r".*(vocab_size|vocab_size_per_layer_input|unpadded_vocab_size|encoder_hash_byte_group_vocab|codebook_size)",
+        exactly(VOCAB),
+    ),
     (r"ngram_vocab_size_base", exactly(64)),
     (WINDOWS, window),
     (r"index_block_size", exactly(BLOCK)),

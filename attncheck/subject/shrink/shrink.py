@@ -118,7 +118,11 @@ def changed_fields(config: Any, names: list[str]) -> dict[str, Any]:
     plain = {name: getattr(config, name, None) for name in names if name not in ("transformers_version",)}
     if usual is None:
         return plain
-    return {name: value for name, value in plain.items() if not isinstance(value, PretrainedConfig) and value != getattr(usual, name, None)}
+    return {
+        name: value
+        for name, value in plain.items()
+        if not isinstance(value, PretrainedConfig) and value != getattr(usual, name, None)
+    }
 
 
 def layers_of(config: Any) -> int | None:
