@@ -1,0 +1,178 @@
+"""Which query heads answer to which KV head.
+
+What it checks
+    In every layer, query head h reads KV head h // (heads / kv_heads): neighbouring query heads share a KV head. With one
+    KV head for each query head the map is the identity; with a single one all heads read it. The map is reported.
+
+Why it matters
+    `repeat` instead of `repeat_interleave`, or a reshape in the wrong order, deals the heads out in turn. Shapes and
+    norms stay as they were, and a converted checkpoint speaks nonsense.
+
+How it measures
+    At the attention kernel, during a forward: the same call is made again with some KV heads disturbed, and the query
+    heads that move by anything are the ones that read them. Heads are disturbed in the pattern of the binary digits of
+    their numbers, keys and values apart, so that a layer takes a few kernel calls. At once and in a decode step, in each
+    implementation. Where the kernel is handed repeated heads already, heads with identical keys show the groups.
+
+False alarms
+    Models that compute attention inline cannot be watched and are skipped. Latent attention (MLA) hands over one key for
+    each query head: the identity. A model whose heads are dealt out in turn on purpose breaks the convention that the
+    library's weights are stored in.
+
+References
+    Ainslie et al. 2023 (GQA). llama.cpp issue 2376, TinyLlama issue 24 (heads un-permuted with the wrong number of heads).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
+
+import torch
+from torch import Tensor
+
+from attncheck.errors import Unsupported
+from attncheck.finding import Evidence, Measurement, Ruling
+from attncheck.probe import Cost, attempt, judge_cases
+from attncheck.subject.attention import KernelCall, intercept
+from attncheck.subject.passes import Pass
+from attncheck.subject.subject import Subject
+
+# Axes: B batch, H query heads, G key/value heads, T query positions, S key positions, D head width.
+
+IMPLEMENTATIONS = ("sdpa", "eager")
+DISTURB = -1.5
+NOTHING = -1
+
+HeadMap = tuple[int, ...]
+"""For each query head, the KV head that it answers to; NOTHING where keys and values disagree."""
+
+
+@final
+@dataclass(frozen=True)
+class _Layer:
+    """What one layer's kernel does: the map it has and the one it should have."""
+
+    module: str
+    found: HeadMap
+    expected: HeadMap
+
+    @property
+    def wrong(self) -> int:
+        return sum(found != expected for found, expected in zip(self.found, self.expected, strict=True))
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class KvGroups:
+    """Disturbs KV heads and watches the query heads."""
+
+    name: ClassVar[str] = "kv-groups"
+    title: ClassVar[str] = "query heads read the KV head of their own group"
+    cost: ClassVar[Cost] = "cheap"
+    needs: ClassVar[tuple[str, ...]] = ("kernel",)
+    controls: ClassVar[tuple[str, ...]] = ("kv-groups-tiled",)
+
+    def measure(self, subject: Subject) -> Iterator[Measurement]:
+        """The implementation in use first, at once and in a decode step."""
+        for attn in (None, *(each for each in IMPLEMENTATIONS if each != subject.attn)):
+            for decode in (False, True):
+                name = f"{'decode' if decode else 'prefill'}, {attn or subject.attn}"
+                yield attempt(name, lambda: _case(subject, name, attn, decode))  # noqa: B023
+
+    def judge(self, evidence: Evidence) -> Ruling:
+        """The worst case decides."""
+        return judge_cases(evidence)
+
+
+def _case(subject: Subject, name: str, attn: str | None, decode: bool) -> Measurement:
+    if decode and subject.can.steps:
+        raise Unsupported(subject.can.steps)
+    layers = _watched(subject, attn, decode)
+    if not layers:
+        raise Unsupported("no layer hands its kernel heads that can be told apart")
+    wrong = [layer for layer in layers if layer.wrong]
+    shown = (wrong or layers)[0]
+    tiled = bool(wrong) and all(layer.found == _tiled(layer.expected) for layer in wrong)
+    return Measurement(
+        name=name,
+        expect="at-most",
+        value=float(sum(layer.wrong for layer in layers)),
+        limit=0.0,
+        unit="query heads answer to a KV head of another group",
+        positions=sum(len(layer.found) for layer in layers),
+        note=f"{shown.module}: {_in_words(shown.found)}",
+        fault="kv-groups-tiled" if tiled else "",
+        fault_residual=0.0 if tiled else None,
+        module=shown.module if wrong else "",
+    )
+
+
+def _watched(subject: Subject, attn: str | None, decode: bool) -> list[_Layer]:
+    layers: list[_Layer] = []
+    names = {id(module): name for name, module in subject.model.named_modules()}
+    row = subject.inputs.row
+
+    def watch(call: KernelCall) -> Any:
+        output = call.run()
+        heads, held = call.query_BHTD.shape[1], call.key_BGSD.shape[1]
+        if isinstance(output[0], Tensor) and output[0].ndim == 4 and output[0].shape[2] == heads and heads % held == 0:
+            found, expected = _map(call, output[0]), tuple(head // (heads // held) for head in range(heads))
+            layers.append(_Layer(names[id(call.module)], *_unrepeated(call, found, expected)))
+        return output
+
+    with torch.no_grad(), subject.using(attn):
+        cache = subject.passes.cache(Pass((row[:-1],), use_cache=True)) if decode else None
+        with intercept(subject.model, watch):
+            subject.passes.call((row[-1:],) if decode else (row,), cache=cache, use_cache=decode)
+    return layers
+
+
+def _map(call: KernelCall, usual_BTHD: Tensor) -> HeadMap:
+    """Read the number of the KV head behind each query head, one binary digit (of the number plus one) a kernel call."""
+    held = call.key_BGSD.shape[1]
+    numbers: list[HeadMap] = []
+    for part in ("value_BGSD", "key_BGSD"):
+        code_H = torch.zeros(call.query_BHTD.shape[1], dtype=torch.long)
+        for digit in range(held.bit_length()):
+            moved_BTHD = _disturbed(call, part, [g for g in range(held) if (g + 1) >> digit & 1])
+            code_H += ((moved_BTHD != usual_BTHD).flatten(0, 1).any(0).any(-1).cpu().long()) << digit
+        numbers.append(tuple(int(code) - 1 for code in code_H))
+    # a query that may read one key only does not move with it: then the values alone tell
+    return tuple(value if key in (value, NOTHING) else NOTHING for value, key in zip(*numbers, strict=True))
+
+
+def _disturbed(call: KernelCall, part: str, heads: list[int]) -> Tensor:
+    usual_BGSD = getattr(call, part)
+    changed_BGSD = usual_BGSD.clone()
+    changed_BGSD[:, heads] *= DISTURB
+    try:
+        setattr(call, part, changed_BGSD)
+        output_BTHD: Tensor = call.run()[0]
+    finally:
+        setattr(call, part, usual_BGSD)
+    return output_BTHD
+
+
+def _unrepeated(call: KernelCall, found: HeadMap, expected: HeadMap) -> tuple[HeadMap, HeadMap]:
+    """Where the kernel is handed one key for each query head: the first head with the same keys stands for the group."""
+    keys = call.key_BGSD.unbind(1)
+    if len(keys) < len(found):
+        return found, expected
+    first = tuple(next(h for h, other in enumerate(keys) if torch.equal(other, key)) for key in keys)
+    size = len(first) // len(set(first))
+    return (found, expected) if size == 1 else (first, tuple(head - head % size for head in range(len(first))))
+
+
+def _tiled(expected: HeadMap) -> HeadMap:
+    return tuple(head % len(set(expected)) for head in range(len(expected)))
+
+
+def _in_words(found: HeadMap) -> str:
+    """0, 0, 1, 1 as `query heads 0 1 -> KV 0, 2 3 -> KV 1`."""
+    groups = {held: [head for head, read in enumerate(found) if read == held] for held in dict.fromkeys(found)}
+    return "query heads " + ", ".join(
+        f"{' '.join(map(str, heads))} -> {f'KV {held}' if held != NOTHING else 'no single KV head'}"
+        for held, heads in groups.items()
+    )
