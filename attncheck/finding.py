@@ -77,6 +77,9 @@ class Measurement:
     a `figure` is only shown, and a `skip` says in its note why nothing was compared. `broken` is the verdict when the
     expectation does not hold.
 
+    `profile` is the largest divergence in each stretch of `stride` positions from `start` on, kept where one is above the
+    budget; `cuts` are the positions at which a new chunk was fed.
+
     `asked` holds the two passes (got, want) that a diagnosis can run again; it stays in memory and is not part of a report.
     `fault` names the fault that this case's own numbers reproduce, where the probe itself computed the prediction (a fitted
     scale, a map of heads, a loss shifted twice), with the largest deviation from that prediction in `fault_residual` and
@@ -101,6 +104,10 @@ class Measurement:
     unit: str = ""
     note: str = ""
     ladder: tuple[Rung, ...] = ()
+    profile: tuple[float, ...] = ()
+    start: int = 0
+    stride: int = 1
+    cuts: tuple[int, ...] = ()
     fault: str = ""
     fault_residual: float | None = None
     module: str = ""

@@ -12,12 +12,16 @@ import torch
 from torch import Tensor
 
 KL_ROWS = 8
+MOST_STRETCHES = 96
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Divergence:
-    """Largest and mean absolute logit difference, KL (nats) at the worst rows, argmax flips, and where it starts."""
+    """Largest and mean absolute logit difference, KL (nats) at the worst rows, argmax flips, and where it starts.
+
+    `profile` is the largest difference in each stretch of `stride` positions from `start` on, where any is above the budget.
+    """
 
     max_abs: float
     mean_abs: float
@@ -27,6 +31,9 @@ class Divergence:
     first_position: int | None
     scale: float
     nonfinite: int
+    profile: tuple[float, ...] = ()
+    start: int = 0
+    stride: int = 1
 
 
 def compare_logits(got_BTV: Tensor, want_BTV: Tensor, budget: float, offset: int = 0) -> Divergence:
@@ -73,6 +80,7 @@ def _measured(got_BTV: Tensor, want_BTV: Tensor, budget: float, offset: int) -> 
         delta_BTV = torch.where(finite_BTV, delta_BTV, 0.0)
     worst_BT = delta_BTV.amax(-1)
     wrong_T = (worst_BT > budget).any(0) | ~finite_BTV.all(-1).all(0)
+    stride = -(-worst_BT.shape[1] // MOST_STRETCHES)
     first = int(wrong_T.nonzero()[0]) + offset if bool(wrong_T.any()) else None
     return Divergence(
         max_abs=float(worst_BT.max()),
@@ -83,7 +91,15 @@ def _measured(got_BTV: Tensor, want_BTV: Tensor, budget: float, offset: int) -> 
         first_position=first,
         scale=float(torch.where(finite_BTV, want_BTV, 0.0).abs().max()),
         nonfinite=nonfinite,
+        profile=() if first is None else _profile(worst_BT.amax(0), stride),
+        start=offset,
+        stride=stride,
     )
+
+
+def _profile(worst_T: Tensor, stride: int) -> tuple[float, ...]:
+    """The largest value of each stretch, to three figures: what a picture needs."""
+    return tuple(float(f"{float(part.max()):.2e}") for part in worst_T.split(stride))
 
 
 def _largest_kl(got_BTV: Tensor, want_BTV: Tensor, worst_BT: Tensor) -> float:

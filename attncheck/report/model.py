@@ -218,6 +218,8 @@ def _diagnosis(data: Mapping[str, Any] | None) -> Diagnosis | None:
 def _case(data: Mapping[str, Any]) -> Measurement:
     plain = _numbers({key: value for key, value in data.items() if key not in ("verdict", "ladder", "broken")})
     ladder = tuple(Rung(**_numbers(rung)) for rung in data.get("ladder", ()))
+    for name in ("profile", "cuts"):
+        plain[name] = tuple(plain.get(name, ()))
     return Measurement(**plain, broken=Verdict(data.get("broken", "fail")), ladder=ladder)
 
 

@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, final
 
 import torch
@@ -77,6 +78,11 @@ class Pass:
     def length(self) -> int:
         """T of the whole pass."""
         return len(self.tokens[0])
+
+    @property
+    def cuts(self) -> tuple[int, ...]:
+        """The positions at which a new chunk is fed; none where every token is one."""
+        return tuple(accumulate(self.chunks))[:-1] if len(self.chunks) < self.length else ()
 
     @property
     def cached(self) -> bool:

@@ -197,6 +197,7 @@ class Subject:
             broken=broken,
             note=note,
             asked=asked,
+            cuts=asked[0].cuts if asked else (),
             budget=budget.value,
             budget_from=budget.source,
             **vars(apart),

@@ -1,0 +1,55 @@
+"""The JSON Schema of a report, and what is wrong with a file that should be one."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from attncheck.errors import UsageError
+
+MOST_CHARACTERS = 200
+
+
+@cache
+def report_schema() -> dict[str, Any]:
+    """The JSON Schema of `attncheck/1`."""
+    text = files("attncheck.report").joinpath("schema.json").read_text(encoding="utf-8")
+    schema: dict[str, Any] = json.loads(text)
+    return schema
+
+
+def check_report(path: Path) -> None:
+    """Check that a file is a report.
+
+    Raises:
+        UsageError: it is none; the place in it and what was expected there are said.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refused)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
+    except json.JSONDecodeError as error:
+        raise UsageError(f"{path}:{error.lineno}:{error.colno}: not valid JSON: {error.msg}") from error
+    except ValueError as error:
+        raise UsageError(f"{path}: not valid JSON: {error}") from error
+    complaint = first_complaint(data)
+    if complaint:
+        raise UsageError(f"{path}: {complaint}")
+
+
+def _refused(constant: str) -> None:
+    raise ValueError(f"`{constant}` is no JSON (a report writes it as a string)")
+
+
+def first_complaint(data: Any) -> str:
+    """The most telling complaint about data that should be a report, or an empty text."""
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import best_match
+
+    error = best_match(Draft202012Validator(report_schema()).iter_errors(data))
+    if error is None:
+        return ""
+    return f"{error.json_path.replace('$', 'report', 1)}: {error.message[:MOST_CHARACTERS]}"
