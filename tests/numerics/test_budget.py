@@ -1,0 +1,84 @@
+"""Noise is measured: where it comes from, how it follows the precision, and that NaN cannot hide in it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from attncheck.numerics.divergence import compare_logits
+from attncheck.numerics.promote import Promote
+from attncheck.numerics.reorder import Reorder
+from attncheck.settings import Settings
+from attncheck.subject.load import load
+from attncheck.subject.passes import Pass
+
+
+@pytest.mark.parametrize(("dtype", "low", "high"), [("float64", 1e-16, 1e-12), ("float32", 1e-8, 1e-3), ("bfloat16", 1e-4, 1.0)])
+def test_the_floor_follows_the_dtype(dtype: str, low: float, high: float) -> None:
+    assert low < load("builtin:gqa", Settings(dtype=dtype)).budget.floor < high
+
+
+def test_a_hidden_float32_softmax_lifts_the_floor_of_float64() -> None:
+    subject = load("builtin:gqa", Settings(attn="eager", dtype="float64"))
+    promoted = subject.budget.floor
+    subject.promoted = False
+    for name in ("passes", "budget"):
+        subject.__dict__.pop(name)
+    assert subject.budget.floor > 1e4 * promoted
+
+
+def test_reordering_changes_rounding_and_nothing_else() -> None:
+    generator = torch.Generator().manual_seed(0)
+    left, right = (torch.randn(8, 8, generator=generator) for _ in range(2))
+    with Reorder(0.5):
+        products = left @ right, torch.nn.functional.linear(left, right), left.softmax(-1), left.mean(-1)
+    plain = left @ right, torch.nn.functional.linear(left, right), left.softmax(-1), left.mean(-1)
+    for changed, usual in zip(products, plain):
+        assert torch.allclose(changed, usual, atol=1e-5)
+    assert not torch.equal(products[0], plain[0])
+
+
+def test_promotion_rewrites_explicit_float32() -> None:
+    x = torch.ones(3, dtype=torch.float64)
+    with Promote():
+        assert x.float().dtype == x.to(torch.float32).dtype == torch.float64
+        assert torch.softmax(x, dim=-1, dtype=torch.float32).dtype == torch.float64
+    assert x.float().dtype == torch.float32
+
+
+def test_values_that_are_not_finite_are_counted_first() -> None:
+    want = torch.zeros(1, 2, 3)
+    got = want.clone()
+    got[0, 1, 0], got[0, 0, 1] = math.nan, 1.0
+    apart = compare_logits(got, want, 0.5)
+    assert (apart.nonfinite, apart.max_abs, apart.first_position, apart.positions) == (1, 1.0, 0, 2)
+
+
+def test_two_identical_tensors_of_nan_are_not_equal() -> None:
+    both = torch.full((1, 2, 3), math.nan)
+    assert compare_logits(both, both, 1.0).nonfinite == 6
+
+
+def test_the_first_wrong_position_and_the_flips() -> None:
+    want = torch.tensor([[[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]]])
+    got = torch.tensor([[[1.0, 0.0], [1.0, 0.4], [0.0, 3.0]]])
+    apart = compare_logits(got, want, 0.1, offset=10)
+    assert (apart.first_position, apart.top1_flips, apart.max_abs, apart.scale) == (11, 1, 3.0, 1.0)
+    assert apart.kl > 1.0
+
+
+def test_nothing_compared_says_so() -> None:
+    assert compare_logits(torch.zeros(1, 0, 4), torch.zeros(1, 0, 4), 1.0).positions == 0
+
+
+def test_other_shapes_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"cannot compare logits \(1, 2, 3\) with \(1, 2, 4\)"):
+        compare_logits(torch.zeros(1, 2, 3), torch.zeros(1, 2, 4), 1.0)
+
+
+def test_the_budget_is_far_below_a_fault() -> None:
+    subject = load("builtin:gqa", Settings(dtype="float32"))
+    moved = subject.logits(Pass((subject.inputs.other(subject.inputs.row, 0, 1),)))
+    assert float((moved - subject.logits(Pass(subject.inputs.tokens))).abs().max()) > 1e3 * subject.budget.value

@@ -1,0 +1,63 @@
+"""Inputs reach the borders that the config names."""
+
+from __future__ import annotations
+
+import pytest
+import transformers
+
+from attncheck.errors import Unsupported
+from attncheck.settings import Settings
+from attncheck.subject.facts import Border, borders_of
+from attncheck.subject.inputs import build_inputs, choose_length
+from attncheck.subject.load import load
+
+
+def test_the_length_lies_past_the_window_and_cuts_on_both_sides() -> None:
+    inputs = load("builtin:window", Settings()).inputs
+    assert inputs.borders == (Border(kind="window", length=8),)
+    assert inputs.length > 2 * 8
+    assert {7, 8, 9} <= set(inputs.cuts)
+
+
+def test_a_rope_switch_is_a_border() -> None:
+    rope = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}
+    config = transformers.LlamaConfig(max_position_embeddings=16, rope_parameters=rope)
+    assert borders_of(config, 16) == (Border(kind="rope switch", length=16),)
+
+
+def test_a_window_out_of_reach_is_reported() -> None:
+    subject = load("builtin:gqa", Settings())
+    subject.config.sliding_window = 4096
+    del subject.__dict__["facts"], subject.__dict__["inputs"]
+    assert subject.inputs.unreached == (Border(kind="window", length=4096),)
+
+
+def test_replaced_tokens_all_differ_and_others_stay() -> None:
+    inputs = load("builtin:gqa", Settings()).inputs
+    changed = inputs.other(inputs.row, 5, 9)
+    assert [i for i, (old, new) in enumerate(zip(inputs.row, changed)) if old != new] == [5, 6, 7, 8]
+
+
+def test_special_ids_stay_out() -> None:
+    inputs = load("builtin:gqa", Settings()).inputs
+    assert not {0, 1, 2} & set(inputs.row)
+    assert inputs.eos == 2
+
+
+def test_the_seed_draws_the_row() -> None:
+    rows = [load("builtin:gqa", Settings(seed=seed)).inputs.row for seed in (0, 0, 1)]
+    assert rows[0] == rows[1] != rows[2]
+
+
+def test_too_short_a_context_is_said() -> None:
+    facts = load("builtin:gqa", Settings()).facts
+    short = facts.__class__(**{**vars(facts), "context": 3})
+    with pytest.raises(Unsupported, match="a context of 3 tokens is too short: at least 4 are needed"):
+        choose_length(short, None)
+
+
+def test_a_vocabulary_of_one_is_said() -> None:
+    facts = load("builtin:gqa", Settings()).facts
+    single = facts.__class__(**{**vars(facts), "vocab": 1})
+    with pytest.raises(Unsupported, match="a vocabulary of 1 leaves no second token"):
+        build_inputs(single, transformers.LlamaConfig(), None, seed=0, prompt=None, length=None)

@@ -1,0 +1,113 @@
+"""Loading from folders and factories, and what it notices."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from attncheck.errors import TargetError
+from attncheck.finding import Verdict, verdict_of
+from attncheck.session import load_findings
+from attncheck.settings import Settings
+from attncheck.subject import hub
+from attncheck.subject.load import load
+
+Save = Callable[..., Path]
+
+
+def test_a_folder_is_loaded_with_nothing_noticed(saved: Save) -> None:
+    subject = load(str(saved()), Settings())
+    assert (subject.dtype_name, subject.facts.kv_heads, subject.facts.layers) == ("float64", 2, 2)
+    assert [verdict_of(note) for note in subject.load_notes] == [Verdict.PASS] * 3
+    assert load_findings(subject) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"num_key_value_heads": 4}, "weights of another shape than the config promises: model.layers.0.self_attn.k_proj.weight"),
+        ({"num_hidden_layers": 3}, "weights missing from the checkpoint and newly initialised: model.layers.2"),
+        ({"num_hidden_layers": 1}, "weights in the checkpoint that the model has no place for: model.layers.1"),
+    ],
+)
+def test_a_config_that_does_not_fit_the_checkpoint_fails_the_load(saved: Save, change: dict[str, int], words: str) -> None:
+    folder = saved()
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **change}))
+    findings = load_findings(load(str(folder), Settings()))
+    assert [finding.verdict for finding in findings] == [Verdict.FAIL]
+    assert words in findings[0].summary
+
+
+def test_a_truncated_file_is_one_line(saved: Save) -> None:
+    weights = saved() / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[: weights.stat().st_size // 2])
+    with pytest.raises(TargetError, match=r"a \.safetensors file is truncated or damaged"):
+        load(str(weights.parent), Settings())
+
+
+def test_a_hub_that_is_out_of_reach_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    for proxy in hub.PROXIES:
+        monkeypatch.delenv(proxy, raising=False)
+    hub.reachable.cache_clear()
+    with pytest.raises(TargetError) as error:
+        load("org/name", Settings())
+    hub.reachable.cache_clear()
+    assert str(error.value) == (
+        "org/name: not in the local cache, and the hub cannot be reached (a folder or a .gguf file works without it)"
+    )
+
+
+FACTORIES = """
+import torch
+def raises(): raise RuntimeError("no weights here\\nsecond line")
+def other(): return 42
+def plain(): return torch.nn.Linear(2, 2), None
+value = 3
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("raises", "the factory raised RuntimeError: no weights here"),
+        ("other", "expected the factory to return a model or (model, tokenizer), got int"),
+        ("value", "defines no function `value`"),
+        ("absent", "defines no function `absent`"),
+    ],
+)
+def test_a_factory_that_fails_is_one_line(tmp_path: Path, name: str, message: str) -> None:
+    (tmp_path / "make.py").write_text(FACTORIES)
+    with pytest.raises(TargetError) as error:
+        load(f"{tmp_path}/make.py:{name}", Settings())
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_factory_with_a_syntax_error_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "make.py").write_text("def f(:")
+    with pytest.raises(TargetError, match="raises while it is imported: SyntaxError"):
+        load(f"{tmp_path}/make.py:f", Settings())
+
+
+def test_weights_come_back_bit_for_bit_from_another_dtype() -> None:
+    subject = load("builtin:gqa", Settings(dtype="bfloat16"))
+    before = {name: tensor.clone() for name, tensor in subject.model.state_dict().items()}
+    tables = {name: tensor.clone() for name, tensor in subject.model.named_buffers()}
+    with subject.at("float64"):
+        assert subject.dtype_name == "float64"
+        assert subject.promoted
+    assert subject.dtype_name == "bfloat16"
+    assert all(torch.equal(before[name], tensor) for name, tensor in subject.model.state_dict().items())
+    assert all(torch.equal(tables[name], tensor) for name, tensor in subject.model.named_buffers())
+    assert not subject.promoted
+
+
+def test_an_unknown_device_is_one_line() -> None:
+    with pytest.raises(TargetError, match="device `quantum` cannot be used"):
+        load("builtin:gqa", Settings(device="quantum"))
