@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import ClassVar, Literal, Protocol, runtime_checkable
 
-from attncheck.errors import Unsupported
+from attncheck.errors import Unsupported, first_line
 from attncheck.finding import Evidence, Measurement, Ruling, Verdict, skipped, verdict_of, worst_of_model
 from attncheck.subject.subject import Subject
 
 Cost = Literal["cheap", "dear"]
+REFUSALS = (TypeError, ValueError, RuntimeError, AttributeError, NotImplementedError, KeyError, IndexError, AssertionError)
 
 
 @runtime_checkable
@@ -44,6 +45,16 @@ def attempt(name: str, measured: Callable[[], Measurement]) -> Measurement:
         return measured()
     except Unsupported as reason:
         return skipped(name, str(reason))
+
+
+def attempt_call(name: str, measured: Callable[[], Measurement]) -> Measurement:
+    """`attempt` for a call that a model need not support: where it raises, the case is skipped and says what was raised."""
+    try:
+        return measured()
+    except Unsupported as reason:
+        return skipped(name, str(reason))
+    except REFUSALS as error:
+        return skipped(name, f"the call raises {first_line(error)}")
 
 
 def judge_cases(evidence: Evidence) -> Ruling:

@@ -14,8 +14,9 @@ import torch
 import transformers
 from torch import Tensor
 
-from attncheck.errors import CannotPlant
+from attncheck.errors import CannotPlant, first_line
 from attncheck.faults.planting import at_arguments, cache_argument
+from attncheck.subject.cache_kinds import crop, may_crop, new_cache
 from attncheck.subject.caches import KEYS, VALUES, CachedTensor, key_values, tensors_of
 from attncheck.subject.compat import cached_length
 from attncheck.subject.passes import Pass
@@ -172,6 +173,7 @@ def cache_crop(subject: Subject) -> Iterator[None]:
     owner = next((each for each in transformers.DynamicCache.__mro__ if "crop" in vars(each)), None)
     if owner is None:
         raise CannotPlant("the library's cache has no `crop`")
+    _needs_cropping(subject)
     original = owner.crop
 
     def crop(self: Any, length: int) -> None:
@@ -183,3 +185,16 @@ def cache_crop(subject: Subject) -> Iterator[None]:
         yield
     finally:
         owner.crop = original
+
+
+def _needs_cropping(subject: Subject) -> None:
+    """Raise where this model's cache cannot be rolled back anyway, so that nothing would go wrong."""
+    kept = subject.inputs.tokens
+    cache = new_cache("dynamic", subject.model, rows=1, length=subject.inputs.length, dtype=subject.dtype)
+    may_crop(cache)
+    try:
+        with torch.no_grad():
+            cache = subject.passes.call(kept, cache=cache, use_cache=True).cache
+    except (TypeError, ValueError, RuntimeError, AttributeError, KeyError) as error:
+        raise CannotPlant(f"the model takes no dynamic cache ({first_line(error)})") from error
+    crop(cache, TOO_MANY)

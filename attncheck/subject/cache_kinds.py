@@ -14,6 +14,7 @@ import transformers
 from torch import Tensor
 
 from attncheck.errors import Unsupported, first_line
+from attncheck.subject.caches import KEYS, key_values
 from attncheck.subject.compat import text_config
 
 SPARE = 5
@@ -79,6 +80,28 @@ def new_cache(kind: str, model: Any, *, rows: int, length: int, dtype: torch.dty
         raise Unsupported(f"a {kind} cache for {type(model).__name__}: {first_line(error)}") from error
 
 
+def send_through(filled: Any, store: Any) -> None:
+    """Send every key and value of a filled cache through another one's storage and back: what a quantised cache keeps of them.
+
+    Raises:
+        Unsupported: the tensors cannot be paired by layer, or the store refuses them.
+    """
+    held: dict[int, dict[str, Tensor]] = {}
+    for each in key_values(filled):
+        held.setdefault(each.layer or 0, {})["key" if each.name in KEYS else "value"] = each.tensor
+    if not held or any(len(pair) != 2 for pair in held.values()):
+        raise Unsupported("the cache holds no pairs of keys and values")
+    for layer, pair in sorted(held.items()):
+        key_BGSD, value_BGSD = pair["key"], pair["value"]
+        try:
+            store.update(key_BGSD, value_BGSD, layer)
+            back = store.update(key_BGSD[:, :, -1:], value_BGSD[:, :, -1:], layer)
+        except REFUSALS as error:
+            raise Unsupported(f"{type(store).__name__}.update: {first_line(error)}") from error
+        key_BGSD.copy_(back[0][:, :, :-1])
+        value_BGSD.copy_(back[1][:, :, :-1])
+
+
 def may_crop(cache: Any) -> None:
     """Prepare a cache for a later `crop`: caches with windows must be told to keep what they would drop."""
     if hasattr(cache, "activate_past_recording"):
@@ -99,8 +122,10 @@ def crop(cache: Any, remove: int) -> None:
         raise Unsupported(f"{type(cache).__name__}.crop: {first_line(error)}") from error
 
 
-def rearranged(cache: Any, how: str, index_B: Tensor | int) -> None:
-    """Beam search's operations on the rows of a cache: `reorder_cache`, `batch_select_indices`, `batch_repeat_interleave`.
+def rearrange(cache: Any, how: str, index: tuple[int, ...], device: torch.device) -> None:
+    """Beam search's operations on the rows of a cache: afterwards its row i is what row `index[i]` was.
+
+    `how` is `reorder_cache`, `batch_select_indices` or `batch_repeat_interleave` (two of each row).
 
     Raises:
         Unsupported: this cache has no such operation, or refuses it.
@@ -109,7 +134,7 @@ def rearranged(cache: Any, how: str, index_B: Tensor | int) -> None:
     if method is None:
         raise Unsupported(f"{type(cache).__name__} has no `{how}`")
     try:
-        method(index_B)
+        method(index.count(index[0]) if how == "batch_repeat_interleave" else torch.tensor(index, device=device))
     except REFUSALS as error:
         raise Unsupported(f"{type(cache).__name__}.{how}: {first_line(error)}") from error
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
 
@@ -20,8 +20,9 @@ from attncheck.subject.attention import KernelCall, intercept
 from attncheck.subject.caches import key_values
 from attncheck.subject.compat import recognises_packing, text_config
 from attncheck.subject.door import Door
-from attncheck.subject.inputs import Inputs, Tokens
-from attncheck.subject.passes import REFUSALS, Pass, Passes, Positions, all_ones, blocks, counting
+from attncheck.subject.facts import reads_ahead
+from attncheck.subject.inputs import Inputs
+from attncheck.subject.passes import REFUSALS, Pass, Passes, all_ones, blocks, counting
 
 
 @final
@@ -63,10 +64,10 @@ class Capabilities:
 
     @cached_property
     def decodes(self) -> str | None:
-        """The model says that it can generate: an encoder reads in both directions by design."""
+        """The model says that it can generate, and its config promises no reading ahead: an encoder reads both ways by design."""
         asked = getattr(self.door.model, "can_generate", None)
         if not callable(asked) or asked():
-            return None
+            return reads_ahead(text_config(getattr(self.door.model, "config", None)))
         return f"{type(self.door.model).__name__} cannot generate: it reads in both directions by design"
 
     @cached_property
@@ -75,6 +76,16 @@ class Capabilities:
         half = self.inputs.length // 2
         asked = Pass(self.inputs.tokens, chunks=(half, self.inputs.length - half))
         return self._tried(lambda: self.passes.logits(asked), "a second chunk on the cache")
+
+    @cached_property
+    def chunks_agree(self) -> str | None:
+        """Several tokens on a filled cache give the logits of one forward; else only single steps can be relied on."""
+        if self.cache is not None:
+            return self.cache
+        half = self.inputs.length // 2
+        if self._apart(Pass(self.inputs.tokens, chunks=(half, self.inputs.length - half)), self._full) <= self.budget.value:
+            return None
+        return "several tokens on a filled cache do not give the logits of one forward"
 
     @cached_property
     def steps(self) -> str | None:
@@ -168,29 +179,3 @@ class Capabilities:
         except Unsupported as reason:
             return str(reason)
         return None if held else "the cache holds states instead of keys and values"
-
-    def only_turns(self, tokens: Tokens, usual: Positions, moved: Positions) -> str | None:
-        """Moving every position only turns the first layer's queries and keys: lengths stay, directions change."""
-        if self.kernel is not None:
-            return self.kernel
-        first, second = self._first_call(tokens, usual), self._first_call(tokens, moved)
-        for left, right in ((first.query_BHTD, second.query_BHTD), (first.key_BGSD, second.key_BGSD)):
-            if not torch.allclose(left.norm(dim=-1), right.norm(dim=-1), rtol=1e-4):
-                return "queries or keys change their length with the position: not purely rotary"
-        if torch.allclose(first.query_BHTD, second.query_BHTD, rtol=1e-4):
-            return "the first layer's queries do not change with the position: not rotary"
-        same_values = torch.allclose(first.value_BGSD, second.value_BGSD, rtol=1e-4)
-        return None if same_values else "values change with the position: not purely rotary"
-
-    def _first_call(self, tokens: Tokens, positions: Positions) -> KernelCall:
-        seen: list[KernelCall] = []
-
-        def watch(call: KernelCall) -> Any:
-            if not seen:
-                seen.append(replace(call))
-            return call.run()
-
-        with intercept(self.door.model, watch), torch.no_grad():
-            given_BT = torch.tensor(positions, device=self.passes.device)
-            self.passes.call(tokens, positions_BT=given_BT, use_cache=False)
-        return seen[0]

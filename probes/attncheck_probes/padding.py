@@ -37,7 +37,7 @@ from torch import Tensor
 
 from attncheck.errors import Unsupported
 from attncheck.finding import Evidence, Measurement, Ruling, Verdict, merged
-from attncheck.probe import Cost, attempt, judge_cases
+from attncheck.probe import Cost, attempt_call, judge_cases
 from attncheck.subject.padded import Padded, Side, pad_rows
 from attncheck.subject.passes import Mask2D, Pass, counting
 from attncheck.subject.subject import Subject
@@ -79,9 +79,9 @@ class Padding:
             for chunks in ((), (batch.length - 3, 1, 2)):
                 name = f"left, {'decoded on a padded cache' if chunks else 'explicit positions'}, {attn or subject.attn}"
                 if attn or chunks:
-                    yield attempt(name, lambda: _left(subject, batch, name, attn, chunks))  # noqa: B023
-        yield attempt("a row of nothing but padding", lambda: _empty_row(subject, batch))
-        yield attempt("eager in plain float64", lambda: _plain_float64(subject, batch))
+                    yield attempt_call(name, lambda: _left(subject, batch, name, attn, chunks))  # noqa: B023
+        yield attempt_call("a row of nothing but padding", lambda: _empty_row(subject, batch))
+        yield attempt_call("eager in plain float64", lambda: _plain_float64(subject, batch))
 
     def judge(self, evidence: Evidence) -> Ruling:
         """The worst case decides."""

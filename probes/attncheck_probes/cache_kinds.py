@@ -1,0 +1,182 @@
+"""Every kind of cache, and what is done to caches between calls.
+
+What it checks
+    Decoding on a cache that is handed in (dynamic, static, offloaded, quantised) gives the logits of one forward. So does
+    decoding after tokens were rolled back, after rows were reordered, selected or repeated, and on each copy of a cache
+    that holds a shared prefix.
+
+Why it matters
+    The usual path never crops, reorders or copies a cache; beam search, assisted decoding and prompt caching do nothing
+    else. A static cache is longer than what it holds: a mask or a window that sits at the end of the buffer reads the
+    wrong slots and stays finite.
+
+How it measures
+    One forward without a cache is the yardstick. Each kind takes the row in pieces of many, one and several tokens; static
+    buffers have slots to spare. Roll-back: wrong tokens are fed and cropped, as assisted decoding does, twice. Rows: two
+    rows in one cache, turned round, one of them kept, one repeated. A prefix is filled once, copied, and continued in two ways.
+    A quantised cache is judged by its own precision: keys and values are sent once through its own rounding in a dynamic
+    cache, and it may be no further off than that explains.
+
+False alarms
+    Models that make a cache of their own kind, and caches that say that they cannot be rolled back (recurrent states), are
+    skipped for that case. Schemes that change with the length break here as they do in `decode-paths`.
+
+References
+    Hugging Face transformers documentation, "Caching"; Leviathan et al. 2023 (speculative decoding). mlx-examples issue 977.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, final
+
+import torch
+from torch import Tensor
+
+from attncheck.finding import Evidence, Measurement, Ruling, Verdict, merged
+from attncheck.numerics.budget import HEADROOM
+from attncheck.probe import Cost, attempt_call, judge_cases
+from attncheck.subject.cache_kinds import copied, crop, may_crop, new_cache, rearrange, send_through
+from attncheck.subject.inputs import Row, Tokens
+from attncheck.subject.passes import Pass
+from attncheck.subject.subject import Subject
+
+# Axes: B batch, T positions, V vocabulary.
+
+EXACT = ("dynamic", "static", "offloaded", "static offloaded")
+ROLLED_BACK = 3
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class CacheKinds:
+    """Decodes on caches of every kind and handles them as decoding schemes do."""
+
+    name: ClassVar[str] = "cache-kinds"
+    title: ClassVar[str] = "every cache, cropped, reordered or copied, gives the logits of one forward"
+    cost: ClassVar[Cost] = "cheap"
+    needs: ClassVar[tuple[str, ...]] = ("sees_history", "steps")
+    controls: ClassVar[tuple[str, ...]] = (
+        "cache-crop",
+        "cache-wrong-slot",
+        "cache-layer-mixup",
+        "state-dropped",
+        "cache-reorder",
+    )
+
+    kinds: tuple[str, ...] = (*EXACT, "quantised")
+
+    def measure(self, subject: Subject) -> Iterator[Measurement]:
+        """The kinds of caches, then the operations."""
+        for kind in self.kinds:
+            name = f"{kind} cache"
+            yield attempt_call(name, lambda: (_kind if kind in EXACT else _approximate)(subject, name, kind))  # noqa: B023
+        operations: dict[str, Callable[[Subject, str], Measurement]] = {
+            "tokens rolled back": _rolled_back,
+            "rows turned round": partial(_rows, how="reorder_cache", index=(1, 0)),
+            "one row kept": partial(_rows, how="batch_select_indices", index=(1,)),
+            "rows repeated": partial(_rows, how="batch_repeat_interleave", index=(0, 0, 1, 1)),
+            "a prefix continued in two ways": _prefix,
+        }
+        for name, operation in operations.items():
+            yield attempt_call(name, lambda: operation(subject, name))  # noqa: B023
+
+    def judge(self, evidence: Evidence) -> Ruling:
+        """The worst case decides."""
+        return judge_cases(evidence)
+
+
+def _schedule(subject: Subject) -> tuple[int, ...]:
+    """A prefill, a step, and several tokens at once, where those agree on the model's own cache: else single steps."""
+    length = subject.inputs.length
+    rest = length - length // 2 - 1
+    return (length // 2, 1, *((1,) * rest if subject.can.chunks_agree else (rest,)))
+
+
+def _kind(subject: Subject, name: str, kind: str) -> Measurement:
+    asked, full = Pass(subject.inputs.tokens, chunks=_schedule(subject), cache_kind=kind), Pass(subject.inputs.tokens)
+    return subject.compare(name, subject.logits(asked), subject.logits(full), asked=(asked, full))
+
+
+def _approximate(subject: Subject, name: str, kind: str) -> Measurement:
+    """No further from one forward than a dynamic cache whose contents went once through the same storage."""
+    rows, (half, *rest) = subject.inputs.tokens, _schedule(subject)
+    full_BTV = subject.logits(Pass(rows))[:, half:]
+    got_BTV = subject.logits(Pass(rows, chunks=(half, *rest), cache_kind=kind))[:, half:]
+    store = new_cache(kind, subject.model, rows=1, length=subject.inputs.length, dtype=subject.dtype)
+    cache = subject.passes.cache(Pass((rows[0][:half],), use_cache=True))
+    with torch.no_grad(), subject.numerics():
+        send_through(cache, store)
+    rounded_BTV = _continued(subject, cache, (rows[0][half:],))
+    apart, explained = (float((each - full_BTV).abs().max()) for each in (got_BTV, rounded_BTV))
+    return Measurement(
+        name=name,
+        expect="at-most",
+        broken=Verdict.WARN,
+        value=apart,
+        limit=HEADROOM * max(explained, subject.budget.value),
+        unit="largest logit difference",
+        positions=got_BTV.shape[1],
+        nonfinite=int((~torch.isfinite(got_BTV)).sum()),
+        note=f"one trip through {type(store).__name__} moves the logits by {explained:.2g}",
+    )
+
+
+def _filled(subject: Subject, rows: Tokens) -> Any:
+    """A cache of the model's own kind that holds these rows."""
+    return subject.passes.cache(Pass(rows, use_cache=True))
+
+
+def _continued(subject: Subject, cache: Any, rows: Tokens) -> Tensor:
+    """Feed rows on a cache, logits_BTV; token by token where several at once do not agree."""
+    size = 1 if subject.can.chunks_agree else len(rows[0])
+    pieces = []
+    with torch.no_grad():
+        for start in range(0, len(rows[0]), size):
+            part = tuple(row[start : start + size] for row in rows)
+            reply = subject.passes.call(part, cache=cache, use_cache=True)
+            cache = reply.cache
+            pieces.append(reply.logits_BTV)
+    return torch.cat(pieces, 1)
+
+
+def _rolled_back(subject: Subject, name: str) -> Measurement:
+    """Two rounds of candidates: wrong ones are fed after the prefix and cropped, then real ones follow."""
+    inputs, half = subject.inputs, subject.inputs.length // 2
+    cache = new_cache("dynamic", subject.model, rows=1, length=inputs.length, dtype=subject.dtype)
+    may_crop(cache)
+    _continued(subject, cache, (inputs.row[:half],))
+    start, pieces = half, []
+    for stop in (half + 1, inputs.length):
+        _continued(subject, cache, (inputs.fresh(ROLLED_BACK, salt=21),))
+        crop(cache, ROLLED_BACK)
+        pieces.append(_continued(subject, cache, (inputs.row[start:stop],)))
+        start = stop
+    want_BTV = subject.logits(Pass(inputs.tokens))[:, half:]
+    return subject.compare(name, torch.cat(pieces, 1), want_BTV, offset=half, note=f"{ROLLED_BACK} tokens cropped, twice")
+
+
+def _rows(subject: Subject, name: str, how: str, index: Row) -> Measurement:
+    """Rows of one cache moved by what beam search calls; each goes on as the row that it now is."""
+    half = subject.inputs.length // 2
+    rows = (subject.inputs.row, subject.inputs.other(subject.inputs.row, salt=22))
+    cache = _filled(subject, tuple(row[:half] for row in rows))
+    rearrange(cache, how, index, subject.passes.device)
+    wanted = tuple(rows[i] for i in index)
+    got_BTV = _continued(subject, cache, tuple(row[half:] for row in wanted))
+    want_BTV = torch.cat([subject.logits(Pass((row,))) for row in wanted])[:, half:]
+    return subject.compare(name, got_BTV, want_BTV, offset=half, note=f"`{how}`")
+
+
+def _prefix(subject: Subject, name: str) -> Measurement:
+    """One prefix filled once; two copies of its cache, each continued with its own text, then the original once more."""
+    half, row = subject.inputs.length // 2, subject.inputs.row
+    shared = _filled(subject, (row[:half],))
+    cases = []
+    for salt, cache in ((23, copied(shared)), (24, copied(shared)), (0, shared)):
+        whole = subject.inputs.other(row, half, salt=salt) if salt else row
+        got_BTV = _continued(subject, cache, (whole[half:],))
+        cases.append(subject.compare(name, got_BTV, subject.logits(Pass((whole,)))[:, half:], offset=half))
+    return merged(name, cases)
