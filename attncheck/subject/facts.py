@@ -92,6 +92,20 @@ def borders_of(config: Any, context: int | None) -> tuple[Border, ...]:
     return tuple(sorted(found, key=lambda border: (border.length, border.kind)))
 
 
+def reads_ahead(config: Any) -> str | None:
+    """Why a model that can generate reads later tokens by design, as its config says it; None where it promises not to."""
+    said = {name: getattr(config, name, None) for name in ("causal", "is_causal", "attn_type", "attn_layers", "prompt_types")}
+    if said["causal"] is False or said["is_causal"] is False:
+        return "the config says that the model is not causal"
+    if said["attn_type"] == "bi":
+        return "the config says `attn_type: bi`: attention goes both ways"
+    if "lsh" in (said["attn_layers"] or ()):
+        return "the config has hashing attention: which tokens share a bucket depends on all of them"
+    if said["prompt_types"]:
+        return "the config has prompt types: everything that is given at once is a prefix, read both ways"
+    return None
+
+
 def _vocabulary(model: nn.Module, config: Any) -> int:
     """Ids that the input embedding holds and the config counts as tokens: either may be larger than the other."""
     embedding = getattr(model, "get_input_embeddings", lambda: None)()

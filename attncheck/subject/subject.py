@@ -184,12 +184,13 @@ class Subject:
         offset: int = 0,
         note: str = "",
         asked: tuple[Pass, Pass] | None = None,
+        budget: Budget | None = None,
     ) -> Measurement:
-        """One case: `got_BTV` against `want_BTV` under this model's budget. `offset` is the T of the first column.
+        """One case: `got_BTV` against `want_BTV` under this model's budget or another. `offset` is the T of the first column.
 
         `asked` are the passes behind the two, so that a failure can be diagnosed from the same tokens and schedule.
         """
-        budget = self.budget
+        budget = budget or self.budget
         apart = compare_logits(got_BTV, want_BTV, budget.value, offset)
         return Measurement(
             name=name,

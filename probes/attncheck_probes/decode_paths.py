@@ -49,7 +49,7 @@ class DecodePaths:
     name: ClassVar[str] = "decode-paths"
     title: ClassVar[str] = "full, token-by-token and chunked decode agree"
     cost: ClassVar[Cost] = "cheap"
-    needs: ClassVar[tuple[str, ...]] = ("sees_history", "steps")
+    needs: ClassVar[tuple[str, ...]] = ("decodes", "sees_history", "steps")
     controls: ClassVar[tuple[str, ...]] = (
         "position-restart",
         "cache-drops-token",

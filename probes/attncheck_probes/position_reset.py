@@ -11,7 +11,7 @@ Why it matters
 
 How it measures
     Cached chunks with implicit positions against one forward with explicit ones; the same with restarted positions, which
-    must differ. The shift is expected to change nothing where the first layer's queries and keys keep their lengths and
+    must differ. The shift is expected to change nothing where every layer's queries and keys keep their lengths and
     only turn: that is what makes a model purely rotary. Logits of generate() against a forward over what it produced.
 
 False alarms
@@ -33,7 +33,9 @@ from attncheck.finding import Evidence, Measurement, Ruling
 from attncheck.probe import Cost, attempt, judge_cases
 from attncheck.subject.generation import greedy
 from attncheck.subject.passes import Pass, counting
+from attncheck.subject.rotary import only_turns
 from attncheck.subject.subject import Subject
+from attncheck.subject.tables import table_budget
 
 # Axes: B batch, T positions, V vocabulary, N generated tokens.
 
@@ -96,7 +98,7 @@ class PositionReset:
         switches = [b.length - self.shift for b in subject.inputs.borders if b.kind == "rope switch"]
         tokens = (subject.inputs.row[: min([subject.inputs.length - self.shift, *switches])],)
         usual, moved = (counting(1, len(tokens[0]), start) for start in (0, self.shift))
-        turned = subject.can.only_turns(tokens, usual, moved)
+        turned = only_turns(subject, tokens, usual, moved)
         return subject.compare(
             "all positions shifted",
             subject.logits(Pass(tokens, positions=moved)),
@@ -104,6 +106,7 @@ class PositionReset:
             expect="equal" if turned is None else "figure",
             note=f"by {self.shift}" + (f"; {turned}" if turned else ""),
             asked=(Pass(tokens, positions=moved), Pass(tokens, positions=usual)),
+            budget=table_budget(subject, tokens),
         )
 
     def _generated(self, subject: Subject, padding: int) -> Measurement:

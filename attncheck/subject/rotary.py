@@ -1,0 +1,74 @@
+"""Whether moving every position only turns a model's queries and keys: then the logits must not move at all.
+
+Axes: H query heads, G key/value heads, T query positions, S key positions, D head width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attncheck.subject.attention import KernelCall, intercept
+from attncheck.subject.inputs import Tokens
+from attncheck.subject.passes import Positions
+from attncheck.subject.subject import Subject
+
+CLOSE = 1e-6
+"""Relative: far below what scaling by a position does, far above what a turn leaves behind in float64."""
+
+
+def only_turns(subject: Subject, tokens: Tokens, usual: Positions, moved: Positions) -> str | None:
+    """None where the model is purely rotary, else how a layer departs from it by design.
+
+    Layers are asked in order. One whose values have moved got another input: then an earlier layer moved, although its
+    queries and keys only turned, and that is not by design.
+    """
+    if subject.can.kernel is not None:
+        return subject.can.kernel
+    turned = False
+    for number, (left, right) in enumerate(zip(_calls(subject, tokens, usual), _calls(subject, tokens, moved), strict=False)):
+        if not _same(left.value_BGSD, right.value_BGSD):
+            return "values change with the position: not purely rotary" if number == 0 else None
+        if not (_same_lengths(left.query_BHTD, right.query_BHTD) and _same_lengths(left.key_BGSD, right.key_BGSD)):
+            return "queries or keys change their length with the position: not purely rotary"
+        if not _same_scores(left, right):
+            return "the mask or the scale changes with the position: not purely rotary"
+        turned |= not _same(left.query_BHTD, right.query_BHTD)
+    return None if turned else "the queries of no layer change with the position: not rotary"
+
+
+def _same(left: Tensor, right: Tensor) -> bool:
+    scale = float(left.abs().max())
+    return left.shape == right.shape and bool(torch.allclose(left, right, rtol=0.0, atol=max(CLOSE, _noise(left)) * scale))
+
+
+def _same_lengths(left: Tensor, right: Tensor) -> bool:
+    return _same(left.norm(dim=-1), right.norm(dim=-1))
+
+
+def _same_scores(left: KernelCall, right: KernelCall) -> bool:
+    """Whether a scale or a float mask that the kernel is handed stayed as it was."""
+    first, second = (each.options.get("scaling") for each in (left, right))
+    scales = _same(first, second) if isinstance(first, Tensor) and isinstance(second, Tensor) else first == second
+    masks = isinstance(left.mask, Tensor) and isinstance(right.mask, Tensor)
+    return scales and (not masks or torch.equal(left.mask, right.mask))  # type: ignore[arg-type]
+
+
+def _noise(tensor: Tensor) -> float:
+    return 16 * torch.finfo(tensor.dtype).eps
+
+
+def _calls(subject: Subject, tokens: Tokens, positions: Positions) -> list[KernelCall]:
+    seen: list[KernelCall] = []
+
+    def watch(call: KernelCall) -> Any:
+        seen.append(replace(call))
+        return call.run()
+
+    with intercept(subject.model, watch), torch.no_grad():
+        given_BT = torch.tensor(positions, device=subject.device)
+        subject.passes.call(tokens, positions_BT=given_BT, use_cache=False)
+    return seen
