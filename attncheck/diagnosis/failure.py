@@ -1,0 +1,130 @@
+"""A failing case taken apart: its two passes, what was observed, what the trusted path gives, and which side is wrong.
+
+Axes: B batch, T positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from attncheck.errors import Unsupported
+from attncheck.faults.predict import Trusted
+from attncheck.finding import Finding, Measurement, Verdict, verdict_of
+from attncheck.subject.passes import Mask2D, Pass
+from attncheck.subject.subject import Subject
+
+FEW_CHUNKS = 6
+
+
+@final
+@dataclass(frozen=True)
+class Side:
+    """One of the two passes of a failing case, with what was observed and what the trusted path gives."""
+
+    asked: Pass
+    observed_BTV: Tensor
+    trusted_BTV: Tensor | None
+    budget: float
+
+    @property
+    def wrong(self) -> bool:
+        """Whether the trusted path gives something else."""
+        return self.trusted_BTV is None or self.apart(self.trusted_BTV) > self.budget
+
+    def apart(self, predicted_BTV: Tensor) -> float:
+        """The largest difference between a prediction and what was observed, at real tokens; infinite where one is not finite."""
+        return apart(predicted_BTV, self.observed_BTV, real_tokens(self.asked))
+
+
+@final
+@dataclass(frozen=True)
+class Failure:
+    """One failing case. `sides` are (got, want)."""
+
+    case: Measurement
+    trusted: Trusted
+    sides: tuple[Side, Side]
+
+    @property
+    def subject(self) -> Subject:
+        """The model under test."""
+        return self.trusted.subject
+
+    @property
+    def wrong(self) -> tuple[Side, ...]:
+        """The sides that the trusted path does not give, without repeats."""
+        found = [side for side in self.sides if side.wrong]
+        return tuple(found[:1] if len(found) == 2 and found[0].asked == found[1].asked else found)
+
+    @property
+    def budget(self) -> float:
+        """How far rounding carries these logits."""
+        return self.sides[0].budget
+
+
+def real_tokens(asked: Pass) -> Tensor | None:
+    """(B, T) booleans of the tokens that are not padding, or None where all are real."""
+    return torch.tensor(asked.mask.rows, dtype=torch.bool) if isinstance(asked.mask, Mask2D) else None
+
+
+def apart(left_BTV: Tensor, right_BTV: Tensor, rows_BT: Tensor | None = None) -> float:
+    """Largest absolute difference over some rows; values that are not finite must be so on both sides."""
+    if left_BTV.shape != right_BTV.shape:
+        return math.inf
+    if rows_BT is not None:
+        rows_BT = rows_BT.to(left_BTV.device)
+        left_BTV, right_BTV = left_BTV[rows_BT], right_BTV[rows_BT]
+    finite = torch.isfinite(left_BTV)
+    if not torch.equal(finite, torch.isfinite(right_BTV)):
+        return math.inf
+    delta = (left_BTV.double() - right_BTV.double()).abs()[finite]
+    return float(delta.max()) if delta.numel() else 0.0
+
+
+def failing(finding: Finding) -> list[Measurement]:
+    """The failing cases that carry their passes, the most telling first: a few uneven chunks before many or none."""
+    found = [case for case in finding.cases if case.asked is not None and verdict_of(case) is Verdict.FAIL]
+    return sorted(found, key=_telling)
+
+
+def _telling(case: Measurement) -> tuple[bool, bool, float]:
+    chunks: tuple[int, ...] = case.asked[0].chunks if case.asked else ()
+    several = len(chunks) > 2 and any(size > 1 for size in chunks[1:])
+    return (not several if chunks else False, len(chunks) > FEW_CHUNKS, -case.excess)
+
+
+def open_case(subject: Subject, case: Measurement) -> Failure:
+    """Run both passes of a case again and beside them the trusted path, by the config's masks or else by the model's own.
+
+    Raises:
+        Unsupported: a pass cannot be asked again.
+    """
+    assert case.asked is not None
+    budget = max(subject.budget.value, case.budget or 0.0)
+    attempts = [_opened(Trusted(subject, own), case, budget) for own in (False, True)]
+    return min(attempts, key=lambda failure: len(failure.wrong))
+
+
+def _opened(trusted: Trusted, case: Measurement, budget: float) -> Failure:
+    assert case.asked is not None
+    got, want = (_side(trusted, asked, budget) for asked in case.asked)
+    return Failure(case, trusted, (got, want))
+
+
+def _side(trusted: Trusted, asked: Pass, budget: float) -> Side:
+    try:
+        given: Tensor | None = trusted.logits(asked)
+    except Unsupported:
+        given = None
+    return Side(asked, trusted.subject.logits(asked), given, budget)
+
+
+def all_explained(residuals: Iterable[float], budget: float) -> bool:
+    """Whether every residual is within the budget."""
+    return all(residual <= budget for residual in residuals)

@@ -1,0 +1,115 @@
+"""Which fault reproduces a failure: every prediction that fits, against the logits that were observed.
+
+Axes: B batch, T positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import final
+
+from attncheck.diagnosis.failure import Failure, open_case
+from attncheck.errors import Unsupported
+from attncheck.faults.hypotheses import hypotheses
+from attncheck.faults.hypothesis import Hypothesis
+from attncheck.finding import Measurement
+
+TELL_APART = 3
+"""How many more failing cases are asked when several faults predict the same logits."""
+
+
+@final
+@dataclass(frozen=True)
+class Tried:
+    """One hypothesis and how far its prediction is from what was observed."""
+
+    hypothesis: Hypothesis
+    residual: float
+
+
+@final
+@dataclass
+class Search:
+    """What was tried on one failure, until the time is up. `others` are more failing cases of the same probe."""
+
+    failure: Failure
+    others: list[Measurement]
+    until: float
+    tried: list[Tried] = field(default_factory=list)
+
+    @property
+    def matches(self) -> list[Tried]:
+        """What reproduces every wrong side."""
+        return [each for each in self.tried if each.residual <= self.failure.budget]
+
+    @property
+    def best_other(self) -> Tried | None:
+        """The nearest prediction of another fault than the one that is named."""
+        named = {each.hypothesis.fault for each in self.matches}
+        rest = [each for each in self.tried if each.hypothesis.fault not in named and math.isfinite(each.residual)]
+        return min(rest, key=lambda each: each.residual, default=None)
+
+    def run(self, layer: int | None) -> Tried | None:
+        """The fault that reproduces the failure: in all layers, else in `layer` alone, else from it on."""
+        wrong = self.failure.wrong
+        if not wrong:
+            return None
+        guesses = list(hypotheses(self.failure.trusted, wrong[0].asked))
+        for batch in (guesses, *_by_layer(guesses, layer, self.failure.subject.facts.layers)):
+            self._try(batch)
+            if self.matches:
+                return self._told_apart()
+        return None
+
+    def _try(self, guesses: Iterable[Hypothesis]) -> None:
+        for guess in guesses:
+            if self.matches and time.perf_counter() > self.until:
+                return
+            residual = residual_of(guess, self.failure)
+            if residual is not None:
+                self.tried.append(Tried(guess, residual))
+
+    def _told_apart(self) -> Tried:
+        """Of several faults that predict the same here, those that fail on other cases fall out; then the plainest."""
+        left = self.matches
+        for case in self.others[:TELL_APART]:
+            if len({each.hypothesis.fault for each in left}) == 1:
+                break
+            left = _surviving(left, self.failure, case) or left
+        return left[0]
+
+
+def _by_layer(guesses: list[Hypothesis], layer: int | None, layers: int | None) -> Iterator[list[Hypothesis]]:
+    if layer is None or (layers or 0) < 2:
+        return
+    able = [guess for guess in guesses if guess.by_layer]
+    yield [guess.within(range(layer, layer + 1), f"in layer {layer} only") for guess in able]
+    if layer:
+        yield [guess.within(range(layer, layers or layer + 1), f"from layer {layer} on") for guess in able]
+
+
+def residual_of(guess: Hypothesis, failure: Failure) -> float | None:
+    """How far the prediction is from the wrong logits, the worst side; None where nothing can be predicted.
+
+    A prediction that does not leave the trusted path explains nothing, even where it is within the budget.
+    """
+    worst = 0.0
+    for side in failure.wrong:
+        try:
+            worst = max(worst, side.apart(guess.logits(failure.trusted, side.asked)))
+        except (Unsupported, RuntimeError, IndexError, ValueError):
+            return None
+    return worst
+
+
+def _surviving(left: list[Tried], failure: Failure, case: Measurement) -> list[Tried]:
+    try:
+        other = open_case(failure.subject, case)
+    except Unsupported:
+        return left
+    if not other.wrong:
+        return left
+    return [each for each in left if (residual_of(each.hypothesis, other) or math.inf) <= other.budget]

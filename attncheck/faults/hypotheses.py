@@ -1,0 +1,18 @@
+"""Every fault that can be predicted for a failing pass, as one list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from attncheck.faults import predict_cache, predict_masks, predict_positions, predict_scores
+from attncheck.faults.hypothesis import Hypothesis
+from attncheck.faults.predict import Trusted
+from attncheck.subject.passes import Pass
+
+
+def hypotheses(trusted: Trusted, asked: Pass) -> Iterator[Hypothesis]:
+    """All that fit the pass, the plainest first: of two that predict the same, the first is named."""
+    yield from predict_positions.hypotheses(trusted, asked)
+    yield from predict_masks.hypotheses(trusted, asked)
+    yield from predict_cache.hypotheses(trusted, asked)
+    yield from predict_scores.hypotheses(trusted, asked)

@@ -1,0 +1,272 @@
+"""The trusted path: one cache-free forward with explicit positions and attention written out, with at most one fault in it.
+
+A `Change` is a fault in the form in which the path can have it: other positions, another set of readable keys, other scores.
+The schedule of the failing pass is kept: each chunk of queries sees what it would have seen.
+
+Axes: B batch, H query heads, G key/value heads, T query positions, S key positions, D head width.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from attncheck.errors import Unsupported
+from attncheck.faults.predict_kernel import Scores, attend, grouped, scores_of
+from attncheck.subject.attention import KernelCall, intercept
+from attncheck.subject.layers import layer_index
+from attncheck.subject.passes import Mask2D, Mask4D, Pass, Positions, counting, float_mask
+from attncheck.subject.promises import FULL, Reach, promised_reach
+from attncheck.subject.subject import Subject
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """Which part of which layer is computed: queries start..stop of `asked`, keys 0..stop, under this layer's `reach`."""
+
+    asked: Pass
+    layer: int
+    start: int
+    stop: int
+    reach: Reach = FULL
+
+
+Allowed = Callable[[Tensor, View], Tensor]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """One fault on the trusted path. `layers` limits it to some layers; None means every layer.
+
+    `allowed` gets (B, 1, T, S) booleans of one chunk and returns them changed; `reach` gives a layer another reach; `scores`
+    changes scale, cap, sinks and bias; `mask_2d` replaces the 2D mask that the model is handed (its positions may follow it);
+    `implicit` leaves the positions to the model although the pass gives some.
+    """
+
+    positions: Positions | None = None
+    implicit: bool = False
+    mask_2d: Mask2D | None = None
+    allowed: Allowed | None = None
+    reach: Callable[[Reach], Reach] | None = None
+    scores: Callable[[Scores], Scores] | None = None
+    tiled: bool = False
+    layers: range | None = None
+
+    def within(self, layers: range) -> Change:
+        """The same fault in some layers only."""
+        return replace(self, layers=layers)
+
+    @property
+    def at_kernel(self) -> bool:
+        """Whether it changes something in attention itself, so that one layer can have it and another not."""
+        return self.allowed is not None or self.needs_kernel
+
+    @property
+    def needs_kernel(self) -> bool:
+        """Whether it changes more than positions and readable keys, which arguments can say as well."""
+        return self.scores is not None or self.tiled or self.reach is not None
+
+
+NOTHING = Change()
+
+
+@final
+@dataclass(frozen=True)
+class Trusted:
+    """The trusted path of one subject. `own_masks` takes the masks that the model builds on a plain forward for the promise."""
+
+    subject: Subject
+    own_masks: bool = False
+
+    def logits(self, asked: Pass, change: Change = NOTHING) -> Tensor:
+        """logits_BTV of `asked` with one fault in it.
+
+        Raises:
+            Unsupported: this model leaves no way to put the change in.
+        """
+        with torch.no_grad(), self.attending(asked, change):
+            mask = None if self.subject.can.kernel is None else self._mask_argument(asked, change)
+            return self._forward(asked, change, mask)
+
+    def attending(self, asked: Pass, change: Change = NOTHING) -> AbstractContextManager[None]:
+        """While active, full forwards over `asked` attend as promised, with the change."""
+        if self.subject.can.kernel is not None:
+            return contextlib.nullcontext()
+
+        def handle(call: KernelCall) -> Any:
+            if not is_own_attention(call) or call.query_BHTD.shape[2] != asked.length:
+                return call.run()
+            return self._attention(call, asked, change), None
+
+        return intercept(self.subject.model, handle)
+
+    def _forward(self, asked: Pass, change: Change, mask: Tensor | None) -> Tensor:
+        passes = self.subject.passes
+        positions = change.positions or (None if change.implicit else asked.positions)
+        mask_2d = change.mask_2d or asked.mask
+        if mask is None and isinstance(mask_2d, Mask2D):
+            mask = torch.tensor(mask_2d.rows, device=passes.device)
+        positions_BT = torch.tensor(positions, device=passes.device) if positions is not None else None
+        return passes.call(asked.tokens, positions_BT=positions_BT, mask=mask, use_cache=False).logits_BTV
+
+    def _mask_argument(self, asked: Pass, change: Change) -> Tensor | None:
+        """The change as a 4D mask, for models that compute attention out of reach."""
+        if change.needs_kernel:
+            raise Unsupported(str(self.subject.can.kernel))
+        if change.allowed is None and not isinstance(asked.mask, Mask4D):
+            return None
+        if self.subject.can.mask_4d:
+            raise Unsupported(self.subject.can.mask_4d)
+        if change.layers is not None or self.subject.facts.window:
+            raise Unsupported("one 4D mask serves every layer")
+        view = View(asked=asked, layer=0, start=0, stop=asked.length)
+        allowed = edited(promised(asked, FULL, self.subject.device), change, view)
+        return float_mask(allowed[:, 0].cpu(), self.subject.dtype, self.subject.device)
+
+    def _attention(self, call: KernelCall, asked: Pass, change: Change) -> Tensor:
+        layer = self.layer(call)
+        inside = change.layers is None or layer in change.layers
+        change = change if inside else NOTHING
+        reach = self.reach(call, asked)
+        reach = change.reach(reach) if change.reach else reach
+        view = View(asked=asked, layer=layer, start=0, stop=asked.length, reach=reach)
+        base = (
+            self._own(call, asked) if self.own_masks and not change.reach else promised(asked, view.reach, call.query_BHTD.device)
+        )
+        scores = change.scores(scores_of(call)) if change.scores else scores_of(call)
+        heads = call.query_BHTD.shape[1]
+        key, value = (grouped(each, heads, change.tiled) for each in (call.key_BGSD, call.value_BGSD))
+        return attend(call.query_BHTD, key, value, edited(base, change, view), scores)
+
+    def _own(self, call: KernelCall, asked: Pass) -> Tensor:
+        return own_mask(call) & promised(asked, FULL, call.query_BHTD.device)
+
+    def layer(self, call: KernelCall) -> int:
+        """The number of the layer that makes this call."""
+        index = layer_index(call.module, self._names.get(id(call.module), ""))
+        return index if index is not None else 0
+
+    @cached_property
+    def _names(self) -> dict[int, str]:
+        return {id(module): name for name, module in self.subject.model.named_modules()}
+
+    @cached_property
+    def origin(self) -> int:
+        """The position of the first token where the model counts by itself: 0, or one after the padding id."""
+        plain = Pass(self.subject.inputs.tokens)
+        usual_BTV, budget = self.logits(plain), self.subject.budget.value
+        pad = getattr(self.subject.text_config, "pad_token_id", None)
+        for start in (0, pad + 1 if isinstance(pad, int) else 1):
+            counted = replace(plain, positions=counting(1, plain.length, start))
+            if float((self.logits(counted) - usual_BTV).abs().max()) <= budget:
+                return start
+        return 0
+
+    def windows(self, asked: Pass) -> frozenset[Reach]:
+        """The different reaches of this model's layers, where any layer has a window; else nothing."""
+        seen: set[Reach] = set()
+
+        def watch(call: KernelCall) -> Any:
+            if is_own_attention(call):
+                seen.add(self.reach(call, asked))
+            return call.run()
+
+        with intercept(self.subject.model, watch), torch.no_grad():
+            self.subject.passes.call(self.subject.inputs.tokens, use_cache=False)
+        return frozenset(seen) if seen - {FULL} else frozenset()
+
+    def segmented(self, asked: Pass) -> bool:
+        """Whether the pass holds several documents that may not read each other."""
+        segments = segments_of(asked)
+        return segments is not None and any(len(set(row)) > 1 for row in segments)
+
+    def reach(self, call: KernelCall, asked: Pass) -> Reach:
+        """How far back this layer may read in this pass: a 4D mask replaces its window."""
+        if isinstance(asked.mask, Mask4D):
+            return FULL
+        promise = promised_reach(self.subject.text_config, call.module, self.layer(call))
+        said = call.options.get("sliding_window", getattr(call.module, "sliding_window", None))
+        if len(promise.reaches) == 1 or not promise.reaches:
+            return promise.reaches[0] if promise.reaches else FULL
+        return next((each for each in promise.reaches if (each.kind == "sliding") == bool(said)), FULL)
+
+
+def is_own_attention(call: KernelCall) -> bool:
+    """Whether a decoder layer attends to its own tokens here: not to an encoder, and not in both directions."""
+    causal = call.options.get("is_causal", getattr(call.module, "is_causal", True))
+    return causal is not False and bool(call.query_BHTD.shape[2] == call.key_BGSD.shape[2])
+
+
+def own_mask(call: KernelCall) -> Tensor:
+    """The mask that the model itself hands to its kernel.
+
+    Raises:
+        Unsupported: it is in a form of its own.
+    """
+    length, device = call.query_BHTD.shape[2], call.query_BHTD.device
+    if call.mask is None:
+        return torch.ones(1, 1, length, length, dtype=torch.bool, device=device).tril()
+    if not isinstance(call.mask, Tensor) or call.mask.ndim != 4:
+        raise Unsupported("the attention mask is in a form of its own")
+    mask = call.mask[..., :length]
+    return mask if mask.dtype == torch.bool else mask > torch.finfo(torch.float16).min
+
+
+def segments_of(asked: Pass) -> tuple[tuple[int, ...], ...] | None:
+    """The document of each token: what a 4D mask says, or positions that restart where nothing else is said."""
+    if isinstance(asked.mask, Mask4D):
+        return asked.mask.segments
+    if asked.positions is None or asked.cached or asked.mask is not None:
+        return None
+    return tuple(_numbered(row) for row in asked.positions)
+
+
+def _numbered(row: tuple[int, ...]) -> tuple[int, ...]:
+    numbers, number = [0], 0
+    for before, now in itertools.pairwise(row):
+        number += now <= before
+        numbers.append(number)
+    return tuple(numbers)
+
+
+def promised(asked: Pass, reach: Reach, device: torch.device) -> Tensor:
+    """(B, 1, T, T) booleans: causal, within the layer's reach, inside the document, no padding."""
+    length = asked.length
+    allowed = reach.allowed_TS(length, length, device).expand(len(asked.tokens), 1, length, length)
+    segments = segments_of(asked)
+    if segments is not None:
+        number_BT = torch.tensor(segments, device=device)
+        allowed = allowed & (number_BT[:, None, :, None] == number_BT[:, None, None, :])
+    if isinstance(asked.mask, Mask2D):
+        allowed = allowed & torch.tensor(asked.mask.rows, dtype=torch.bool, device=device)[:, None, None, :]
+    return allowed
+
+
+def chunk_views(view: View) -> list[View]:
+    """The chunks of a pass, each as a view of its own."""
+    views, start = [], 0
+    for size in view.asked.chunks or (view.asked.length,):
+        views.append(replace(view, start=start, stop=start + size))
+        start += size
+    return views
+
+
+def edited(allowed: Tensor, change: Change, view: View) -> Tensor:
+    """The readable keys with the fault in each chunk; no chunk can read what comes after it."""
+    if change.allowed is None:
+        return allowed
+    out = torch.zeros_like(allowed)
+    for each in chunk_views(view):
+        rows = allowed[:, :, each.start : each.stop, : each.stop]
+        out[:, :, each.start : each.stop, : each.stop] = change.allowed(rows, each)
+    return out

@@ -1,0 +1,122 @@
+"""Predictions for faults of who may read whom.
+
+Axes: B batch, T query positions of one chunk, S key positions up to its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from attncheck.faults.hypothesis import Hypothesis
+from attncheck.faults.predict import Allowed, Change, Trusted, View, promised
+from attncheck.subject.passes import Mask2D, Mask4D, Pass, all_ones
+from attncheck.subject.promises import FULL, Reach
+
+WINDOW_STEPS = (1, -1, 2, -2)
+ReachRule = Callable[[Reach], Reach]
+
+
+def hypotheses(trusted: Trusted, asked: Pass) -> Iterator[Hypothesis]:
+    """Causality, windows, padding and documents."""
+    yield _masked("causal-mask-missing", "", _whole_chunk)
+    for step in (1, -1, 2):
+        yield _masked("mask-off-by-one", "" if step == 1 else f"by {step:+d}", _shifted(step))
+    if len(asked.chunks) > 1:
+        yield _masked("mask-top-left", "", _top_left)
+        yield _masked("mask-top-left", "in chunks of several tokens", _top_left_of_many)
+    if trusted.subject.can.kernel is None and trusted.windows(asked):
+        yield from _windows(trusted, asked)
+    yield from _padding(asked)
+    if trusted.segmented(asked):
+        yield _masked("document-leak", "", _without_documents)
+
+
+def _masked(fault: str, parameter: str, allowed: Allowed) -> Hypothesis:
+    return Hypothesis(fault=fault, parameter=parameter, change=lambda asked: Change(allowed=allowed))
+
+
+def _whole_chunk(allowed: Tensor, view: View) -> Tensor:
+    """Every key that any query of the chunk may read, padding aside."""
+    return allowed.any(2, keepdim=True).expand(allowed.shape)
+
+
+def _shifted(step: int) -> Allowed:
+    def shifted(allowed: Tensor, view: View) -> Tensor:
+        diagonal = allowed.shape[-1] - allowed.shape[-2]
+        causal = torch.ones_like(allowed).tril(diagonal)
+        if step < 0:
+            return allowed & torch.ones_like(allowed).tril(diagonal + step)
+        wider = torch.ones_like(allowed).tril(diagonal + step) & ~causal
+        return allowed | (wider & allowed.any(2, keepdim=True))
+
+    return shifted
+
+
+def _top_left(allowed: Tensor, view: View) -> Tensor:
+    return torch.ones_like(allowed).tril() if view.start else allowed
+
+
+def _top_left_of_many(allowed: Tensor, view: View) -> Tensor:
+    return _top_left(allowed, view) if allowed.shape[-2] > 1 else allowed
+
+
+def _windows(trusted: Trusted, asked: Pass) -> Iterator[Hypothesis]:
+    for step in WINDOW_STEPS:
+        yield _reaching("window-off-by-one", "" if step == 1 else f"by {step:+d}", _resized(step))
+    yield _reaching("window-ignored", "", lambda reach: FULL)
+    sizes = trusted.windows(asked)
+    if FULL in sizes:
+        windowed = next(reach for reach in sizes if reach != FULL)
+        yield _reaching("window-layers-swapped", "", lambda reach: windowed if reach == FULL else FULL)
+        yield _reaching("window-layers-swapped", "all layers have the window", lambda reach: windowed)
+
+
+def _reaching(fault: str, parameter: str, reach: ReachRule) -> Hypothesis:
+    return Hypothesis(fault=fault, parameter=parameter, change=lambda asked: Change(reach=reach))
+
+
+def _resized(step: int) -> ReachRule:
+    return lambda reach: reach if reach == FULL else Reach(reach.kind, max(1, reach.size + step))
+
+
+def _padding(asked: Pass) -> Iterator[Hypothesis]:
+    if isinstance(asked.mask, Mask2D) and any(0 in row for row in asked.mask.rows):
+        yield _masked("padding-visible", "", _without_padding)
+        if len(asked.chunks) > 1:
+            yield _masked("padding-visible", "from the second call on", _without_padding_later)
+        yield Hypothesis(
+            fault="padding-visible",
+            parameter="counted as text",
+            change=lambda each: Change(allowed=_without_padding, mask_2d=all_ones(each.tokens)),
+        )
+    if asked.mask is not None:
+        yield Hypothesis(
+            fault="attention-mask-ignored",
+            change=lambda each: Change(allowed=_causal_only, mask_2d=all_ones(each.tokens)),
+        )
+
+
+def _rows(view: View, asked: Pass, like: Tensor) -> Tensor:
+    """What another promise allows in the same rows."""
+    return promised(asked, view.reach, like.device)[:, :, view.start : view.stop, : view.stop]
+
+
+def _without_padding(allowed: Tensor, view: View) -> Tensor:
+    return _rows(view, replace(view.asked, mask=None, use_cache=True), allowed)
+
+
+def _without_padding_later(allowed: Tensor, view: View) -> Tensor:
+    return _without_padding(allowed, view) if view.start else allowed
+
+
+def _without_documents(allowed: Tensor, view: View) -> Tensor:
+    mask = None if isinstance(view.asked.mask, Mask4D) else view.asked.mask
+    return _rows(view, replace(view.asked, mask=mask, use_cache=True), allowed)
+
+
+def _causal_only(allowed: Tensor, view: View) -> Tensor:
+    return _rows(view, replace(view.asked, mask=None, use_cache=True), allowed)

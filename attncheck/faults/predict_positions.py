@@ -1,0 +1,88 @@
+"""Predictions for faults of which position a token has.
+
+Axes: B batch, T positions, P cached positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from torch import Tensor
+
+from attncheck.faults.hypothesis import Hypothesis
+from attncheck.faults.predict import Change, Trusted
+from attncheck.faults.predict_schedule import scheduled_logits
+from attncheck.subject.inputs import Row
+from attncheck.subject.passes import Mask2D, Pass, Positions, counting
+
+OFFSETS = (1, -1, 2, -2, 3, -3, 4, -4)
+Rule = Callable[[int, int], list[int]]
+
+
+def hypotheses(trusted: Trusted, asked: Pass) -> Iterator[Hypothesis]:
+    """Positions that restart, stand still, are off by a few, count padding, are dropped, or turn by another scale."""
+    subject = trusted.subject
+    if subject.can.takes_positions is None:
+        if len(asked.chunks) > 1:
+            yield from _on_cache(trusted, asked)
+        if isinstance(asked.mask, Mask2D) and any(0 in row for row in asked.mask.rows):
+            yield _told("position-ignores-padding", "", lambda each: counting(len(each.tokens), each.length))
+            yield _told("position-ignores-padding", "where they should", _from_mask)
+        if asked.positions is not None:
+            yield Hypothesis(fault="position-ids-ignored", predict=_left_to_the_model)
+    if len(asked.chunks) > 1 and any(border.kind == "rope switch" for border in subject.inputs.borders):
+        yield Hypothesis(fault="rope-scale-switch", predict=scheduled_logits)
+
+
+def _on_cache(trusted: Trusted, asked: Pass) -> Iterator[Hypothesis]:
+    yield _on_schedule("position-restart", "", trusted, lambda before, new: list(range(new)))
+    yield _on_schedule("position-frozen", "at the last cached position", trusted, lambda before, new: [before - 1] * new)
+    yield _on_schedule("position-frozen", "at the first new position", trusted, lambda before, new: [before] * new)
+    context = trusted.subject.facts.context
+    for offset in OFFSETS:
+        inside = context is None or asked.length + offset <= context
+        if inside and asked.chunks[0] + offset >= 0:
+            yield _on_schedule("position-offset", f"by {offset:+d}", trusted, partial(_moved, offset))
+
+
+def _moved(offset: int, before: int, new: int) -> list[int]:
+    return list(range(before + offset, before + offset + new))
+
+
+def _on_schedule(fault: str, parameter: str, trusted: Trusted, rule: Rule) -> Hypothesis:
+    """`rule` gives the positions of each chunk but the first, for P cached and T new tokens."""
+
+    def positions(asked: Pass) -> Positions:
+        row, origin = list(range(asked.chunks[0] if asked.chunks else asked.length)), trusted.origin
+        for size in asked.chunks[1:]:
+            row += rule(len(row), size)
+        return (tuple(origin + position for position in row),) * len(asked.tokens)
+
+    return _told(fault, parameter, positions)
+
+
+def _told(fault: str, parameter: str, positions: Callable[[Pass], Positions]) -> Hypothesis:
+    def predict(trusted: Trusted, asked: Pass) -> Tensor:
+        return trusted.logits(asked, Change(positions=positions(asked)))
+
+    return Hypothesis(fault=fault, parameter=parameter, predict=predict)
+
+
+def _from_mask(asked: Pass) -> Positions:
+    if not isinstance(asked.mask, Mask2D):
+        return counting(len(asked.tokens), asked.length)
+    return tuple(_counted(row) for row in asked.mask.rows)
+
+
+def _counted(row: Row) -> Row:
+    """Real tokens from 0; padding gets 1, as generate() gives it."""
+    counted, seen = [], 0
+    for real in row:
+        counted.append(seen if real else 1)
+        seen += real
+    return tuple(counted)
+
+
+def _left_to_the_model(trusted: Trusted, asked: Pass) -> Tensor:
+    return trusted.logits(asked, Change(implicit=True))
