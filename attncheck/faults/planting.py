@@ -63,16 +63,17 @@ def tokens_before(subject: Subject, call: dict[str, Any]) -> int:
     return cached_length(cache_argument(subject, call))
 
 
-def decoder_layers(model: nn.Module) -> list[nn.Module]:
-    """The longest numbered list of layers in the model.
+def decoder_layers(subject: Subject) -> list[nn.Module]:
+    """The longest numbered list of layers that a forward over the main input runs through, all T tokens at once.
 
     Raises:
         CannotPlant: there is none.
     """
+    ran = _layers_run(subject)
     groups: dict[str, list[tuple[int, nn.Module]]] = {}
-    for name, module in model.named_modules():
+    for name, module in subject.model.named_modules():
         match = LAYER.search(name)
-        if match:
+        if match and id(module) in ran:
             groups.setdefault(name[: match.start()], []).append((int(match.group(1)), module))
     if not groups:
         raise CannotPlant("no numbered list of layers was found")
@@ -80,10 +81,30 @@ def decoder_layers(model: nn.Module) -> list[nn.Module]:
     return [module for _, module in sorted(longest, key=lambda item: item[0])]
 
 
+def _layers_run(subject: Subject) -> set[int]:
+    """Which modules return hidden states (B, T, W) of the main input: neither those of an encoder nor of a picture."""
+    ran: set[int] = set()
+    length = subject.inputs.length
+
+    def hook(module: nn.Module, args: Any, output: Any) -> None:
+        hidden = output[0] if isinstance(output, tuple) and output else output
+        if isinstance(hidden, Tensor) and hidden.ndim == 3 and hidden.shape[1] == length:
+            ran.add(id(module))
+
+    handles = [module.register_forward_hook(hook) for name, module in subject.model.named_modules() if LAYER.search(name)]
+    try:
+        with torch.no_grad():
+            subject.passes.call(subject.inputs.tokens, use_cache=False)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return ran
+
+
 @contextlib.contextmanager
 def at_hidden(subject: Subject, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
     """Plant in the hidden states that leave the first layer, (B, T, W)."""
-    layer = decoder_layers(subject.model)[0]
+    layer = decoder_layers(subject)[0]
 
     def hook(module: nn.Module, args: Any, output: Any) -> Any:
         if isinstance(output, tuple):

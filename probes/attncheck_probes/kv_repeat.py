@@ -1,8 +1,9 @@
 """What the KV cache stores, keeps alive and copies.
 
 What it checks
-    Each layer of the cache stores no more heads than the config has KV heads. Behind a cached tensor lies no storage beyond
-    its own size. A decode step hands the kernel the shared heads, not a copy of the whole cache for each query head.
+    Each layer of the cache stores no more heads than the config has KV heads, and no head twice. Behind a cached tensor lies
+    no storage beyond its own size. A decode step hands the kernel the shared heads, not a physical copy of the whole cache
+    for each query head.
 
 Why it matters
     Grouped-query attention exists to make the cache small. Storing repeated heads gives the saving back in memory, copying
@@ -26,6 +27,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, final
+
+import torch
+from torch import Tensor
 
 from attncheck.errors import Unsupported
 from attncheck.finding import Evidence, Measurement, Ruling, Verdict
@@ -56,6 +60,7 @@ class KvRepeat:
         cache = subject.passes.cache(Pass(subject.inputs.tokens, use_cache=True))
         held = key_values(cache)
         yield attempt("heads stored per layer", lambda: _stored_heads(subject, held))
+        yield attempt("stored heads that repeat another one", lambda: _repeated_heads(held))
         yield attempt("storage behind cached tensors", lambda: _storage(held))
         for attn in IMPLEMENTATIONS:
             name = f"cache copied per decode step, {attn}"
@@ -93,6 +98,25 @@ def _stored_heads(subject: Subject, held: list[CachedTensor]) -> Measurement:
         positions=held[0].tensor.shape[2],
         note=f"{heads} query heads share {kv_heads} KV heads",
     )
+
+
+def _repeated_heads(held: list[CachedTensor]) -> Measurement:
+    """Heads that equal an earlier head of their layer: what grouped-query attention shares is stored once, in any form."""
+    if not held:
+        raise Unsupported("the cache holds no keys and values")
+    repeated = [sum(_seen_before(each.tensor, head) for head in range(1, each.tensor.shape[1])) for each in held]
+    return Measurement(
+        name="stored heads that repeat another one",
+        expect="at-most",
+        value=float(max(repeated)),
+        limit=0.0,
+        unit="heads",
+        positions=held[0].tensor.shape[2],
+    )
+
+
+def _seen_before(stored_BGSD: Tensor, head: int) -> bool:
+    return any(torch.equal(stored_BGSD[:, head], stored_BGSD[:, other]) for other in range(head))
 
 
 def _storage(held: list[CachedTensor]) -> Measurement:
