@@ -78,7 +78,8 @@ class Measurement:
     expectation does not hold.
 
     `profile` is the largest divergence in each stretch of `stride` positions from `start` on, kept where one is above the
-    budget; `cuts` are the positions at which a new chunk was fed.
+    budget; `cuts` are the positions at which a new chunk was fed. `reach` draws who reads whom, a text for each query with
+    a character for each key: `#` read as promised, `+` read and not promised, `-` promised and not read, `.` neither.
 
     `asked` holds the two passes (got, want) that a diagnosis can run again; it stays in memory and is not part of a report.
     `fault` names the fault that this case's own numbers reproduce, where the probe itself computed the prediction (a fitted
@@ -108,6 +109,7 @@ class Measurement:
     start: int = 0
     stride: int = 1
     cuts: tuple[int, ...] = ()
+    reach: tuple[str, ...] = ()
     fault: str = ""
     fault_residual: float | None = None
     module: str = ""
@@ -222,13 +224,14 @@ class Diagnosis:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Location:
-    """Where a failure first shows."""
+    """Where a failure first shows. `layers` is the largest difference of the hidden states after each layer."""
 
     module: str
     layer: int | None = None
     query_position: int | None = None
     source_position: int | None = None
     note: str = ""
+    layers: tuple[float, ...] = ()
 
 
 @final

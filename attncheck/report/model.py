@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, final
@@ -25,6 +26,8 @@ from attncheck.finding import (
 
 SCHEMA = "attncheck/1"
 NONFINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+# A list of numbers over many lines; no text of JSON holds a line break, so this never matches inside of one.
+ONE_BELOW_THE_OTHER = re.compile(r"\[\n((?:\s*-?\d[\d.eE+-]*,?\n)+)\s*\]")
 
 
 @final
@@ -170,7 +173,8 @@ def finite(value: Any) -> Any:
 
 def to_json(report: Report, indent: int | None = 1) -> str:
     """The report as JSON text."""
-    return json.dumps(finite(to_dict(report)), indent=indent, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(finite(to_dict(report)), indent=indent, ensure_ascii=False, allow_nan=False)
+    return ONE_BELOW_THE_OTHER.sub(lambda found: f"[{' '.join(found.group(1).split())}]", text)
 
 
 def from_json(text: str) -> Report:
@@ -204,7 +208,7 @@ def _finding(data: Mapping[str, Any]) -> Finding:
         controls=tuple(Control(**_numbers(item)) for item in data["controls"]),
         controls_missing=data.get("controls_missing", ""),
         diagnosis=_diagnosis(data.get("diagnosis")),
-        location=Location(**data["location"]) if data.get("location") else None,
+        location=_location(data.get("location")),
         known=Known(**data["known"]) if data.get("known") else None,
     )
 
@@ -215,10 +219,17 @@ def _diagnosis(data: Mapping[str, Any] | None) -> Diagnosis | None:
     return Diagnosis(**{**_numbers(data), "ruled_out": tuple(data.get("ruled_out", ()))})
 
 
+def _location(data: Mapping[str, Any] | None) -> Location | None:
+    if data is None:
+        return None
+    layers = tuple(NONFINITE.get(value, value) for value in data.get("layers", ()))
+    return Location(**{**data, "layers": layers})
+
+
 def _case(data: Mapping[str, Any]) -> Measurement:
     plain = _numbers({key: value for key, value in data.items() if key not in ("verdict", "ladder", "broken")})
     ladder = tuple(Rung(**_numbers(rung)) for rung in data.get("ladder", ()))
-    for name in ("profile", "cuts"):
+    for name in ("profile", "cuts", "reach"):
         plain[name] = tuple(plain.get(name, ()))
     return Measurement(**plain, broken=Verdict(data.get("broken", "fail")), ladder=ladder)
 
