@@ -1,0 +1,183 @@
+"""Every attention implementation says the same.
+
+What it checks
+    The logits of eager and sdpa attention (flex_attention and the flash kernels where there is a GPU) agree on a plain row,
+    a left-padded batch, a 4D mask and a decode on a cache; so do the gradients. A boolean 4D mask means in each what a
+    float mask means. Asking for the attention weights, and training mode without dropout, change nothing.
+
+Why it matters
+    The library chooses the implementation by itself. A soft-cap, a scale, sinks or a mask that one of them drops makes a
+    model worse on some machines only, and no error says so.
+
+How it measures
+    The implementation in force is compared with each other one. That a switch took place is seen from the kernel that is
+    called, since some models keep their own in silence. Windows, soft-caps and sinks are in play where the config has them.
+
+False alarms
+    Agreement proves nothing about a fault that all share: that is for the probe `reference`; and disagreement does not say
+    who is right. Eager attention computes its softmax in float32: visible in half precision only, where the ladder decides.
+    Eager attention adds a boolean 4D mask as 0 and 1, which masks nothing: a `warn`, and `fail` where eager was asked for.
+    flex_attention compiles for seconds on a CPU: name it in `others` to have it compared there.
+
+References
+    Hugging Face transformers issues 32848 (soft-cap dropped by the default implementation), 44380 (scale flags ignored by
+    sdpa), 48748 (no mask in sdpa).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import ClassVar, final
+
+import torch
+
+from attncheck.errors import Unsupported, first_line
+from attncheck.finding import Evidence, Measurement, Ruling, Verdict, merged
+from attncheck.numerics.budget import measure_budget
+from attncheck.numerics.divergence import compare_logits
+from attncheck.probe import REFUSALS, Cost, attempt_call, judge_cases
+from attncheck.subject.padded import pad_rows
+from attncheck.subject.passes import Mask4D, Pass, blocks
+from attncheck.subject.subject import Subject
+from attncheck.subject.switching import kernels_called
+from attncheck.subject.training import embedding_gradient, training_without_dropout
+
+# Axes: B batch, T positions, V vocabulary, W hidden width.
+
+EVERYWHERE = ("eager", "sdpa")
+ON_A_GPU = ("flex_attention", "flash_attention_2", "flash_attention_3")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Implementations:
+    """Compares the implementation in force with every other one that runs."""
+
+    name: ClassVar[str] = "implementations"
+    title: ClassVar[str] = "all attention implementations give the same logits and gradients"
+    cost: ClassVar[Cost] = "cheap"
+    needs: ClassVar[tuple[str, ...]] = ("sees_history",)
+    controls: ClassVar[tuple[str, ...]] = ("softcap-missing", "sink-missing", "softmax-scale", "dropout-active")
+
+    others: tuple[str, ...] = ()
+
+    def measure(self, subject: Subject) -> Iterator[Measurement]:
+        """What must change nothing in the implementation in force; then each other one against it."""
+        yield attempt_call("attention weights asked for", lambda: _weights(subject))
+        yield attempt_call("training mode without dropout", lambda: _training(subject))
+        compared = 0
+        for attn in self.others or _others(subject):
+            reason = _not_switched(subject, attn)
+            compared += reason is None
+            for what, measured in COMPARED.items():
+                name = f"{attn} vs {subject.attn}, {what}"
+                yield attempt_call(name, lambda: _asked(subject, name, attn, reason, measured))  # noqa: B023
+        for attn in (str(subject.attn), *_others(subject)):
+            name = f"boolean 4D mask, {attn}"
+            yield attempt_call(name, lambda: _boolean(subject, name, attn))  # noqa: B023
+        if not compared and subject.passes.planted:
+            raise Unsupported("one implementation only: a fault in its kernel has nothing to differ from")
+
+    def judge(self, evidence: Evidence) -> Ruling:
+        """The worst case decides."""
+        return judge_cases(evidence)
+
+
+def _others(subject: Subject) -> tuple[str, ...]:
+    names = EVERYWHERE if subject.device.type == "cpu" else EVERYWHERE + ON_A_GPU
+    return tuple(name for name in names if name != subject.attn)
+
+
+def _not_switched(subject: Subject, attn: str) -> str | None:
+    """Why a comparison with this implementation would compare nothing, or None: the kernel that runs is another one."""
+    try:
+        usual, switched = kernels_called(subject, None), kernels_called(subject, attn)
+    except Unsupported as reason:
+        return str(reason)
+    except REFUSALS as error:
+        return first_line(error)
+    return f"the same kernel runs when `{attn}` is asked for" if usual == switched else None
+
+
+def _asked(subject: Subject, name: str, attn: str, reason: str | None, measured: Compared) -> Measurement:
+    if reason is not None:
+        raise Unsupported(reason)
+    return measured(subject, name, attn)
+
+
+def _same(subject: Subject, name: str, attn: str, asked_of: Callable[[Subject], Pass]) -> Measurement:
+    usual = asked_of(subject)
+    other = replace(usual, attn=attn)
+    return subject.compare(name, subject.logits(other), subject.logits(usual), asked=(other, usual))
+
+
+def _decoded(subject: Subject) -> Pass:
+    if subject.can.cache:
+        raise Unsupported(subject.can.cache)
+    half = subject.inputs.length // 2
+    return Pass(subject.inputs.tokens, chunks=(half, 1, subject.inputs.length - half - 1))
+
+
+def _blocked(subject: Subject) -> Pass:
+    if subject.can.mask_4d:
+        raise Unsupported(subject.can.mask_4d)
+    half = subject.inputs.length // 2
+    return Pass(subject.inputs.tokens, mask=blocks((half, subject.inputs.length - half)))
+
+
+def _padded(subject: Subject, name: str, attn: str) -> Measurement:
+    """Only where there are real tokens: what implementations make of padding itself is their own affair."""
+    if subject.can.mask_2d:
+        raise Unsupported(subject.can.mask_2d)
+    batch = pad_rows(subject)
+    usual = batch.asked("left", salt=1, explicit=not subject.can.takes_positions)
+    got_BTV, want_BTV = subject.logits(replace(usual, attn=attn)), subject.logits(usual)
+    real = enumerate(batch.real("left"))
+    return merged(
+        name, [subject.compare(name, got_BTV[i : i + 1, at], want_BTV[i : i + 1, at], offset=at.start) for i, at in real]
+    )
+
+
+def _gradients(subject: Subject, name: str, attn: str) -> Measurement:
+    tokens = subject.inputs.tokens
+    want_BTW, got_BTW = (embedding_gradient(subject, tokens, each) for each in (None, attn))
+    budget = measure_budget(lambda: embedding_gradient(subject, tokens), want_BTW, subject.dtype_name, subject.numerics)
+    apart = replace(compare_logits(got_BTW, want_BTW, budget.value), kl=0.0, top1_flips=0)
+    note = "gradient of a weighted sum of all logits at the embeddings"
+    return Measurement(name=name, budget=budget.value, budget_from=budget.source, note=note, **vars(apart))
+
+
+Compared = Callable[[Subject, str, str], Measurement]
+COMPARED: dict[str, Compared] = {
+    "plain row": partial(_same, asked_of=lambda subject: Pass(subject.inputs.tokens)),
+    "left-padded batch": _padded,
+    "4D mask": partial(_same, asked_of=_blocked),
+    "decoded on a cache": partial(_same, asked_of=_decoded),
+    "gradient": _gradients,
+}
+
+
+def _boolean(subject: Subject, name: str, attn: str) -> Measurement:
+    """The same mask as booleans and as numbers to be added to the scores, in one implementation."""
+    usual = replace(_blocked(subject), attn=attn)
+    boolean = replace(usual, mask=Mask4D(usual.mask.segments, boolean=True)) if isinstance(usual.mask, Mask4D) else usual
+    broken = Verdict.FAIL if subject.settings.attn == attn else Verdict.WARN
+    note = f"forward(attention_mask=<4D booleans>) under {attn}: pass a float mask"
+    return subject.compare(name, subject.logits(boolean), subject.logits(usual), broken=broken, note=note)
+
+
+def _weights(subject: Subject) -> Measurement:
+    asked, usual = Pass(subject.inputs.tokens, attentions=True), Pass(subject.inputs.tokens)
+    name = "attention weights asked for"
+    return subject.compare(name, subject.logits(asked), subject.logits(usual), note="`output_attentions=True`")
+
+
+def _training(subject: Subject) -> Measurement:
+    """Skipped where training mode differs from itself: experts chosen at random are not dropout left on."""
+    with training_without_dropout(subject.model), torch.no_grad():
+        first_BTV, second_BTV = (subject.passes.call(subject.inputs.tokens, use_cache=False).logits_BTV for _ in range(2))
+    if not torch.equal(first_BTV, second_BTV):
+        raise Unsupported("training mode stays random with every dropout at zero")
+    return subject.compare("training mode without dropout", first_BTV, subject.logits(Pass(subject.inputs.tokens)))
