@@ -80,6 +80,7 @@ class Measurement:
     `profile` is the largest divergence in each stretch of `stride` positions from `start` on, kept where one is above the
     budget; `cuts` are the positions at which a new chunk was fed. `reach` draws who reads whom, a text for each query with
     a character for each key: `#` read as promised, `+` read and not promised, `-` promised and not read, `.` neither.
+    `beside` are figures to be shown next to `value`, by name.
 
     `asked` holds the two passes (got, want) that a diagnosis can run again; it stays in memory and is not part of a report.
     `fault` names the fault that this case's own numbers reproduce, where the probe itself computed the prediction (a fitted
@@ -110,6 +111,7 @@ class Measurement:
     stride: int = 1
     cuts: tuple[int, ...] = ()
     reach: tuple[str, ...] = ()
+    beside: tuple[tuple[str, float], ...] = ()
     fault: str = ""
     fault_residual: float | None = None
     module: str = ""

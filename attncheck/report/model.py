@@ -231,6 +231,7 @@ def _case(data: Mapping[str, Any]) -> Measurement:
     ladder = tuple(Rung(**_numbers(rung)) for rung in data.get("ladder", ()))
     for name in ("profile", "cuts", "reach"):
         plain[name] = tuple(plain.get(name, ()))
+    plain["beside"] = tuple((name, value) for name, value in plain.get("beside", ()))
     return Measurement(**plain, broken=Verdict(data.get("broken", "fail")), ladder=ladder)
 
 

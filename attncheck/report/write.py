@@ -6,9 +6,19 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from attncheck.report.html import html
+from attncheck.report.junit import junit
+from attncheck.report.markdown import markdown
 from attncheck.report.model import Report, to_json
+from attncheck.report.sarif import sarif
 
-FORMATS: dict[str, Callable[[Report], str]] = {"json": to_json}
+FORMATS: dict[str, Callable[[Report], str]] = {
+    "json": to_json,
+    "junit": junit,
+    "sarif": sarif,
+    "markdown": markdown,
+    "html": html,
+}
 
 
 def write_report(report: Report, kind: str, path: Path) -> None:

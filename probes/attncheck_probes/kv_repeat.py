@@ -182,4 +182,5 @@ def _theory(subject: Subject, held: list[CachedTensor]) -> Measurement:
         unit="B",
         positions=tokens,
         note=f"in theory MHA {mha}, this GQA {gqa}, MQA {mqa}",
+        beside=(("in theory, MHA", mha), ("in theory, this GQA", gqa), ("in theory, MQA", mqa)),
     )

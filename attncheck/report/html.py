@@ -1,0 +1,81 @@
+"""The report as one HTML file that needs nothing else: verdicts, tables, and pictures where people would rather look."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attncheck.finding import Finding, Measurement, Verdict, verdict_of
+from attncheck.report import charts
+from attncheck.report.model import Report
+from attncheck.report.numbers import count, number, seconds
+from attncheck.report.outcome import known_text, label, outcome
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+def html(report: Report) -> str:
+    """The whole report as one page."""
+    template = _environment().get_template("report.html")
+    probes = list(dict.fromkeys(finding.probe for target in report.targets for finding in target.results))
+    return template.render(
+        report=report,
+        probes=probes,
+        style=(TEMPLATES / "report.css").read_text(encoding="utf-8"),
+        versions={name: value for name, value in report.environment.items() if value},
+    )
+
+
+@cache
+def _environment() -> Environment:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    made = Environment(
+        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    made.filters.update(number=number, seconds=seconds, amount=count)
+    made.globals.update(
+        strips=charts.strips,
+        curve=charts.curve,
+        bars=charts.bars,
+        layers=charts.layers,
+        reaches=charts.reaches,
+        drawing=charts,
+        label=label,
+        outcome=outcome,
+        known_text=known_text,
+        verdict_of=verdict_of,
+        shown_value=shown_value,
+        allowed=allowed,
+        is_open=is_open,
+        finding_of=finding_of,
+    )
+    return made
+
+
+def finding_of(results: tuple[Finding, ...], probe: str) -> Finding | None:
+    """The finding of one probe, where it ran."""
+    return next((finding for finding in results if finding.probe == probe), None)
+
+
+def is_open(finding: Finding) -> bool:
+    """Whether a finding is unfolded from the start: what is red or yellow and not known."""
+    return finding.verdict not in (Verdict.PASS, Verdict.SKIP) and finding.known is None
+
+
+def shown_value(case: Measurement) -> str:
+    """The number that a case is about."""
+    if case.expect == "skip":
+        return "-"
+    if case.nonfinite:
+        return f"{case.nonfinite} not finite"
+    return f"{number(case.value)} {case.unit}".strip() if case.value is not None else number(case.max_abs)
+
+
+def allowed(case: Measurement) -> Any:
+    """The budget or the limit of a case."""
+    return number(case.limit if case.limit is not None else case.budget)
