@@ -1,0 +1,136 @@
+"""From a finding that failed to one that explains itself: which fault, where, and what to run to see it again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from attncheck.diagnosis.failure import Failure, failing, open_case
+from attncheck.diagnosis.locate import locate
+from attncheck.diagnosis.outside import explained_outside
+from attncheck.diagnosis.recorded import pass_dict
+from attncheck.diagnosis.repair import repaired
+from attncheck.diagnosis.reproduce import Search, Tried
+from attncheck.errors import Unsupported, first_line
+from attncheck.faults.words import advice
+from attncheck.finding import Diagnosis, Finding, Location, Measurement, Verdict, verdict_of
+from attncheck.subject.passes import Pass, all_ones
+from attncheck.subject.subject import Subject
+
+SHARE = 0.75
+"""The search for more runners-up ends when it has taken this share of the failed probe's own time."""
+CASES = 2
+
+
+def diagnose(subject: Subject, finding: Finding) -> Finding:
+    """The same finding with diagnosis, location and what replays it. Never raises."""
+    started = time.perf_counter()
+    told = _told_by_the_probe(finding)
+    if told is not None:
+        return told
+    try:
+        return _searched(subject, finding, started + SHARE * finding.seconds)
+    except (Unsupported, RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError) as error:
+        told_why = Diagnosis(fault="", how="unexplained", advice=f"The search for the fault ended early: {first_line(error)}")
+        return replace(finding, diagnosis=told_why)
+
+
+def _told_by_the_probe(finding: Finding) -> Finding | None:
+    """Some probes compute the prediction themselves: a fitted scale, a map of heads, a loss shifted twice."""
+    case = next((each for each in finding.cases if each.fault and verdict_of(each) is Verdict.FAIL), None)
+    if case is None:
+        return None
+    found = Diagnosis(fault=case.fault, how="reproduced", residual=case.fault_residual, advice=advice(case.fault))
+    place = Location(module=case.module, layer=_number(case.module)) if case.module else None
+    return replace(finding, diagnosis=found, location=place)
+
+
+def _number(module: str) -> int | None:
+    return next((int(part) for part in module.split(".") if part.isdigit()), None)
+
+
+def _searched(subject: Subject, finding: Finding, until: float) -> Finding:
+    cases = failing(finding)
+    first: Finding | None = None
+    for case in (cases or _stand_ins(subject, finding))[:CASES]:
+        failure = open_case(subject, case)
+        explained = _explained(failure, finding, [each for each in cases if each is not case], until)
+        if explained.diagnosis is not None and explained.diagnosis.how != "unexplained":
+            return explained
+        first = first or explained
+    return first or replace(finding, diagnosis=_unexplained(()))
+
+
+def _explained(failure: Failure, finding: Finding, others: list[Measurement], until: float) -> Finding:
+    place = locate(failure)
+    search = Search(failure, others, until)
+    diagnosis = _diagnosis(failure, search, place)
+    return replace(finding, diagnosis=diagnosis, location=place, replay={**finding.replay, **replay_of(failure)})
+
+
+def _diagnosis(failure: Failure, search: Search, place: Location | None) -> Diagnosis:
+    outside = explained_outside(failure)
+    if outside is not None:
+        text = f"{advice(outside.fault)} ({outside.parameter}.)"
+        return Diagnosis(fault=outside.fault, how="reproduced", residual=outside.residual, advice=text)
+    found = search.run(place.layer if place else None)
+    if found is not None:
+        return _reproduced(search, found)
+    healed, failed = repaired(failure)
+    ruled_out = tuple(dict.fromkeys([*(each.hypothesis.fault for each in search.tried), *failed]))
+    if healed is None:
+        return _unexplained(ruled_out)
+    return Diagnosis(
+        fault=healed.name,
+        how="repaired",
+        residual=healed.residual,
+        runner_up=_runner_up(search),
+        advice=healed.advice,
+        ruled_out=ruled_out,
+    )
+
+
+def _reproduced(search: Search, found: Tried) -> Diagnosis:
+    guess = found.hypothesis
+    text = advice(guess.fault)
+    return Diagnosis(
+        fault=guess.fault,
+        how="reproduced",
+        residual=found.residual,
+        runner_up=_runner_up(search),
+        advice=f"{guess.parameter[0].upper()}{guess.parameter[1:]}. {text}" if guess.parameter else text,
+    )
+
+
+def _runner_up(search: Search) -> Mapping[str, Any] | None:
+    other = search.best_other
+    return {"fault": other.hypothesis.label, "residual": other.residual} if other else None
+
+
+def _unexplained(ruled_out: tuple[str, ...]) -> Diagnosis:
+    text = "No fault of the catalogue gives these logits, and no change of the call heals them."
+    return Diagnosis(fault="", how="unexplained", advice=text, ruled_out=ruled_out)
+
+
+def _stand_ins(subject: Subject, finding: Finding) -> list[Measurement]:
+    """Where no failing case carries its passes: plain ones, each against the trusted path, if the fault shows there as well."""
+    tokens, length = subject.inputs.tokens, subject.inputs.length
+    third = length // 3
+    asked = [Pass(tokens), Pass(tokens, chunks=(third, 1, 2, length - third - 3)), Pass(tokens, mask=all_ones(tokens))]
+    cases = [Measurement(name="a plain call", asked=(each, each)) for each in asked]
+    return [case for case in cases if _shows(subject, case)]
+
+
+def _shows(subject: Subject, case: Measurement) -> bool:
+    try:
+        return bool(open_case(subject, case).wrong)
+    except Unsupported:
+        return False
+
+
+def replay_of(failure: Failure) -> dict[str, Any]:
+    """What runs this case again: its name and both passes."""
+    got, want = (pass_dict(side.asked) for side in failure.sides)
+    return {"case": failure.case.name, "got": got, "want": want, "budget": failure.budget}

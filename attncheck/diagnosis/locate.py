@@ -1,0 +1,143 @@
+"""Where a failure starts: the first module, in the order of execution, whose values differ between a right and a wrong run.
+
+If what goes into a module is right and what comes out is wrong, the fault is in that module. If what goes into it is already
+wrong although everything before was right, it is in the code around it: the module that contains it.
+
+Axes: B batch, T positions, K numbers kept for each position.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from attncheck.diagnosis.failure import Failure, Side, real_tokens
+from attncheck.diagnosis.trace import Event, Trace, tracing
+from attncheck.finding import BEYOND_ROUNDING, Location
+from attncheck.numerics.reorder import Reorder
+from attncheck.subject.subject import Subject
+
+NUMBER = re.compile(r"\.(\d+)(?=\.|$)")
+ATTENTION = re.compile(r"att(?:entio)?n", re.IGNORECASE)
+SHARE = 0.5
+Run = Callable[[], object]
+
+
+@final
+@dataclass(frozen=True)
+class Diverged:
+    """The first event that differs, and the first position where it does."""
+
+    event: Event
+    position: int
+
+
+def locate(failure: Failure) -> Location | None:
+    """The first diverging module of a failing case, or None where no module of this model can be compared."""
+    wrong = failure.wrong
+    found = _against_trusted(failure, wrong[0]) if wrong else _between_sides(failure)
+    return _location(failure, found) if found else None
+
+
+def _against_trusted(failure: Failure, side: Side) -> Diverged | None:
+    """The wrong side against the trusted path on the same tokens."""
+    subject, asked = failure.subject, side.asked
+    shape = (len(asked.tokens), asked.length)
+    rows_BT = real_tokens(asked)
+    rows_BT = torch.ones(shape, dtype=torch.bool) if rows_BT is None else rows_BT
+    return _first(subject, shape, rows_BT, lambda: failure.trusted.logits(asked), lambda: subject.passes.replay(asked))
+
+
+def _between_sides(failure: Failure) -> Diverged | None:
+    """Two right-looking sides against each other, at the positions that come before everything that was changed."""
+    got, want = (side.asked for side in failure.sides)
+    rows = min(len(got.tokens), len(want.tokens))
+    if got.length != want.length or len(got.tokens) != len(want.tokens):
+        return None
+    same_BT = torch.tensor(got.tokens)[:rows] == torch.tensor(want.tokens)[:rows]
+    keep_BT = _unmoved(failure, same_BT)
+    trusted = failure.trusted
+    return _first(failure.subject, tuple(same_BT.shape), keep_BT, lambda: trusted.logits(want), lambda: trusted.logits(got))
+
+
+def _unmoved(failure: Failure, same_BT: Tensor) -> Tensor:
+    """Positions that may not move: those before the first change in causal cases, every real one where only padding changed."""
+    real_BT = real_tokens(failure.sides[0].asked)
+    if real_BT is not None and bool((same_BT | ~real_BT).all()):
+        return real_BT
+    return same_BT.long().cumprod(1).bool()
+
+
+def _first(subject: Subject, shape: tuple[int, ...], rows_BT: Tensor, right: Run, wrong: Run) -> Diverged | None:
+    modules = _modules(subject.model)
+    size = (shape[0], shape[1])
+    with tracing(modules) as good:
+        right()
+    with tracing(modules) as noise, Reorder(SHARE):
+        right()
+    with tracing(modules) as bad:
+        wrong()
+    for event in _in_order(good):
+        position = _differs(event, size, rows_BT, good, noise, bad)
+        if position is not None:
+            return Diverged(event, position)
+    return None
+
+
+def _modules(model: nn.Module) -> dict[str, nn.Module]:
+    """Every module that hidden states go through: all within numbered layers, and those outside that hold weights."""
+    named = {name: module for name, module in model.named_modules() if name}
+    return {name: module for name, module in named.items() if NUMBER.search(name) or any(True for _ in module.parameters())}
+
+
+def _in_order(trace: Trace) -> list[Event]:
+    """Events in the order of execution, outputs of a container after those of its parts."""
+    return list(trace.prints)
+
+
+def _differs(event: Event, shape: tuple[int, int], rows_BT: Tensor, good: Trace, noise: Trace, bad: Trace) -> int | None:
+    prints = [trace.print_BTK(event, shape) for trace in (good, noise, bad)]
+    if any(each is None for each in prints):
+        return None
+    good_BTK, noise_BTK, bad_BTK = (each for each in prints if each is not None)
+    finite = torch.isfinite(good_BTK[rows_BT])
+    scale = float(good_BTK[rows_BT][finite].abs().max()) if bool(finite.any()) else 0.0
+    least = torch.finfo(good_BTK.dtype).eps * scale
+    floor = max(least, float((good_BTK - noise_BTK)[rows_BT].abs().nan_to_num(0.0).max()))
+    wrong_BT = ~((good_BTK - bad_BTK).abs().amax(-1) <= BEYOND_ROUNDING * floor) & rows_BT
+    return int(wrong_BT.any(0).nonzero()[0]) if bool(wrong_BT.any()) else None
+
+
+def _location(failure: Failure, found: Diverged) -> Location:
+    name, kind = found.event
+    module = _home(name if kind == "out" else _around(failure.subject.model, name))
+    match = NUMBER.search(f".{module}")
+    attention = bool(ATTENTION.search(module))
+    return Location(
+        module=module,
+        layer=int(match.group(1)) if match else None,
+        query_position=found.position,
+        note="" if attention or match is None else "outside attention",
+    )
+
+
+def _around(model: nn.Module, name: str) -> str:
+    """The module whose code calls this one: the nearest one above that is no mere list."""
+    above = name.rpartition(".")[0]
+    while above and isinstance(model.get_submodule(above), nn.ModuleList):
+        above = above.rpartition(".")[0]
+    return above
+
+
+def _home(module: str) -> str:
+    """The attention module that a projection or a rotary table belongs to, else the module itself."""
+    parts = module.split(".")
+    for stop in range(len(parts), 0, -1):
+        if ATTENTION.search(parts[stop - 1]) and "norm" not in parts[stop - 1]:
+            return ".".join(parts[:stop])
+    return module

@@ -1,0 +1,107 @@
+"""Failures that stay when attention, positions and masks are as they should be: something else carries information.
+
+Both sides of such a case equal the trusted path, and still disagree: what differs between their tokens tells what leaks.
+
+Axes: B batch, T positions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+from torch import Tensor
+
+from attncheck.diagnosis.failure import Failure, Side, apart
+from attncheck.errors import Unsupported
+from attncheck.faults.predict import Change, Trusted
+from attncheck.subject.inputs import Row
+from attncheck.subject.passes import Mask2D, Pass, counting
+
+
+@final
+@dataclass(frozen=True)
+class Outside:
+    """A fault that the trusted path has too, and how far that path is from what was observed."""
+
+    fault: str
+    parameter: str
+    residual: float
+
+
+def explained_outside(failure: Failure) -> Outside | None:
+    """The fault behind a case that the trusted path reproduces on both sides, or None where there is none of a known kind."""
+    if unsteady(failure):
+        return Outside("dropout-active", "two equal calls on the trusted path differ", 0.0)
+    if not failure.wrong:
+        return _between(failure)
+    return _not_causal(failure)
+
+
+def unsteady(failure: Failure) -> bool:
+    """Whether the trusted path gives two answers to one question: then nothing can be compared, and something is random."""
+    asked = failure.sides[1].asked
+    try:
+        return apart(failure.trusted.logits(asked), failure.trusted.logits(asked)) > failure.budget
+    except Unsupported:
+        return False
+
+
+def _between(failure: Failure) -> Outside | None:
+    got, want = failure.sides
+    residual = max(side.apart(side.trusted_BTV) for side in failure.sides if side.trusted_BTV is not None)
+    ignored = _positions_ignored(failure, got)
+    if ignored is not None:
+        return ignored
+    named = _kind_of_change(got.asked, want.asked)
+    return Outside(named, "attention itself is right", residual) if named else None
+
+
+def _kind_of_change(got: Pass, want: Pass) -> str | None:
+    if len(got.tokens) != len(want.tokens):
+        return "rows-mixed"
+    changed = [_changed(left, right) for left, right in zip(got.tokens, want.tokens, strict=True)]
+    if len(changed) > 1 and any(not each for each in changed) and any(changed):
+        return "rows-mixed"
+    if not any(changed) or got.length != want.length:
+        return None
+    if isinstance(got.mask, Mask2D):
+        hidden = [{t for t, real in enumerate(row) if not real} for row in got.mask.rows]
+        if all(set(each) <= rows for each, rows in zip(changed, hidden, strict=True)):
+            return "padding-visible"
+    return "leak-outside-attention" if got.positions is None else None
+
+
+def _changed(left: Row, right: Row) -> list[int]:
+    return [t for t, (one, other) in enumerate(zip(left, right, strict=False)) if one != other]
+
+
+def _positions_ignored(failure: Failure, got: Side) -> Outside | None:
+    """Explicit positions that change nothing on the trusted path either, where they ought to."""
+    asked = got.asked
+    if asked.positions is None or failure.subject.can.takes_positions:
+        return None
+    columns = Change(positions=counting(len(asked.tokens), asked.length))
+    fault = "position-ignores-padding" if isinstance(asked.mask, Mask2D) else "position-ids-ignored"
+    told = asked.positions != columns.positions
+    residual = got.apart(failure.trusted.logits(asked, columns)) if told else failure.budget * 2
+    return Outside(fault, "the positions of the call change nothing", residual) if residual <= failure.budget else None
+
+
+def _not_causal(failure: Failure) -> Outside | None:
+    """A schedule against one forward: the first chunk alone gives what was observed, the whole row does not."""
+    got = failure.sides[0].asked
+    first = got.chunks[0] if len(got.chunks) > 1 else 0
+    if not first or got.positions is not None or got.mask is not None:
+        return None
+    alone_BTV = failure.trusted.logits(Pass(tuple(row[:first] for row in got.tokens)))
+    whole_BTV = _whole(failure.trusted, got)[:, :first]
+    observed_BTV = failure.sides[0].observed_BTV[:, :first]
+    residual = apart(alone_BTV, observed_BTV)
+    if residual <= failure.budget < apart(whole_BTV, alone_BTV):
+        return Outside("leak-outside-attention", "attention itself is right", residual)
+    return None
+
+
+def _whole(trusted: Trusted, got: Pass) -> Tensor:
+    return trusted.logits(Pass(got.tokens))

@@ -1,0 +1,58 @@
+"""A pass as JSON data and back, so that a report can run again exactly what failed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from attncheck.subject.passes import Mask, Mask2D, Mask4D, Pass
+
+PLAIN = ("use_cache", "attn", "cache_kind", "attentions", "unpromoted")
+
+
+def pass_dict(asked: Pass) -> dict[str, Any]:
+    """Everything that can change the outcome of a pass, as JSON data; defaults are left out."""
+    usual = Pass(())
+    data: dict[str, Any] = {"tokens": [list(row) for row in asked.tokens]}
+    if asked.chunks:
+        data["chunks"] = list(asked.chunks)
+    if asked.positions is not None:
+        data["positions"] = [list(row) for row in asked.positions]
+    if asked.mask is not None:
+        data["mask"] = _mask_dict(asked.mask)
+    data.update({name: getattr(asked, name) for name in PLAIN if getattr(asked, name) != getattr(usual, name)})
+    return data
+
+
+def _mask_dict(mask: Mask2D | Mask4D) -> dict[str, Any]:
+    if isinstance(mask, Mask2D):
+        return {"rows": [list(row) for row in mask.rows]}
+    return {"segments": [list(row) for row in mask.segments], "boolean": mask.boolean}
+
+
+def pass_of(data: Mapping[str, Any]) -> Pass:
+    """The pass that `pass_dict` wrote down.
+
+    Raises:
+        KeyError: it holds no tokens.
+    """
+    positions = data.get("positions")
+    return Pass(
+        _rows(data["tokens"]),
+        chunks=tuple(data.get("chunks", ())),
+        positions=_rows(positions) if positions is not None else None,
+        mask=_mask_of(data.get("mask")),
+        **{name: data[name] for name in PLAIN if name in data},
+    )
+
+
+def _mask_of(data: Mapping[str, Any] | None) -> Mask:
+    if data is None:
+        return None
+    if "rows" in data:
+        return Mask2D(_rows(data["rows"]))
+    return Mask4D(_rows(data["segments"]), boolean=bool(data.get("boolean", False)))
+
+
+def _rows(rows: Any) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(int(value) for value in row) for row in rows)

@@ -1,0 +1,109 @@
+"""Where no fault reproduces a failure: the smallest change of the call that heals it says which part is at fault.
+
+Axes: B batch, T positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import final
+
+from torch import Tensor
+
+from attncheck.diagnosis.failure import Failure, apart, real_tokens
+from attncheck.errors import Unsupported
+from attncheck.faults.predict_schedule import scheduled_logits
+from attncheck.subject.passes import Mask, Mask2D, Mask4D, Pass, Positions, counting
+from attncheck.subject.subject import Subject
+
+IMPLEMENTATIONS = ("eager", "sdpa")
+ADVICE = {
+    "explicit positions": "With `position_ids` passed explicitly the call is right: the positions that the model makes up by "
+    "itself are at fault on this path.",
+    "explicit 4D mask": "With the mask written out as 4D the call is right: the mask that is built on this path is at fault.",
+    "explicit positions and 4D mask": "With positions and mask written out the call is right: what the model derives from the "
+    "length of the cache is at fault.",
+    "own key/value store": "With attention written out and keys and values kept outside the model the call is right: the "
+    "fault is in the cache, the mask or the kernel of this path, and not in projections, positions or norms.",
+    "no cache": "Without a cache the call is right: the fault is in what is kept between calls.",
+}
+
+
+@final
+@dataclass(frozen=True)
+class Repaired:
+    """A repair that heals the failing pass, and what is left of the difference."""
+
+    name: str
+    residual: float
+
+    @property
+    def advice(self) -> str:
+        """What the repair says about the fault."""
+        if self.name in ADVICE:
+            return ADVICE[self.name]
+        return f"With {self.name} the call is right: the implementation in force is at fault."
+
+
+def repaired(failure: Failure) -> tuple[Repaired | None, tuple[str, ...]]:
+    """The smallest repair that heals the failing side, and the names of those that do not."""
+    failed: list[str] = []
+    side = failure.wrong[0] if failure.wrong else failure.sides[0]
+    target_BTV = _target(failure)
+    if target_BTV is None:
+        return None, ()
+    for name, run in _repairs(failure, side.asked):
+        try:
+            residual = apart(run(), target_BTV, real_tokens(side.asked))
+        except (Unsupported, RuntimeError, ValueError, IndexError):
+            continue
+        if residual <= failure.budget:
+            return Repaired(name, residual), tuple(failed)
+        failed.append(name)
+    return None, tuple(failed)
+
+
+def _target(failure: Failure) -> Tensor | None:
+    """What the failing side should have been: the trusted path, or the other side where both look right by themselves."""
+    got, want = failure.sides
+    if failure.wrong:
+        return failure.wrong[0].trusted_BTV
+    same = got.asked.tokens == want.asked.tokens and failure.case.expect == "equal"
+    return want.observed_BTV if same else None
+
+
+def _repairs(failure: Failure, asked: Pass) -> Iterator[tuple[str, Callable[[], Tensor]]]:
+    """From the smallest intervention to the largest."""
+    subject = failure.subject
+    positions, mask = _positions(asked), _written_out(subject, asked)
+    yield from _asked(subject, "explicit positions", asked, asked.positions is None and replace(asked, positions=positions))
+    yield from _asked(subject, "explicit 4D mask", asked, mask is not None and replace(asked, mask=mask))
+    both = mask is not None and asked.positions is None and replace(asked, positions=positions, mask=mask)
+    yield from _asked(subject, "explicit positions and 4D mask", asked, both)
+    for attn in IMPLEMENTATIONS:
+        in_force = asked.attn or subject.attn
+        yield from _asked(subject, f"`{attn}` attention", asked, attn != in_force and replace(asked, attn=attn))
+    if len(asked.chunks) > 1:
+        yield "own key/value store", lambda: scheduled_logits(failure.trusted, asked)
+        yield from _asked(subject, "no cache", asked, replace(asked, chunks=(), use_cache=False, cache_kind=""))
+
+
+def _asked(subject: Subject, name: str, before: Pass, after: Pass | bool) -> Iterator[tuple[str, Callable[[], Tensor]]]:
+    if isinstance(after, Pass) and after != before:
+        yield name, lambda: subject.logits(after)
+
+
+def _positions(asked: Pass) -> Positions:
+    if not isinstance(asked.mask, Mask2D):
+        return counting(len(asked.tokens), asked.length)
+    return tuple(tuple(max(0, sum(row[: t + 1]) - 1) for t in range(asked.length)) for row in asked.mask.rows)
+
+
+def _written_out(subject: Subject, asked: Pass) -> Mask:
+    """The mask of the pass as 4D, padding in a document of its own; None where it is one already or windows would be lost."""
+    if isinstance(asked.mask, Mask4D) or subject.can.mask_4d or subject.facts.window:
+        return None
+    if isinstance(asked.mask, Mask2D):
+        return Mask4D(tuple(tuple(0 if real else 1 for real in row) for row in asked.mask.rows))
+    return Mask4D(((0,) * asked.length,) * len(asked.tokens))
