@@ -56,15 +56,15 @@ Diagnose = Callable[[Subject, Finding], Finding]
 def run_probes(subject: Subject, probes: Iterable[Probe], diagnose: Diagnose | None = None) -> Iterator[Event]:
     """Every probe on one subject; a probe that raises becomes an `error` and the next one runs.
 
-    `diagnose` is told every finding that failed, and returns it with what it found out; it never raises.
+    `diagnose` is told every finding that failed or warned, and returns it with what it found out; it never raises.
     """
     for probe in probes:
         yield ProbeStarted(subject.name, probe.name)
         started = time.perf_counter()
         try:
             finding = yield from _examined(subject, probe)
-            if diagnose is not None and finding.verdict is Verdict.FAIL:
-                finding = diagnose(subject, finding)
+            if diagnose is not None and finding.verdict in (Verdict.FAIL, Verdict.WARN):
+                finding = diagnose(subject, replace(finding, seconds=time.perf_counter() - started))
         except Unsupported as reason:
             finding = Finding(probe=probe.name, verdict=Verdict.SKIP, summary=str(reason), skip_reason=str(reason))
         except Exception as error:

@@ -39,9 +39,9 @@ def diagnose(subject: Subject, finding: Finding) -> Finding:
 
 def _told_by_the_probe(finding: Finding) -> Finding | None:
     """Some probes compute the prediction themselves: a fitted scale, a map of heads, a loss shifted twice."""
-    case = next((each for each in finding.cases if each.fault and verdict_of(each) is Verdict.FAIL), None)
+    case = next((each for each in finding.cases if each.fault and verdict_of(each) is finding.verdict), None)
     if case is None:
-        return None
+        return finding if finding.verdict is not Verdict.FAIL else None
     found = Diagnosis(fault=case.fault, how="reproduced", residual=case.fault_residual, advice=advice(case.fault))
     place = Location(module=case.module, layer=_number(case.module)) if case.module else None
     return replace(finding, diagnosis=found, location=place)

@@ -7,16 +7,16 @@ Axes: B batch, T positions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 from torch import Tensor
 
-from attncheck.diagnosis.failure import Failure, Side, apart
+from attncheck.diagnosis.failure import Failure, Side, apart, real_tokens
 from attncheck.errors import Unsupported
 from attncheck.faults.predict import Change, Trusted
 from attncheck.subject.inputs import Row
-from attncheck.subject.passes import Mask2D, Pass, counting
+from attncheck.subject.passes import Mask2D, Mask4D, Pass, counting
 
 
 @final
@@ -53,13 +53,13 @@ def _between(failure: Failure) -> Outside | None:
     ignored = _positions_ignored(failure, got)
     if ignored is not None:
         return ignored
-    named = _kind_of_change(got.asked, want.asked)
+    named = _kind_of_change(failure, got.asked, want.asked)
     return Outside(named, "attention itself is right", residual) if named else None
 
 
-def _kind_of_change(got: Pass, want: Pass) -> str | None:
+def _kind_of_change(failure: Failure, got: Pass, want: Pass) -> str | None:
     if len(got.tokens) != len(want.tokens):
-        return "rows-mixed"
+        return "rows-mixed" if _rows_matter(failure, got) else None
     changed = [_changed(left, right) for left, right in zip(got.tokens, want.tokens, strict=True)]
     if len(changed) > 1 and any(not each for each in changed) and any(changed):
         return "rows-mixed"
@@ -70,6 +70,25 @@ def _kind_of_change(got: Pass, want: Pass) -> str | None:
         if all(set(each) <= rows for each, rows in zip(changed, hidden, strict=True)):
             return "padding-visible"
     return "leak-outside-attention" if got.positions is None else None
+
+
+def _rows_matter(failure: Failure, got: Pass) -> bool:
+    """Whether a row answers differently alone than among the others, on the trusted path and with the same padding."""
+    together_BTV, real_BT = failure.trusted.logits(got), real_tokens(got)
+    for row in range(len(got.tokens)):
+        real = None if real_BT is None else real_BT[row : row + 1]
+        if apart(failure.trusted.logits(_row(got, row)), together_BTV[row : row + 1], real) > failure.budget:
+            return True
+    return False
+
+
+def _row(asked: Pass, row: int) -> Pass:
+    mask = asked.mask
+    if isinstance(mask, Mask2D):
+        mask = Mask2D((mask.rows[row],))
+    if isinstance(mask, Mask4D):
+        mask = replace(mask, segments=(mask.segments[row],))
+    return replace(asked, tokens=(asked.tokens[row],), positions=asked.positions and (asked.positions[row],), mask=mask)
 
 
 def _changed(left: Row, right: Row) -> list[int]:

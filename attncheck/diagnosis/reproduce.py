@@ -69,8 +69,11 @@ class Search:
             if self.matches and time.perf_counter() > self.until:
                 return
             residual = residual_of(guess, self.failure)
-            if residual is not None:
-                self.tried.append(Tried(guess, residual))
+            if residual is None:
+                continue
+            if residual <= self.failure.budget and guess.holds is not None and not guess.holds(self.failure.trusted):
+                continue
+            self.tried.append(Tried(guess, residual))
 
     def _told_apart(self) -> Tried:
         """Of several faults that predict the same here, those that fail on other cases fall out; then the plainest."""

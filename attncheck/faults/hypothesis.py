@@ -20,12 +20,16 @@ Predict = Callable[[Trusted, Pass], Tensor]
 @final
 @dataclass(frozen=True, kw_only=True)
 class Hypothesis:
-    """One fault with one parameter: `change` says it on the trusted path, `predict` where no `Change` can say it."""
+    """One fault with one parameter: `change` says it on the trusted path, `predict` where no `Change` can say it.
+
+    `holds` asks the model itself whether the fault can be there at all, where logits alone would not tell it from another.
+    """
 
     fault: str
     parameter: str = ""
     change: Callable[[Pass], Change] | None = None
     predict: Predict | None = None
+    holds: Callable[[Trusted], bool] | None = None
 
     @property
     def label(self) -> str:

@@ -49,12 +49,10 @@ class Change:
     """One fault on the trusted path. `layers` limits it to some layers; None means every layer.
 
     `allowed` gets (B, 1, T, S) booleans of one chunk and returns them changed; `reach` gives a layer another reach; `scores`
-    changes scale, cap, sinks and bias; `mask_2d` replaces the 2D mask that the model is handed (its positions may follow it);
-    `implicit` leaves the positions to the model although the pass gives some.
+    changes scale, cap, sinks and bias; `mask_2d` replaces the 2D mask that the model is handed (its positions may follow it).
     """
 
     positions: Positions | None = None
-    implicit: bool = False
     mask_2d: Mask2D | None = None
     allowed: Allowed | None = None
     reach: Callable[[Reach], Reach] | None = None
@@ -112,7 +110,7 @@ class Trusted:
 
     def _forward(self, asked: Pass, change: Change, mask: Tensor | None) -> Tensor:
         passes = self.subject.passes
-        positions = change.positions or (None if change.implicit else asked.positions)
+        positions = change.positions or asked.positions
         mask_2d = change.mask_2d or asked.mask
         if mask is None and isinstance(mask_2d, Mask2D):
             mask = torch.tensor(mask_2d.rows, device=passes.device)

@@ -6,6 +6,7 @@ Axes: B batch, G key/value heads, S stored positions, D head width, R rotary pai
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -33,6 +34,8 @@ def hypotheses(trusted: Trusted, asked: Pass) -> Iterator[Hypothesis]:
     elif trusted.subject.can.takes_positions is None:
         yield from _edits(trusted, asked)
         yield lost
+    if 1 in asked.chunks[1:]:
+        yield Hypothesis(fault="generate-repeats-token", predict=_repeated)
     yield Hypothesis(fault="state-dropped", predict=_chunks_alone)
     for words in ("", "conv", "not conv"):
         yield Hypothesis(fault="state-dropped", parameter=words and f"{words} states", predict=partial(_steps, words))
@@ -157,7 +160,8 @@ def _speeds(trusted: Trusted) -> list[tuple[Tensor, str]]:
     """speed_R of the model's own rotary table, and of the usual one."""
     tables = [b for name, b in trusted.subject.model.named_buffers() if name.endswith("inv_freq") and b.ndim == 1]
     width = trusted.subject.facts.head_dim or 0
-    usual_R = USUAL_BASE ** (-torch.arange(0, width, 2, dtype=torch.float32) / width) if width and width % 2 == 0 else None
+    with trusted.subject.numerics():
+        usual_R = USUAL_BASE ** (-torch.arange(0, width, 2, dtype=torch.float32) / width) if width % 2 == 0 < width else None
     found = [(tables[0], "")] if tables else []
     return found if usual_R is None else [*found, (usual_R.to(trusted.subject.device), "with the usual base")]
 
@@ -173,6 +177,17 @@ def _turned(speed_R: Tensor, held: Held) -> None:
     left, right, rest = key_BGSD[..., :pairs], key_BGSD[..., pairs : 2 * pairs], key_BGSD[..., 2 * pairs :]
     turned = torch.cat([left * cos_SR - right * sin_SR, right * cos_SR + left * sin_SR, rest], -1)
     held.key_BGSD = torch.cat([held.key_BGSD[:, :, : held.first], turned], 2)
+
+
+def _repeated(trusted: Trusted, asked: Pass) -> Tensor:
+    """Single-token steps are fed the token before once more."""
+    steps, start = set(), 0
+    for size in asked.chunks:
+        if start and size == 1:
+            steps.add(start)
+        start += size
+    fed = tuple(tuple(row[t - 1] if t in steps else token for t, token in enumerate(row)) for row in asked.tokens)
+    return trusted.logits(replace(asked, tokens=fed))
 
 
 def _chunks_alone(trusted: Trusted, asked: Pass) -> Tensor:

@@ -11,9 +11,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from attncheck.errors import Unsupported
 from attncheck.faults.hypothesis import Hypothesis
 from attncheck.faults.predict import Allowed, Change, Trusted, View, promised
-from attncheck.subject.passes import Mask2D, Mask4D, Pass, all_ones
+from attncheck.subject.passes import Mask2D, Mask4D, Pass, all_ones, blocks
 from attncheck.subject.promises import FULL, Reach
 
 WINDOW_STEPS = (1, -1, 2, -2)
@@ -32,7 +33,7 @@ def hypotheses(trusted: Trusted, asked: Pass) -> Iterator[Hypothesis]:
         yield from _windows(trusted, asked)
     yield from _padding(asked)
     if trusted.segmented(asked):
-        yield _masked("document-leak", "", _without_documents)
+        yield replace(_masked("document-leak", "", _without_documents), holds=lambda path: not masks_ignored(path))
 
 
 def _masked(fault: str, parameter: str, allowed: Allowed) -> Hypothesis:
@@ -84,6 +85,12 @@ def _resized(step: int) -> ReachRule:
 
 
 def _padding(asked: Pass) -> Iterator[Hypothesis]:
+    if asked.mask is not None:
+        yield Hypothesis(
+            fault="attention-mask-ignored",
+            change=lambda each: Change(allowed=_causal_only, mask_2d=all_ones(each.tokens)),
+            holds=masks_ignored,
+        )
     if isinstance(asked.mask, Mask2D) and any(0 in row for row in asked.mask.rows):
         yield _masked("padding-visible", "", _without_padding)
         if len(asked.chunks) > 1:
@@ -93,11 +100,21 @@ def _padding(asked: Pass) -> Iterator[Hypothesis]:
             parameter="counted as text",
             change=lambda each: Change(allowed=_without_padding, mask_2d=all_ones(each.tokens)),
         )
-    if asked.mask is not None:
-        yield Hypothesis(
-            fault="attention-mask-ignored",
-            change=lambda each: Change(allowed=_causal_only, mask_2d=all_ones(each.tokens)),
-        )
+
+
+def masks_ignored(trusted: Trusted) -> bool:
+    """Whether no form of `attention_mask` that this model takes, 2D or 4D, moves its logits."""
+    subject, half = trusted.subject, trusted.subject.inputs.length // 2
+    tokens, rest = subject.inputs.tokens, subject.inputs.length - half
+    plain_BTV = subject.logits(Pass(tokens))[:, half:]
+    for mask in (Mask2D(((0,) * half + (1,) * rest,)), blocks((half, rest))):
+        try:
+            masked_BTV = subject.logits(Pass(tokens, mask=mask))[:, half:]
+        except (Unsupported, TypeError, ValueError, RuntimeError):
+            continue
+        if not float((masked_BTV - plain_BTV).abs().max()) <= subject.budget.value:
+            return False
+    return True
 
 
 def _rows(view: View, asked: Pass, like: Tensor) -> Tensor:

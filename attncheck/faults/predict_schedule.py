@@ -82,7 +82,8 @@ def scheduled_logits(trusted: Trusted, asked: Pass, edit: Edit | None = None, po
     with torch.no_grad(), intercept(trusted.subject.model, run.handle):
         for size in asked.chunks or (asked.length,):
             if start and edit is not None:
-                edit(run.store)
+                with trusted.subject.numerics():
+                    edit(run.store)
             replies.append(_chunk(trusted, asked, told, start, start + size))
             start += size
     return torch.cat(replies, 1)

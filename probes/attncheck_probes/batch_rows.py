@@ -89,9 +89,10 @@ def _turned(subject: Subject, name: str, rows: Tokens, chunks: tuple[int, ...]) 
 
 
 def _alone(subject: Subject, name: str, rows: Tokens, chunks: tuple[int, ...]) -> Measurement:
-    logits_BTV = subject.logits(_together(subject, rows, chunks))
-    cases = [
-        subject.compare(name, logits_BTV[index : index + 1], subject.logits(Pass((row,))), note=f"row {index} of three")
-        for index, row in enumerate(rows)
-    ]
+    together = _together(subject, rows, chunks)
+    logits_BTV, cases = subject.logits(together), []
+    for index, row in enumerate(rows):
+        alone, note = Pass((row,)), f"row {index} of three"
+        want_BTV = subject.logits(alone)
+        cases.append(subject.compare(name, logits_BTV[index : index + 1], want_BTV, note=note, asked=(together, alone)))
     return merged(name, cases)

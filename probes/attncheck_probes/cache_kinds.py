@@ -28,7 +28,7 @@ References
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, final
 
@@ -155,7 +155,22 @@ def _rolled_back(subject: Subject, name: str) -> Measurement:
         pieces.append(_continued(subject, cache, (inputs.row[start:stop],)))
         start = stop
     want_BTV = subject.logits(Pass(inputs.tokens))[:, half:]
-    return subject.compare(name, torch.cat(pieces, 1), want_BTV, offset=half, note=f"{ROLLED_BACK} tokens cropped, twice")
+    case = subject.compare(name, torch.cat(pieces, 1), want_BTV, offset=half, note=f"{ROLLED_BACK} tokens cropped, twice")
+    return _named(subject, case, torch.cat(pieces, 1), half) if case.excess > 1.0 else case
+
+
+def _named(subject: Subject, case: Measurement, got_BTV: Tensor, half: int) -> Measurement:
+    """The case with the fault that reproduces it: a crop that leaves some of the rejected tokens in the cache."""
+    row, rejected = subject.inputs.row, subject.inputs.fresh(ROLLED_BACK, salt=21)
+    for left in range(1, ROLLED_BACK + 1):
+        kept = rejected[:left]
+        whole_BTV = subject.logits(Pass(((*row[:half], *kept, row[half], *kept, *row[half + 1 :]),)))
+        first, rest = half + left, half + 2 * left + 1
+        predicted_BTV = torch.cat([whole_BTV[:, first : first + 1], whole_BTV[:, rest:]], 1)
+        residual = float((predicted_BTV - got_BTV).abs().max())
+        if residual <= subject.budget.value:
+            return replace(case, fault="cache-crop", fault_residual=residual)
+    return case
 
 
 def _rows(subject: Subject, name: str, how: str, index: Row) -> Measurement:

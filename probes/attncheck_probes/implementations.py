@@ -133,11 +133,13 @@ def _padded(subject: Subject, name: str, attn: str) -> Measurement:
         raise Unsupported(subject.can.mask_2d)
     batch = pad_rows(subject)
     usual = batch.asked("left", salt=1, explicit=not subject.can.takes_positions)
-    got_BTV, want_BTV = subject.logits(replace(usual, attn=attn)), subject.logits(usual)
-    real = enumerate(batch.real("left"))
-    return merged(
-        name, [subject.compare(name, got_BTV[i : i + 1, at], want_BTV[i : i + 1, at], offset=at.start) for i, at in real]
-    )
+    asked = (replace(usual, attn=attn), usual)
+    got_BTV, want_BTV = (subject.logits(each) for each in asked)
+    cases = []
+    for row, at in enumerate(batch.real("left")):
+        pair = (got_BTV[row : row + 1, at], want_BTV[row : row + 1, at])
+        cases.append(subject.compare(name, *pair, offset=at.start, asked=asked))
+    return merged(name, cases)
 
 
 def _gradients(subject: Subject, name: str, attn: str) -> Measurement:
@@ -165,13 +167,13 @@ def _boolean(subject: Subject, name: str, attn: str) -> Measurement:
     boolean = replace(usual, mask=Mask4D(usual.mask.segments, boolean=True)) if isinstance(usual.mask, Mask4D) else usual
     broken = Verdict.FAIL if subject.settings.attn == attn else Verdict.WARN
     note = f"forward(attention_mask=<4D booleans>) under {attn}: pass a float mask"
-    return subject.compare(name, subject.logits(boolean), subject.logits(usual), broken=broken, note=note)
+    return subject.compare(name, subject.logits(boolean), subject.logits(usual), broken=broken, note=note, asked=(boolean, usual))
 
 
 def _weights(subject: Subject) -> Measurement:
     asked, usual = Pass(subject.inputs.tokens, attentions=True), Pass(subject.inputs.tokens)
-    name = "attention weights asked for"
-    return subject.compare(name, subject.logits(asked), subject.logits(usual), note="`output_attentions=True`")
+    name, note = "attention weights asked for", "`output_attentions=True`"
+    return subject.compare(name, subject.logits(asked), subject.logits(usual), note=note, asked=(asked, usual))
 
 
 def _training(subject: Subject) -> Measurement:

@@ -97,6 +97,7 @@ def _stored_heads(subject: Subject, held: list[CachedTensor]) -> Measurement:
         unit="heads",
         positions=held[0].tensor.shape[2],
         note=f"{heads} query heads share {kv_heads} KV heads",
+        fault="kv-stored-repeated" if stored > kv_heads else "",
     )
 
 
@@ -112,6 +113,7 @@ def _repeated_heads(held: list[CachedTensor]) -> Measurement:
         limit=0.0,
         unit="heads",
         positions=held[0].tensor.shape[2],
+        fault="kv-stored-repeated" if max(repeated) else "",
     )
 
 
@@ -149,6 +151,7 @@ def _copied(subject: Subject, name: str, attn: str, in_use: bool) -> Measurement
         unit="x the cache",
         positions=subject.inputs.length,
         note=step.handed,
+        fault="kv-repeat-copied" if in_use and factor else "",
     )
 
 

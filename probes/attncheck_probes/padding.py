@@ -134,8 +134,11 @@ def _by_row(
     subject: Subject, name: str, batch: Padded, side: Side, asked: Pass, wants: dict[int, Tensor], broken: Verdict
 ) -> list[Measurement]:
     logits_BTV = subject.logits(asked)
+    alone = [Pass((tokens,), positions=counting(1, len(tokens)) if asked.positions else None) for tokens in batch.rows]
     return [
-        subject.compare(name, logits_BTV[row : row + 1, real], wants[row], broken=broken, offset=real.start)
+        subject.compare(
+            name, logits_BTV[row : row + 1, real], wants[row], broken=broken, offset=real.start, asked=(asked, alone[row])
+        )
         for row, real in enumerate(batch.real(side))
         if row in wants
     ]
@@ -145,8 +148,9 @@ def _empty_row(subject: Subject, batch: Padded) -> Measurement:
     """A second row that is padding from end to end must not hurt the first, nor turn into NaN itself."""
     tokens = (batch.rows[0], (batch.pad,) * batch.length)
     asked = Pass(tokens, mask=Mask2D(((1,) * batch.length, (0,) * batch.length)))
-    logits_BTV = subject.logits(asked)
-    case = subject.compare("a row of nothing but padding", logits_BTV[:1], subject.logits(Pass(subject.inputs.tokens)))
+    logits_BTV, alone = subject.logits(asked), Pass(subject.inputs.tokens)
+    name = "a row of nothing but padding"
+    case = subject.compare(name, logits_BTV[:1], subject.logits(alone), asked=(asked, alone))
     return replace(case, nonfinite=int((~torch.isfinite(logits_BTV)).sum()))
 
 
