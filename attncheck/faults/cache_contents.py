@@ -118,7 +118,9 @@ def cache_reorder(subject: Subject) -> AbstractContextManager[None]:
             if each.tensor.ndim > 1 and each.tensor.shape[0] > 1:
                 each.tensor.copy_(each.tensor.roll(1, 0))
 
-    if next(tensors_of(subject.passes.cache(Pass(subject.inputs.tokens, use_cache=True))), None) is None:
+    row, length = subject.inputs.row, subject.inputs.length
+    cache = subject.passes.cache(Pass((row, subject.inputs.other(row)), chunks=(length - 1, 1)))
+    if next(tensors_of(cache), None) is None:
         raise CannotPlant("the cache holds no tensors")
     return _before_each_call(subject, change)
 

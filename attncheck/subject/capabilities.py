@@ -22,7 +22,7 @@ from attncheck.subject.compat import recognises_packing, text_config
 from attncheck.subject.door import Door
 from attncheck.subject.facts import reads_ahead
 from attncheck.subject.inputs import Inputs
-from attncheck.subject.passes import REFUSALS, Pass, Passes, all_ones, blocks, counting
+from attncheck.subject.passes import REFUSALS, Mask2D, Pass, Passes, all_ones, blocks, counting
 
 
 @final
@@ -179,3 +179,14 @@ class Capabilities:
         except Unsupported as reason:
             return str(reason)
         return None if held else "the cache holds states instead of keys and values"
+
+    @cached_property
+    def reads_mask(self) -> str | None:
+        """A 2D mask matters: it changes something, or the model has attention, so that it must."""
+        if self.mask_2d is not None:
+            return self.mask_2d
+        hidden = self.inputs.length // 3
+        masked = Pass(self.inputs.tokens, mask=Mask2D(((0,) * hidden + (1,) * (self.inputs.length - hidden),)))
+        if float((self.passes.logits(masked) - self.passes.logits(self._full))[:, hidden:].abs().max()) > self.budget.value:
+            return None
+        return None if self.attends is None else f"the 2D mask is accepted but changes nothing, and {self.attends}"

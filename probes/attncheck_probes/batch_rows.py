@@ -10,7 +10,7 @@ Why it matters
 
 How it measures
     Three rows of one length and no padding: their batch against itself with the middle row replaced, against the batch in
-    another order, and against each row's own forward; the batch once more in chunks on a cache.
+    another order, and against each row's own forward, at once and in pieces on a cache.
 
 False alarms
     Kernels sum in another order for another batch size: in half precision that is visible, and the ladder decides. Mixture
@@ -53,12 +53,12 @@ class BatchRows:
     def measure(self, subject: Subject) -> Iterator[Measurement]:
         """The neighbour changed, the order changed, each row alone; then on a cache."""
         rows = _rows(subject)
-        half = subject.inputs.length // 2
-        schedules = {"": (), ", decoded on one cache": (half, 1, subject.inputs.length - half - 1)}
-        for where, chunks in schedules.items():
-            for what, measured in (("another row changed", _neighbour), ("rows in another order", _turned), ("alone", _alone)):
-                name = f"{what}{where}"
-                yield attempt(name, lambda: measured(subject, name, rows, chunks))  # noqa: B023
+        yield _neighbour(subject, rows)
+        yield _turned(subject, rows)
+        yield _alone(subject, "alone", rows, ())
+        yield attempt(
+            "alone, decoded on one cache", lambda: _alone(subject, "alone, decoded on one cache", rows, _schedule(subject))
+        )
 
     def judge(self, evidence: Evidence) -> Ruling:
         """The worst case decides."""
@@ -70,26 +70,29 @@ def _rows(subject: Subject) -> Tokens:
     return (row, other(row, salt=11), other(row, salt=12))
 
 
-def _together(subject: Subject, rows: Tokens, chunks: tuple[int, ...]) -> Pass:
-    if chunks and (subject.can.steps or subject.can.cache):
-        raise Unsupported(str(subject.can.steps or subject.can.cache))
-    return Pass(rows, chunks=chunks)
+def _schedule(subject: Subject) -> tuple[int, ...]:
+    """A prefill, a step, and several tokens where the model takes them rightly in a single row: else single steps."""
+    if subject.can.steps:
+        raise Unsupported(subject.can.steps)
+    length = subject.inputs.length
+    return (length - 3, 1, *((1, 1) if subject.can.chunks_agree else (2,)))
 
 
-def _neighbour(subject: Subject, name: str, rows: Tokens, chunks: tuple[int, ...]) -> Measurement:
-    usual = _together(subject, rows, chunks)
-    moved = _together(subject, (rows[0], subject.inputs.other(rows[1], salt=13), rows[2]), chunks)
+def _neighbour(subject: Subject, rows: Tokens) -> Measurement:
+    usual, moved = Pass(rows), Pass((rows[0], subject.inputs.other(rows[1], salt=13), rows[2]))
     got_BTV, want_BTV = subject.logits(moved)[::2], subject.logits(usual)[::2]
-    return subject.compare(name, got_BTV, want_BTV, note="the rows beside it stay", asked=(moved, usual))
+    name, note = "another row changed", "the rows beside it stay"
+    return subject.compare(name, got_BTV, want_BTV, note=note, asked=(moved, usual))
 
 
-def _turned(subject: Subject, name: str, rows: Tokens, chunks: tuple[int, ...]) -> Measurement:
-    usual, turned = (_together(subject, tokens, chunks) for tokens in (rows, tuple(rows[i] for i in TURN)))
-    return subject.compare(name, subject.logits(turned), subject.logits(usual)[list(TURN)], asked=(turned, usual))
+def _turned(subject: Subject, rows: Tokens) -> Measurement:
+    usual, turned = Pass(rows), Pass(tuple(rows[i] for i in TURN))
+    got_BTV, want_BTV = subject.logits(turned), subject.logits(usual)[list(TURN)]
+    return subject.compare("rows in another order", got_BTV, want_BTV, asked=(turned, usual))
 
 
 def _alone(subject: Subject, name: str, rows: Tokens, chunks: tuple[int, ...]) -> Measurement:
-    together = _together(subject, rows, chunks)
+    together = Pass(rows, chunks=chunks)
     logits_BTV, cases = subject.logits(together), []
     for index, row in enumerate(rows):
         alone, note = Pass((row,)), f"row {index} of three"

@@ -63,16 +63,12 @@ class CacheKinds:
         "cache-wrong-slot",
         "cache-layer-mixup",
         "state-dropped",
-        "cache-reorder",
     )
 
     kinds: tuple[str, ...] = (*EXACT, "quantised")
 
     def measure(self, subject: Subject) -> Iterator[Measurement]:
-        """The kinds of caches, then the operations."""
-        for kind in self.kinds:
-            name = f"{kind} cache"
-            yield attempt_call(name, lambda: (_kind if kind in EXACT else _approximate)(subject, name, kind))  # noqa: B023
+        """The operations, a roll-back first, then the kinds of caches."""
         operations: dict[str, Callable[[Subject, str], Measurement]] = {
             "tokens rolled back": _rolled_back,
             "rows turned round": partial(_rows, how="reorder_cache", index=(1, 0)),
@@ -82,6 +78,9 @@ class CacheKinds:
         }
         for name, operation in operations.items():
             yield attempt_call(name, lambda: operation(subject, name))  # noqa: B023
+        for kind in self.kinds:
+            name = f"{kind} cache"
+            yield attempt_call(name, lambda: (_kind if kind in EXACT else _approximate)(subject, name, kind))  # noqa: B023
 
     def judge(self, evidence: Evidence) -> Ruling:
         """The worst case decides."""

@@ -129,8 +129,8 @@ def _blocked(subject: Subject) -> Pass:
 
 def _padded(subject: Subject, name: str, attn: str) -> Measurement:
     """Only where there are real tokens: what implementations make of padding itself is their own affair."""
-    if subject.can.mask_2d:
-        raise Unsupported(subject.can.mask_2d)
+    if subject.can.reads_mask:
+        raise Unsupported(subject.can.reads_mask)
     batch = pad_rows(subject)
     usual = batch.asked("left", salt=1, explicit=not subject.can.takes_positions)
     asked = (replace(usual, attn=attn), usual)

@@ -56,7 +56,7 @@ class Padding:
     name: ClassVar[str] = "padding"
     title: ClassVar[str] = "padded rows give the logits that they give alone"
     cost: ClassVar[Cost] = "cheap"
-    needs: ClassVar[tuple[str, ...]] = ("sees_history", "mask_2d")
+    needs: ClassVar[tuple[str, ...]] = ("sees_history", "reads_mask")
     controls: ClassVar[tuple[str, ...]] = (
         "padding-visible",
         "position-ignores-padding",
@@ -73,7 +73,7 @@ class Padding:
         for side in ("left", "right"):
             yield _content(subject, batch, side)
         yield _left(subject, batch, "left, explicit positions", None, ())
-        yield _alone(subject, batch, "right, implicit positions", "right", batch.asked("right"), Verdict.FAIL)
+        yield _alone(subject, batch, "right, implicit positions", "right", batch.asked("right", salt=1), Verdict.FAIL)
         yield _alone(subject, batch, "left, implicit positions", "left", batch.asked("left"), Verdict.WARN, COUNTED)
         for attn in (None, *(each for each in IMPLEMENTATIONS if each != subject.attn)):
             for chunks in ((), (batch.length - 3, 1, 2)):
@@ -94,10 +94,7 @@ def _mask_matters(subject: Subject, batch: Padded) -> Measurement:
     usual = Pass(subject.inputs.tokens)
     got_BTV, want_BTV = subject.logits(masked)[:, hidden:], subject.logits(usual)[:, hidden:]
     name, note = "the 2D mask matters", f"with the first {hidden} tokens masked"
-    case = subject.compare(name, got_BTV, want_BTV, expect="differ", offset=hidden, note=note, asked=(masked, usual))
-    if case.excess <= 1.0 and subject.can.attends:
-        raise Unsupported(f"the 2D mask is accepted but changes nothing, and {subject.can.attends}")
-    return case
+    return subject.compare(name, got_BTV, want_BTV, expect="differ", offset=hidden, note=note, asked=(masked, usual))
 
 
 def _content(subject: Subject, batch: Padded, side: Side) -> Measurement:
