@@ -264,6 +264,12 @@ class Known:
     link: str = ""
     expires: str = ""
 
+    def __str__(self) -> str:
+        if self.by == "baseline":
+            return "in the baseline"
+        until = f", until {self.expires}" if self.expires else ""
+        return f"expected: {self.reason}{until}{' ' + self.link if self.link else ''}"
+
 
 @final
 @dataclass(frozen=True, kw_only=True)

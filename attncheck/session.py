@@ -16,6 +16,7 @@ import transformers
 from attncheck import __version__, registry
 from attncheck.errors import Unsupported
 from attncheck.finding import Finding, Measurement, Verdict, verdict_of
+from attncheck.gate import Gate
 from attncheck.probe import Probe, describe
 from attncheck.report.model import Report, TargetReport, exit_code
 from attncheck.runner import ControlStarted, Event, ProbeFinished, ProbeStarted, run_probes
@@ -50,6 +51,7 @@ class TargetFinished:
 
 SessionEvent = TargetStarted | TargetLoaded | TargetFinished | ProbeStarted | ControlStarted | ProbeFinished
 Listener = Callable[[SessionEvent, Report], None]
+Loader = Callable[[Job], Subject]
 Examine = Callable[[Subject, Sequence[Probe]], Iterator[Event]]
 
 
@@ -64,13 +66,21 @@ class Session:
     fail_fast: bool = False
     on_forward: Callable[[int], None] | None = None
     examine: Examine = run_probes
+    loader: Loader = lambda job: load(job.target, job.settings)
+    gate: Gate = field(default_factory=Gate)
     report: Report = field(init=False)
 
     def __post_init__(self) -> None:
         self._clock = time.perf_counter()
         now = datetime.datetime.now(datetime.timezone.utc)
         started = now.strftime("%Y-%m-%dT%H:%M:%SZ")
-        self.report = Report(attncheck=__version__, command=self.command, started=started, environment=environment())
+        self.report = Report(
+            attncheck=__version__,
+            command=self.command,
+            started=started,
+            environment=environment(),
+            fail_on=tuple(sorted(verdict.value for verdict in self.fail_on)),
+        )
 
     def run(self, jobs: Iterable[Job]) -> Report:
         """Run jobs one after the other; a target that cannot be loaded does not stop the others."""
@@ -83,14 +93,14 @@ class Session:
 
     def finished(self, code: int) -> Report:
         """The report with the exit code of the whole command."""
-        self.report = replace(self.report, exit_code=code, seconds=time.perf_counter() - self._clock)
+        self.report = replace(self.gate.closing(self.report), exit_code=code, seconds=time.perf_counter() - self._clock)
         return self.report
 
     def _run(self, job: Job) -> None:
         started = time.perf_counter()
         try:
             probes = [registry.load(name, options, job.home) for name, options in job.probes]
-            subject = load(job.target, job.settings)
+            subject = self.loader(job)
             subject.on_forward = self.on_forward
         except Exception as error:
             self._keep(failed_to_load(job, error), started)
@@ -100,11 +110,11 @@ class Session:
         self._keep(loaded, started)
         self._tell(TargetLoaded(self.report.targets[-1]))
         for finding in load_findings(subject):
-            self._found(ProbeFinished(subject.name, finding), started)
+            self._found(job, finding, started)
         for event in self.examine(subject, probes):
             if isinstance(event, ProbeFinished):
-                self._found(event, started)
-                if self.fail_fast and event.finding.verdict is Verdict.FAIL:
+                found = self._found(job, event.finding, started)
+                if self.fail_fast and found.verdict is Verdict.FAIL and found.known is None:
                     break
             else:
                 self._tell(event)
@@ -112,10 +122,11 @@ class Session:
         del subject, probes
         gc.collect()
 
-    def _found(self, event: ProbeFinished, started: float) -> None:
-        last = self.report.targets[-1]
-        self._keep(replace(last, results=(*last.results, event.finding)), started, again=True)
-        self._tell(event)
+    def _found(self, job: Job, finding: Finding, started: float) -> Finding:
+        finding, last = self.gate.settle(job, self.report.targets[-1], finding)
+        self._keep(replace(last, results=(*last.results, finding)), started, again=True)
+        self._tell(ProbeFinished(last.target, finding))
+        return finding
 
     def _keep(self, target: TargetReport, started: float, again: bool = False) -> None:
         before = self.report.targets[:-1] if again else self.report.targets
@@ -155,9 +166,7 @@ def loaded_report(subject: Subject, load_seconds: float) -> TargetReport:
     }
     try:
         settings["length"] = subject.inputs.length
-        notes = tuple(
-            f"{b.kind} {b.length} is not reached by {subject.inputs.length} tokens" for b in subject.inputs.unreached
-        )
+        notes = tuple(f"{b.kind} {b.length} is not reached by {subject.inputs.length} tokens" for b in subject.inputs.unreached)
     except Unsupported as reason:
         notes = (str(reason),)
     return TargetReport(

@@ -58,6 +58,15 @@ FailOn = Annotated[
 Strict = Annotated[bool, typer.Option("--strict", envvar="ATTNCHECK_STRICT", help="vacuous, warn and noise count as failure.")]
 FailFast = Annotated[bool, typer.Option("--fail-fast", envvar="ATTNCHECK_FAIL_FAST", help="Stop at the first failure.")]
 Suite = Annotated[Path | None, typer.Option("--suite", envvar="ATTNCHECK_SUITE", help="A YAML suite.")]
+Tags = Annotated[
+    list[str] | None, typer.Option("--tag", envvar="ATTNCHECK_TAG", help="Of a suite, what has this tag (!TAG: has it not).")
+]
+BaselineFile = Annotated[
+    Path | None, typer.Option("--baseline", envvar="ATTNCHECK_BASELINE", help="Known findings: they stay silent, new ones fail.")
+]
+WriteBaseline = Annotated[
+    Path | None, typer.Option("--write-baseline", envvar="ATTNCHECK_WRITE_BASELINE", help="Write the findings of this run there.")
+]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", envvar="ATTNCHECK_VERBOSE", help="Show every case.")]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", envvar="ATTNCHECK_QUIET", help="Only the summary line.")]
 NoProgress = Annotated[bool, typer.Option("--no-progress", envvar="ATTNCHECK_NO_PROGRESS", help="No progress on stderr.")]

@@ -14,6 +14,7 @@ from rich.console import Console
 from attncheck.cli.progress import Progress
 from attncheck.errors import UsageError, unknown
 from attncheck.report import table
+from attncheck.report.github import tell_github
 from attncheck.report.model import Report, finding_dict, finite, to_json
 from attncheck.report.write import FORMATS, write_report
 from attncheck.runner import ControlStarted, ProbeFinished, ProbeStarted
@@ -22,13 +23,15 @@ from attncheck.session import SessionEvent, TargetFinished, TargetLoaded, Target
 Destination = tuple[str, Path]
 
 
-def destinations(reports: Sequence[str]) -> tuple[Destination, ...]:
-    """`FORMAT=PATH` texts, checked before anything runs.
+def destinations(reports: Sequence[str], of_suite: Sequence[Destination] = ()) -> tuple[Destination, ...]:
+    """`FORMAT=PATH` texts, checked before anything runs, and those of a suite, whose folders are made.
 
     Raises:
         UsageError: no such format, no path, or a folder that is not there.
     """
-    return tuple(_destination(text) for text in reports)
+    for _, path in of_suite:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    return (*of_suite, *(_destination(text) for text in reports))
 
 
 def _destination(text: str) -> Destination:
@@ -52,6 +55,7 @@ class Presenter:
         self.output = output
         self.destinations = destinations
         self.verbose = verbose
+        self.noted = 0
         self.console = console(color)
         self.progress = Progress(progress, probes)
         self.forward = self.progress.forward
@@ -77,9 +81,12 @@ class Presenter:
     def ends(self, report: Report) -> None:
         """The last line, or the whole report as JSON."""
         self._write(report)
+        for line in tell_github(report):
+            print(line, file=sys.stderr)
         if self.output == "json":
             print(to_json(report))
         elif self.output in ("table", "quiet"):
+            self._say(report.notes)
             if self.output == "quiet":
                 self._print_errors(report)
             self.console.print(table.summary_line(report))
@@ -94,11 +101,18 @@ class Presenter:
             write_report(report, kind, path)
 
     def _print(self, event: SessionEvent) -> None:
-        if isinstance(event, TargetLoaded) or (isinstance(event, TargetFinished) and event.target.error is not None):
+        if isinstance(event, TargetFinished) and event.target.error is None:
+            self._say(event.target.notes[self.noted :])
+        elif isinstance(event, TargetLoaded) or (isinstance(event, TargetFinished) and event.target.error is not None):
+            self.noted = len(event.target.notes)
             table.print_heading(event.target, self.console)
         elif isinstance(event, ProbeFinished):
             for block in table.finding_block(event.finding, self.verbose):
                 self.console.print(block)
+
+    def _say(self, notes: Sequence[str]) -> None:
+        for note in notes:
+            self.console.print(f"note: {note}")
 
     def _show_progress(self, event: SessionEvent) -> None:
         if isinstance(event, TargetStarted):

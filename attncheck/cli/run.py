@@ -5,18 +5,17 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from attncheck import registry
 from attncheck.cli import options as o
 from attncheck.cli.options import Format, check_dtype, failing, prompt_text
+from attncheck.cli.planning import Asked, planned
+from attncheck.finding import Verdict
 from attncheck.settings import Settings
-from attncheck.subject.target import DEFAULT
-from attncheck.suite.plan import Job, ProbeCall
+from attncheck.suite.plan import Job, Plan
 
 if TYPE_CHECKING:
     from attncheck.cli.present import Presenter
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
 def run(
     targets: o.Targets = None,
     suite: o.Suite = None,
+    tag: o.Tags = None,
     probe: o.Probes = None,
     skip: o.Skips = None,
     attn: o.Attn = None,
@@ -40,6 +40,8 @@ def run(
     length: o.Length = None,
     report: o.Reports = None,
     output: o.Output = Format.table,
+    baseline: o.BaselineFile = None,
+    write_baseline: o.WriteBaseline = None,
     fail_fast: o.FailFast = False,
     strict: o.Strict = False,
     fail_on: o.FailOn = None,
@@ -63,54 +65,61 @@ def run(
         length=length,
         offline=offline,
     )
-    jobs = plan(targets or default_targets(), base, attn or [None], registry.select(probe or (), skip or ()))
-    presenter = _presenter(Format.quiet if quiet else output, jobs, report, verbose, no_progress, no_color)
-    raise typer.Exit(execute(jobs, presenter, failing(fail_on, strict), fail_fast))
-
-
-def plan(targets: Sequence[str], base: Settings, attns: Sequence[str | None], probes: Sequence[str]) -> list[Job]:
-    """One job for each target and attention implementation."""
-    calls: tuple[ProbeCall, ...] = tuple((name, {}) for name in probes)
-    return [
-        Job(target=target, settings=replace(base, attn=attn), probes=calls, home=Path.cwd())
-        for target in targets
-        for attn in attns
-    ]
-
-
-def default_targets() -> list[str]:
-    """The built-in model, said aloud so that nobody takes it for theirs."""
-    print(f"attncheck: no target given: checking the built-in model {DEFAULT}", file=sys.stderr)
-    return [DEFAULT]
+    asked = Asked(
+        targets=tuple(targets or ()),
+        suite=suite,
+        settings=base,
+        attn=tuple(attn or ()),
+        probes=tuple(probe or ()),
+        skip=tuple(skip or ()),
+        tags=tuple(tag or ()),
+    )
+    plan = planned(asked)
+    presenter = _presenter(Format.quiet if quiet else output, plan, report, verbose, no_progress, no_color)
+    counted = failing(fail_on, strict or plan.strict) | plan.fail_on
+    known = None if write_baseline else baseline or plan.baseline
+    raise typer.Exit(execute(plan.jobs, presenter, counted, fail_fast or plan.fail_fast, known, write_baseline))
 
 
 def _presenter(
-    output: Format, jobs: Sequence[Job], reports: list[str] | None, verbose: bool, no_progress: bool, no_color: bool
+    output: Format, plan: Plan, reports: list[str] | None, verbose: bool, no_progress: bool, no_color: bool
 ) -> Presenter:
     from attncheck.cli.present import Presenter, destinations
 
     return Presenter(
         output=output.value,
-        destinations=destinations(reports or []),
-        probes=sum(len(job.probes) for job in jobs),
+        destinations=destinations(reports or [], plan.reports),
+        probes=sum(len(job.probes) for job in plan.jobs),
         verbose=verbose,
         progress=not no_progress,
         color=not no_color,
     )
 
 
-def execute(jobs: Sequence[Job], presenter: Presenter, fail_on: frozenset[object], fail_fast: bool) -> int:
+def execute(
+    jobs: Sequence[Job],
+    presenter: Presenter,
+    fail_on: frozenset[Verdict],
+    fail_fast: bool,
+    baseline: Path | None = None,
+    write_baseline: Path | None = None,
+) -> int:
     """Run the jobs and show them; what was finished is reported even when the run is interrupted."""
+    from attncheck.gate import Gate
+    from attncheck.report import baseline as baselines
+    from attncheck.report.write import write_text
     from attncheck.session import Session
 
+    gate = Gate(baseline=baselines.read(baseline) if baseline is not None else None)
     command = shlex.join(["attncheck", *sys.argv[1:]])
     with presenter:
         session = Session(
             command=command,
             listener=presenter.hears,
-            fail_on=fail_on,  # type: ignore[arg-type]
+            fail_on=fail_on,
             fail_fast=fail_fast,
             on_forward=presenter.forward,
+            gate=gate,
         )
         try:
             session.run(jobs)
@@ -118,4 +127,6 @@ def execute(jobs: Sequence[Job], presenter: Presenter, fail_on: frozenset[object
         except KeyboardInterrupt:
             code = 130
         presenter.ends(session.finished(code))
+    if write_baseline is not None and code != 130:
+        write_text(write_baseline, baselines.to_text(baselines.of_report(session.report)))
     return code

@@ -10,7 +10,7 @@ from attncheck.finding import Finding, Measurement, Verdict, verdict_of
 from attncheck.report import charts
 from attncheck.report.model import Report
 from attncheck.report.numbers import count, number, seconds
-from attncheck.report.outcome import known_text, label, outcome
+from attncheck.report.outcome import label, outcome
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -47,7 +47,6 @@ def _environment() -> Environment:
         drawing=charts,
         label=label,
         outcome=outcome,
-        known_text=known_text,
         verdict_of=verdict_of,
         shown_value=shown_value,
         allowed=allowed,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from attncheck.finding import Finding, Measurement, Verdict, verdict_of
 from attncheck.report.model import Report, TargetReport
 from attncheck.report.numbers import number, seconds
-from attncheck.report.outcome import Outcome, known_text, label, outcome
+from attncheck.report.outcome import Outcome, label, outcome
 
 SIGNS: dict[Outcome, str] = {"failed": "❌", "crashed": "💥", "known": "🔕", "skipped": "⏭️", "held": "✅"}
 MOST_CASES = 12
@@ -55,7 +55,7 @@ def _target(report: Report, target: TargetReport) -> Iterator[str]:
 
 
 def _row(report: Report, finding: Finding) -> str:
-    what = finding.summary + (f" ({known_text(finding)})" if finding.known else "")
+    what = finding.summary + (f" ({finding.known})" if finding.known else "")
     sign = "⚠️" if finding.verdict in (Verdict.WARN, Verdict.NOISE, Verdict.VACUOUS) else ""
     came_to = outcome(report, finding)
     sign = SIGNS[came_to] if came_to != "held" or not sign else sign

@@ -52,15 +52,3 @@ def finding_text(finding: Finding, width: int = WIDTH) -> str:
         out.print(block)
     assert isinstance(out.file, io.StringIO)
     return "\n".join(line.rstrip() for line in out.file.getvalue().rstrip().splitlines())
-
-
-def known_text(finding: Finding) -> str:
-    """Why a known finding does not count, in one line."""
-    known = finding.known
-    if known is None:
-        return ""
-    if known.by == "baseline":
-        return "in the baseline"
-    until = f", until {known.expires}" if known.expires else ""
-    link = f" {known.link}" if known.link else ""
-    return f"expected: {known.reason}{until}{link}"

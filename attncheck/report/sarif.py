@@ -9,7 +9,7 @@ from urllib.parse import quote
 from attncheck.finding import Finding, Verdict, verdict_of
 from attncheck.report.fingerprint import prints
 from attncheck.report.model import Report, TargetReport, finite
-from attncheck.report.outcome import finding_text, known_text, label, outcome, pairs
+from attncheck.report.outcome import finding_text, label, outcome, pairs
 
 VERSION = "2.1.0"
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -67,7 +67,7 @@ def _result(report: Report, target: TargetReport, finding: Finding, rules: list[
         "properties": {"verdict": finding.verdict.value, "target": target.target, "cases": _cases(finding)},
     }
     if finding.known is not None:
-        result["suppressions"] = [{"kind": "external", "status": "accepted", "justification": known_text(finding)}]
+        result["suppressions"] = [{"kind": "external", "status": "accepted", "justification": str(finding.known)}]
     return result
 
 

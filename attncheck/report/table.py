@@ -64,6 +64,8 @@ def _verdict_line(finding: Finding) -> Text:
 def _footnotes(finding: Finding) -> list[tuple[str, bool]]:
     """(line, whether it is secondary)."""
     notes: list[tuple[str, bool]] = []
+    if finding.known is not None:
+        notes.append((f"does not count: {finding.known}", False))
     if finding.diagnosis is not None:
         notes.append((_diagnosis(finding), False))
     if finding.location is not None:
@@ -158,6 +160,9 @@ def summary_line(report: Report) -> Text:
     broken = sum(target.error is not None for target in report.targets)
     if broken:
         line.append(", " if counts else "").append(f"{broken} not loaded", style=STYLES[Verdict.ERROR])
+    known = sum(finding.known is not None for target in report.targets for finding in target.results)
+    if known:
+        line.append(f" ({known} known)", style="dim")
     models = len(report.targets)
     return line.append(f" on {models} model{'s' if models != 1 else ''} in {seconds(report.seconds)}", style="dim")
 

@@ -1,0 +1,94 @@
+"""What a command line asks to run: targets, or a suite narrowed and overridden by options."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import final
+
+from attncheck import registry
+from attncheck.errors import UsageError
+from attncheck.settings import Settings
+from attncheck.subject.target import DEFAULT
+from attncheck.suite.plan import Job, Plan, ProbeCall
+
+NO_SUITE = Path()
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """The part of a command line that says what to run."""
+
+    targets: tuple[str, ...] = ()
+    suite: Path | None = None
+    settings: Settings
+    attn: tuple[str, ...] = ()
+    probes: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+
+
+def planned(asked: Asked) -> Plan:
+    """The plan of a command line; without targets and suite, `attncheck.yaml` above this folder or the default model.
+
+    Raises:
+        UsageError: targets and a suite, or tags without a suite.
+        SuiteError: the suite does not say what it should.
+    """
+    if asked.targets and asked.suite is not None:
+        raise UsageError("give targets or --suite, not both: a suite names its own models")
+    suite = asked.suite if asked.targets else asked.suite or _found()
+    if suite is not None:
+        return _from_suite(suite, asked)
+    if asked.tags:
+        raise UsageError("--tag selects from a suite, and there is none: give --suite FILE")
+    targets = asked.targets or _default_targets()
+    return Plan(file=NO_SUITE, jobs=tuple(jobs_for(targets, asked)))
+
+
+def jobs_for(targets: Sequence[str], asked: Asked) -> list[Job]:
+    """One job for each target and attention implementation."""
+    calls: tuple[ProbeCall, ...] = tuple((name, {}) for name in registry.select(asked.probes, asked.skip))
+    return [
+        Job(target=target, settings=replace(asked.settings, attn=attn), probes=calls, home=Path.cwd())
+        for target in targets
+        for attn in asked.attn or (None,)
+    ]
+
+
+def _found() -> Path | None:
+    from attncheck.suite.load import find_suite
+
+    suite = find_suite()
+    if suite is not None:
+        print(f"attncheck: no target given: running the suite {suite}", file=sys.stderr)
+    return suite
+
+
+def _default_targets() -> tuple[str, ...]:
+    """The built-in model, said aloud so that nobody takes it for theirs."""
+    print(f"attncheck: no target and no suite given: checking the built-in model {DEFAULT}", file=sys.stderr)
+    return (DEFAULT,)
+
+
+def _from_suite(suite: Path, asked: Asked) -> Plan:
+    from attncheck.suite.choice import Choice
+    from attncheck.suite.expand import load_plan
+
+    registry.select([name for name in asked.probes if not registry.is_path(name)], asked.skip)
+    plan = load_plan(suite, Choice(tags=asked.tags, probes=asked.probes, skip=asked.skip))
+    jobs: list[Job] = []
+    for job in plan.jobs:
+        jobs += [each for each in _overridden(job, asked) if each not in jobs]
+    return replace(plan, jobs=tuple(jobs))
+
+
+def _overridden(job: Job, asked: Asked) -> list[Job]:
+    """A job of a suite with the settings that the command line gives in place of its own."""
+    usual = vars(Settings())
+    given = {name: value for name, value in vars(asked.settings).items() if value != usual[name]}
+    settings = replace(job.settings, **given)
+    return [replace(job, settings=replace(settings, attn=attn)) for attn in asked.attn or (settings.attn,)]
