@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from torch import Tensor, nn
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from attncheck.subject.compat import attention_table
 
 Kernel = Callable[..., Any]
 EAGER = "eager_attention_forward"
@@ -64,7 +65,7 @@ def _eager_modules(model: nn.Module) -> list[Any]:
 def intercept(model: nn.Module, handler: Handler) -> Iterator[None]:
     """While active, every kernel call of this model goes through `handler`, which returns what the kernel would."""
     owners = frozenset(id(module) for module in model.modules())
-    table = type(ALL_ATTENTION_FUNCTIONS)._global_mapping
+    table = attention_table()
     kernels = dict(table)
     eager = [(home, getattr(home, EAGER)) for home in _eager_modules(model)]
     try:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from attncheck.errors import Unsupported
 from attncheck.subject.compat import CACHE_NAMES, cache_of
 from attncheck.subject.encoder import for_rows
+from attncheck.subject.own_cache import own_cache
 
 
 @final
@@ -34,7 +35,10 @@ def _named(parameters: list[str], names: tuple[str, ...]) -> str | None:
 @final
 @dataclass
 class Door:
-    """Calls one model. `fixed` holds arguments that every call gets (an encoder's input, for instance)."""
+    """Calls one model. `fixed` holds arguments that every call gets (an encoder's input, for instance).
+
+    Older releases refuse a cache without `cache_position`, or return none unless it is handed in: both are found by trying.
+    """
 
     model: nn.Module
     fixed: dict[str, Any] = field(default_factory=dict)
@@ -48,6 +52,8 @@ class Door:
         self.cache_name = _named(parameters, CACHE_NAMES)
         self.takes_use_cache = "use_cache" in parameters or "kwargs" in parameters
         self.takes_cache_position = "cache_position" in parameters
+        self.needs_cache_position = False
+        self.needs_own_cache = False
 
     def arguments(
         self,
@@ -65,8 +71,8 @@ class Door:
         """
         asked = {"position_ids": positions_BT, "attention_mask": mask, "cache": cache}
         names = {"position_ids": self.positions_name, "attention_mask": self.mask_name, "cache": self.cache_name}
-        dtype = next((p.dtype for p in self.model.parameters() if p.is_floating_point()), torch.float32)
-        call = {self.ids_name: ids_BT, **{name: for_rows(value, ids_BT, dtype) for name, value in self.fixed.items()}}
+        fixed = {name: for_rows(value, ids_BT, self.dtype) for name, value in self.fixed.items()}
+        call = {self.ids_name: ids_BT, **fixed}
         for meaning, value in asked.items():
             if value is None:
                 continue
@@ -77,15 +83,42 @@ class Door:
             call["use_cache"] = use_cache
         return call
 
-    def call(self, ids_BT: Tensor, **asked: Any) -> Reply:
-        """One forward.
+    def call(self, ids_BT: Tensor, *, before: int = 0, extra: dict[str, Any] | None = None, **asked: Any) -> Reply:
+        """One forward; `before` is how many tokens the cache holds, for releases that have to be told.
 
         Raises:
             Unsupported: the output holds no logits of shape (B, T, V).
         """
-        extra = asked.pop("extra", {})
-        output = self.model(**self.arguments(ids_BT, **asked), **extra)
+        if self.needs_own_cache and asked.get("use_cache") is True and asked.get("cache") is None:
+            asked["cache"] = own_cache(self.model, ids_BT.shape[0], self.dtype)
+        arguments = {**self.arguments(ids_BT, **asked), **(extra or {})}
+        output = self._told(ids_BT, arguments, before, asked.get("cache"))
         logits_BTV = getattr(output, "logits", None)
         if not isinstance(logits_BTV, Tensor) or logits_BTV.ndim != 3 or logits_BTV.shape[1] != ids_BT.shape[1]:
             raise Unsupported(f"{type(self.model).__name__} returns no logits for every position")
-        return Reply(logits_BTV, cache_of(output), output)
+        cache = cache_of(output)
+        if cache is None and asked.get("use_cache") is True:
+            cache = asked.get("cache")
+            if not self.needs_own_cache and own_cache(self.model, 1, self.dtype) is not None:
+                self.needs_own_cache = True
+                return self.call(ids_BT, before=before, extra=extra, **asked)
+        return Reply(logits_BTV, cache, output)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the weights."""
+        return next((p.dtype for p in self.model.parameters() if p.is_floating_point()), torch.float32)
+
+    def _told(self, ids_BT: Tensor, arguments: dict[str, Any], before: int, cache: Any) -> Any:
+        """The model's output, with `cache_position` where it refuses to go without."""
+        slots = {"cache_position": torch.arange(before, before + ids_BT.shape[1], device=ids_BT.device)}
+        if self.needs_cache_position and cache is not None:
+            return self.model(**{**arguments, **slots})
+        try:
+            return self.model(**arguments)
+        except (ValueError, TypeError, AttributeError):
+            if cache is None or not self.takes_cache_position:
+                raise
+            output = self.model(**{**arguments, **slots})
+            self.needs_cache_position = True
+            return output

@@ -256,6 +256,7 @@ class Passes:
                 "positions_BT": self._positions(asked, start, stop),
                 "mask": self._mask(asked, start, stop),
                 "cache": cache,
+                "before": start,
                 "use_cache": True if asked.chunks or asked.cache_kind else asked.use_cache,
                 "extra": {"output_attentions": True} if asked.attentions else {},
             }

@@ -20,6 +20,8 @@ from attncheck.errors import TargetError, first_line, unknown
 from attncheck.settings import Settings
 from attncheck.subject import compat
 from attncheck.subject.amplify import amplify
+from attncheck.subject.door import Door
+from attncheck.subject.encoder import fixed_input
 from attncheck.subject.shrink.rules import LAYERS, Wanted
 from attncheck.subject.shrink.shrink import shrink
 
@@ -92,7 +94,7 @@ def _explored(name: str, head: str, settings: Settings, *, explore: bool) -> Any
         _as_decoder(config)
     model = _drawn(config, HEADS[head][0], settings, class_name=getattr(modeling_auto, HEADS[head][1])[name])
     with torch.no_grad():
-        model.eval()(input_ids=torch.tensor([TRIED]), use_cache=False)
+        Door(model.eval(), fixed_input(model, TRIED)).call(torch.tensor([TRIED]), use_cache=False)
     return model
 
 
