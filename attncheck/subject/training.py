@@ -8,12 +8,16 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from attncheck.errors import Unsupported
+from attncheck.finding import Measurement
+from attncheck.numerics.budget import measure_budget
+from attncheck.numerics.divergence import compare_logits
 from attncheck.subject.inputs import Tokens
 from attncheck.subject.subject import Subject
 
@@ -85,3 +89,13 @@ def _gradient(logits_BTV: Tensor, leaves: list[Tensor]) -> Tensor:
     if found[0] is None:
         raise Unsupported("the logits carry no gradient back to the input embedding")
     return found[0].detach()
+
+
+def compare_gradients(subject: Subject, name: str, attn: str) -> Measurement:
+    """One case: the gradient under another implementation against that of the one in force, with a budget of its own."""
+    tokens = subject.inputs.tokens
+    want_BTW, got_BTW = (embedding_gradient(subject, tokens, each) for each in (None, attn))
+    budget = measure_budget(lambda: embedding_gradient(subject, tokens), want_BTW, subject.dtype_name, subject.numerics)
+    apart = replace(compare_logits(got_BTW, want_BTW, budget.value), kl=0.0, top1_flips=0)
+    note = "gradient of a weighted sum of all logits at the embeddings"
+    return Measurement(name=name, budget=budget.value, budget_from=budget.source, note=note, **vars(apart))

@@ -1,0 +1,54 @@
+"""kv-groups: the map of query heads to KV heads is read off the kernel."""
+
+from __future__ import annotations
+
+import torch
+from probing import case, caught_by, finding, loaded
+from torch import nn
+
+from attncheck.finding import Verdict
+from attncheck.subject.attention import KernelCall
+from attncheck.subject.subject import Subject
+from attncheck_probes.kv_groups import _tiled, _unrepeated
+
+
+def test_the_map_of_grouped_heads_is_reported(subject: Subject) -> None:
+    found = finding(subject, "kv-groups")
+    assert found.verdict is Verdict.PASS
+    assert case(found, "decode, sdpa").note == "model.layers.0.self_attn: query heads 0 1 -> KV 0, 2 3 -> KV 1"
+    assert {each.name for each in found.cases} == {"prefill, sdpa", "decode, sdpa", "prefill, eager", "decode, eager"}
+    assert [(control.fault, control.detected) for control in found.controls] == [("kv-groups-tiled", True)]
+
+
+def test_every_head_with_its_own_keys_is_the_identity() -> None:
+    found = finding(loaded("builtin:mha"), "kv-groups")
+    assert found.verdict is Verdict.PASS
+    assert case(found, "prefill, sdpa").note.endswith("query heads 0 -> KV 0, 1 -> KV 1, 2 -> KV 2, 3 -> KV 3")
+    assert "no groups to mix up" in found.controls_missing
+
+
+def test_heads_dealt_out_in_turn_are_caught_and_named(subject: Subject) -> None:
+    broken = caught_by(subject, "kv-groups", "kv-groups-tiled")
+    assert broken is not None
+    assert broken.fault == "kv-groups-tiled"
+    assert broken.module == "model.layers.0.self_attn"
+    assert broken.value == 4 * 2, "in four layers, two of four heads land in the other group"
+    assert broken.note.endswith("query heads 0 2 -> KV 0, 1 3 -> KV 1")
+
+
+def test_inline_attention_is_skipped() -> None:
+    found = finding(loaded("builtin:alibi"), "kv-groups")
+    assert found.verdict is Verdict.SKIP
+    assert found.skip_reason == "attention is computed inside the model, out of reach of the attention interface"
+
+
+def test_groups_are_seen_in_keys_that_were_repeated_before_the_kernel() -> None:
+    keys_BGSD = torch.randn(1, 2, 3, 4, generator=torch.Generator().manual_seed(0))
+    own, blocks = (0, 1, 2, 3), (0, 0, 2, 2)
+
+    def handed(key_BHSD: torch.Tensor) -> KernelCall:
+        return KernelCall(nn.Identity(), key_BHSD, key_BHSD, key_BHSD, None, {}, lambda *args: None)
+
+    assert _unrepeated(handed(keys_BGSD.repeat_interleave(2, 1)), own, own) == (blocks, blocks)
+    assert _unrepeated(handed(keys_BGSD.repeat(1, 2, 1, 1)), own, own) == ((0, 1, 0, 1), blocks)
+    assert _tiled(blocks) == (0, 1, 0, 1)
