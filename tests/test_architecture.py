@@ -17,7 +17,7 @@ LEVELS = (
     ("attncheck.pytest_plugin", "attncheck.api"),
     ("attncheck.sweep", "attncheck.triage", "attncheck.selftest", "attncheck.doctor"),
     ("attncheck.session",),
-    ("attncheck.suite", "attncheck.report", "attncheck.diagnosis", "attncheck.runner"),
+    ("attncheck.suite", "attncheck.report", "attncheck.diagnosis", "attncheck.runner", "attncheck.gate"),
     ("attncheck.probe", "attncheck.faults"),
     ("attncheck.subject", "attncheck.numerics", "attncheck.registry"),
     ("attncheck.finding", "attncheck.errors", "attncheck.settings", "attncheck.words"),
