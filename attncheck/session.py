@@ -91,6 +91,11 @@ class Session:
                 break
         return self.report
 
+    def adopt(self, target: TargetReport) -> None:
+        """Take in the report of a target that ran elsewhere."""
+        report = replace(self.report, targets=(*self.report.targets, target))
+        self.report = replace(report, exit_code=exit_code(report, self.fail_on))
+
     def finished(self, code: int) -> Report:
         """The report with the exit code of the whole command."""
         self.report = replace(self.gate.closing(self.report), exit_code=code, seconds=time.perf_counter() - self._clock)

@@ -56,6 +56,15 @@ FailOn = Annotated[
     typer.Option("--fail-on", envvar="ATTNCHECK_FAIL_ON", help="Verdicts that count as failure: warn, noise, vacuous, skip."),
 ]
 Strict = Annotated[bool, typer.Option("--strict", envvar="ATTNCHECK_STRICT", help="vacuous, warn and noise count as failure.")]
+Jobs = Annotated[
+    int,
+    typer.Option("--jobs", "-j", min=1, envvar="ATTNCHECK_JOBS", help="Worker processes, for 'config:*' and several targets."),
+]
+SweepDir = Annotated[
+    Path | None, typer.Option("--sweep-dir", envvar="ATTNCHECK_SWEEP_DIR", help="Keep one report a target here: resumable.")
+]
+Timeout = Annotated[float, typer.Option("--timeout", envvar="ATTNCHECK_TIMEOUT", help="Seconds for one target of a sweep.")]
+MemoryLimit = Annotated[float, typer.Option("--memory", envvar="ATTNCHECK_MEMORY", help="GiB for one target of a sweep.")]
 FailFast = Annotated[bool, typer.Option("--fail-fast", envvar="ATTNCHECK_FAIL_FAST", help="Stop at the first failure.")]
 Suite = Annotated[Path | None, typer.Option("--suite", envvar="ATTNCHECK_SUITE", help="A YAML suite.")]
 Tags = Annotated[

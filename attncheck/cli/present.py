@@ -72,6 +72,8 @@ class Presenter:
         self._show_progress(event)
         if self.output == "table":
             self._print(event)
+        elif self.output == "lines" and isinstance(event, TargetFinished):
+            self.console.print(table.target_line(event.target))
         elif self.output == "jsonl" and isinstance(event, ProbeFinished):
             line = {"target": event.target, **finding_dict(event.finding)}
             print(json.dumps(finite(line), ensure_ascii=False), flush=True)
@@ -85,7 +87,7 @@ class Presenter:
             print(line, file=sys.stderr)
         if self.output == "json":
             print(to_json(report))
-        elif self.output in ("table", "quiet"):
+        elif self.output in ("table", "lines", "quiet"):
             self._say(report.notes)
             if self.output == "quiet":
                 self._print_errors(report)

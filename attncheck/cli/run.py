@@ -12,6 +12,7 @@ import typer
 
 from attncheck.cli import options as o
 from attncheck.cli.options import Format, check_dtype, failing, prompt_text
+from attncheck.cli.many import Workers, is_glob, sweep
 from attncheck.cli.planning import Asked, planned
 from attncheck.finding import Verdict
 from attncheck.settings import Settings
@@ -42,6 +43,10 @@ def run(
     output: o.Output = Format.table,
     baseline: o.BaselineFile = None,
     write_baseline: o.WriteBaseline = None,
+    jobs: o.Jobs = 1,
+    sweep_dir: o.SweepDir = None,
+    timeout: o.Timeout = 180.0,
+    memory: o.MemoryLimit = 6.0,
     fail_fast: o.FailFast = False,
     strict: o.Strict = False,
     fail_on: o.FailOn = None,
@@ -77,6 +82,8 @@ def run(
     plan = planned(asked)
     presenter = _presenter(Format.quiet if quiet else output, plan, report, verbose, no_progress, no_color)
     counted = failing(fail_on, strict or plan.strict) | plan.fail_on
+    if jobs > 1 or sweep_dir is not None or any(is_glob(job.target) for job in plan.jobs):
+        raise typer.Exit(sweep(plan.jobs, presenter, counted, Workers(jobs, sweep_dir, timeout, memory)))
     known = None if write_baseline else baseline or plan.baseline
     raise typer.Exit(execute(plan.jobs, presenter, counted, fail_fast or plan.fail_fast, known, write_baseline))
 
@@ -105,9 +112,13 @@ def execute(
     write_baseline: Path | None = None,
 ) -> int:
     """Run the jobs and show them; what was finished is reported even when the run is interrupted."""
+    from functools import partial
+
+    from attncheck.diagnosis.diagnose import diagnose
     from attncheck.gate import Gate
     from attncheck.report import baseline as baselines
     from attncheck.report.write import write_text
+    from attncheck.runner import run_probes
     from attncheck.session import Session
 
     gate = Gate(baseline=baselines.read(baseline) if baseline is not None else None)
@@ -120,6 +131,7 @@ def execute(
             fail_fast=fail_fast,
             on_forward=presenter.forward,
             gate=gate,
+            examine=partial(run_probes, diagnose=diagnose),
         )
         try:
             session.run(jobs)

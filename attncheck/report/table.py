@@ -124,7 +124,9 @@ def _cases(cases: list[Measurement], hidden: int) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim", show_edge=False)
     table.add_column("case", overflow="fold", ratio=1)
     for heading in ("verdict", "measured", "expected") if plain else ("verdict", *DIVERGENCE):
-        table.add_column(heading, justify="left" if heading == "verdict" else "right", no_wrap=True)
+        table.add_column(
+            heading, justify="left" if heading == "verdict" else "right", no_wrap=heading != "measured", max_width=32
+        )
     for case in cases:
         table.add_row(case.name, mark(verdict_of(case)), *(_values(case) if plain else _divergence(case)))
     if hidden:
@@ -149,6 +151,20 @@ def _divergence(case: Measurement) -> tuple[str, ...]:
     first = "-" if case.first_position is None or case.excess <= 1 else str(case.first_position)
     shown = f"{case.nonfinite} nan" if case.nonfinite else number(case.max_abs)
     return (shown, number(case.mean_abs), number(case.kl), number(case.top1_flips), first, number(case.budget))
+
+
+def target_line(target: TargetReport) -> Text:
+    """A target in one line: what its probes came to, and what did not pass."""
+    line = Text(overflow="fold").append(mark(target.verdict)).append(f" {target.target}", style="bold")
+    if target.error is not None:
+        return line.append(f"  {target.error}")
+    verdicts = [finding.verdict for finding in target.results]
+    ran = sum(verdict is not Verdict.SKIP for verdict in verdicts)
+    line.append(f"  {ran} of {len(verdicts)} probes ran in {seconds(target.seconds)}", style="dim")
+    for finding in target.results:
+        if finding.verdict not in (Verdict.PASS, Verdict.SKIP, Verdict.WARN):
+            line.append("\n    ").append(mark(finding.verdict)).append(f" {finding.probe}  {finding.summary}")
+    return line
 
 
 def summary_line(report: Report) -> Text:
