@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from attncheck.cli import options as o
-from attncheck.cli.options import Format, check_dtype, failing, prompt_text
 from attncheck.cli.many import Workers, is_glob, sweep
+from attncheck.cli.options import Format, check_dtype, failing, prompt_text
 from attncheck.cli.planning import Asked, planned
 from attncheck.finding import Verdict
 from attncheck.settings import Settings
