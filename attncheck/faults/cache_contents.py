@@ -16,7 +16,7 @@ from torch import Tensor
 
 from attncheck.errors import CannotPlant, first_line
 from attncheck.faults.planting import at_arguments, cache_argument
-from attncheck.subject.cache_kinds import crop, may_crop, new_cache
+from attncheck.subject.cache_kinds import REFUSALS, crop, may_crop, new_cache
 from attncheck.subject.caches import KEYS, VALUES, CachedTensor, key_values, tensors_of
 from attncheck.subject.compat import cached_length
 from attncheck.subject.passes import Pass
@@ -24,6 +24,7 @@ from attncheck.subject.subject import Subject
 
 ROPE_BASE = 10000.0
 TOO_MANY = 1
+TRIED = 3
 BFLOAT16_BITS = 8
 FLOAT8_BITS = 4
 
@@ -118,6 +119,8 @@ def cache_reorder(subject: Subject) -> AbstractContextManager[None]:
             if each.tensor.ndim > 1 and each.tensor.shape[0] > 1:
                 each.tensor.copy_(each.tensor.roll(1, 0))
 
+    if subject.can.steps_agree:
+        raise CannotPlant(subject.can.steps_agree)
     row, length = subject.inputs.row, subject.inputs.length
     cache = subject.passes.cache(Pass((row, subject.inputs.other(row)), chunks=(length - 1, 1)))
     if next(tensors_of(cache), None) is None:
@@ -190,13 +193,15 @@ def cache_crop(subject: Subject) -> Iterator[None]:
 
 
 def _needs_cropping(subject: Subject) -> None:
-    """Raise where this model's cache cannot be rolled back anyway, so that nothing would go wrong."""
-    kept = subject.inputs.tokens
+    """Raise where this model's cache cannot be rolled back and continued anyway, so that nothing would go wrong."""
+    row, half = subject.inputs.row, subject.inputs.length // 2
     cache = new_cache("dynamic", subject.model, rows=1, length=subject.inputs.length, dtype=subject.dtype)
     may_crop(cache)
     try:
         with torch.no_grad():
-            cache = subject.passes.call(kept, cache=cache, use_cache=True).cache
-    except (TypeError, ValueError, RuntimeError, AttributeError, KeyError) as error:
-        raise CannotPlant(f"the model takes no dynamic cache ({first_line(error)})") from error
-    crop(cache, TOO_MANY)
+            for part in (row[:half], row[half : half + TRIED]):
+                cache = subject.passes.call((part,), cache=cache, use_cache=True).cache
+            crop(cache, TRIED)
+            subject.passes.call((row[half:],), cache=cache, use_cache=True)
+    except REFUSALS as error:
+        raise CannotPlant(f"the cache of this model cannot be rolled back and continued ({first_line(error)})") from error

@@ -17,7 +17,6 @@ from torch import Tensor
 from attncheck.errors import Unsupported, first_line
 from attncheck.numerics.budget import Budget
 from attncheck.subject.attention import KernelCall, intercept
-from attncheck.subject.caches import key_values
 from attncheck.subject.compat import recognises_packing, text_config
 from attncheck.subject.door import Door
 from attncheck.subject.facts import reads_ahead
@@ -92,6 +91,15 @@ class Capabilities:
         """A cache is returned, and one token can be fed on it."""
         asked = Pass(self.inputs.tokens, chunks=(self.inputs.length - 1, 1))
         return self._tried(lambda: self.passes.logits(asked), "a step on the cache")
+
+    @cached_property
+    def steps_agree(self) -> str | None:
+        """One token on a filled cache gives the logits of one forward: else whatever builds on a cache differs as well."""
+        if self.steps is not None:
+            return self.steps
+        if self._apart(Pass(self.inputs.tokens, chunks=(self.inputs.length - 1, 1)), self._full) <= self.budget.value:
+            return None
+        return "a step on the model's own cache already differs from one forward: that is for `decode-paths`"
 
     @cached_property
     def takes_positions(self) -> str | None:
@@ -170,23 +178,12 @@ class Capabilities:
         return None if seen else "attention is computed inside the model, out of reach of the attention interface"
 
     @cached_property
-    def attends(self) -> str | None:
-        """Tokens read keys of other tokens: there is an attention kernel, or a cache that holds keys and values."""
-        if self.kernel is None:
-            return None
-        try:
-            held = key_values(self.passes.cache(Pass(self.inputs.tokens, use_cache=True)))
-        except Unsupported as reason:
-            return str(reason)
-        return None if held else "the cache holds states instead of keys and values"
-
-    @cached_property
     def reads_mask(self) -> str | None:
-        """A 2D mask matters: it changes something, or the model has attention, so that it must."""
+        """A 2D mask matters: it changes something, or attention goes through the interface, so that it must."""
         if self.mask_2d is not None:
             return self.mask_2d
         hidden = self.inputs.length // 3
         masked = Pass(self.inputs.tokens, mask=Mask2D(((0,) * hidden + (1,) * (self.inputs.length - hidden),)))
         if float((self.passes.logits(masked) - self.passes.logits(self._full))[:, hidden:].abs().max()) > self.budget.value:
             return None
-        return None if self.attends is None else f"the 2D mask is accepted but changes nothing, and {self.attends}"
+        return None if self.kernel is None else f"the 2D mask is accepted but changes nothing, and {self.kernel}"

@@ -72,8 +72,8 @@ def _rows(subject: Subject) -> Tokens:
 
 def _schedule(subject: Subject) -> tuple[int, ...]:
     """A prefill, a step, and several tokens where the model takes them rightly in a single row: else single steps."""
-    if subject.can.steps:
-        raise Unsupported(subject.can.steps)
+    if subject.can.steps_agree:
+        raise Unsupported(subject.can.steps_agree)
     length = subject.inputs.length
     return (length - 3, 1, *((1, 1) if subject.can.chunks_agree else (2,)))
 

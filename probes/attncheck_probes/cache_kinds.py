@@ -19,7 +19,8 @@ How it measures
 
 False alarms
     Models that make a cache of their own kind, and caches that say that they cannot be rolled back (recurrent states), are
-    skipped for that case. Schemes that change with the length break here as they do in `decode-paths`.
+    skipped for that case. Where a step on the model's own cache differs from one forward already, `decode-paths` says so
+    and this probe is skipped.
 
 References
     Hugging Face transformers documentation, "Caching"; Leviathan et al. 2023 (speculative decoding). mlx-examples issue 977.
@@ -57,7 +58,7 @@ class CacheKinds:
     name: ClassVar[str] = "cache-kinds"
     title: ClassVar[str] = "every cache, cropped, reordered or copied, gives the logits of one forward"
     cost: ClassVar[Cost] = "cheap"
-    needs: ClassVar[tuple[str, ...]] = ("sees_history", "steps")
+    needs: ClassVar[tuple[str, ...]] = ("sees_history", "steps_agree")
     controls: ClassVar[tuple[str, ...]] = (
         "cache-crop",
         "cache-wrong-slot",

@@ -18,8 +18,9 @@ How it measures
 False alarms
     Without `position_ids`, models with learned or sinusoidal positions count the padding: a `warn`, since generate() passes
     them. Models without that argument cannot be left-padded by design: a figure. A mask that changes nothing in a model
-    without keys is by design and skipped. Eager attention in plain float64 turns padded rows into NaN, since the smallest
-    float64 becomes minus infinity in a float32 softmax: `warn`, and `fail` where just that was asked for.
+    that computes no attention through the library's interface is by design and skipped. Eager attention in plain float64
+    turns padded rows into NaN, since the smallest float64 becomes minus infinity in a float32 softmax: `warn`, and `fail`
+    where just that was asked for.
 
 References
     Hugging Face transformers issues 32848 (padded batches right in their longest row only), 40214 (chunk borders that
@@ -107,8 +108,8 @@ def _content(subject: Subject, batch: Padded, side: Side) -> Measurement:
 
 def _left(subject: Subject, batch: Padded, name: str, attn: str | None, chunks: tuple[int, ...]) -> Measurement:
     """Left padding with positions counted from the first real token, where the model can be told them."""
-    if chunks and subject.can.steps:
-        raise Unsupported(subject.can.steps)
+    if chunks and subject.can.steps_agree:
+        raise Unsupported(subject.can.steps_agree)
     asked = batch.asked("left", salt=1, explicit=not subject.can.takes_positions, chunks=chunks, attn=attn)
     return _alone(subject, batch, name, "left", asked, Verdict.FAIL)
 

@@ -50,7 +50,8 @@ def test_a_mask_that_means_nothing_to_a_model_without_attention_is_skipped() -> 
     found = finding(loaded("config:rwkv"), "padding")
     assert found.verdict is Verdict.SKIP
     assert found.skip_reason == (
-        "the 2D mask is accepted but changes nothing, and the cache holds states instead of keys and values"
+        "the 2D mask is accepted but changes nothing, and attention is computed inside the model, "
+        "out of reach of the attention interface"
     )
 
 
