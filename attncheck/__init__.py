@@ -3,4 +3,32 @@
 Importing it loads neither torch nor transformers.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from attncheck.api import check
+    from attncheck.errors import ChecksFailed
+    from attncheck.finding import Finding, Measurement, Verdict
+    from attncheck.report.model import Report
+
 __version__ = "0.1.0"
+__all__ = ["ChecksFailed", "Finding", "Measurement", "Report", "Verdict", "__version__", "check"]
+
+HOMES = {
+    "check": "attncheck.api",
+    "ChecksFailed": "attncheck.errors",
+    "Finding": "attncheck.finding",
+    "Measurement": "attncheck.finding",
+    "Verdict": "attncheck.finding",
+    "Report": "attncheck.report.model",
+}
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    if name not in HOMES:
+        raise AttributeError(f"module `attncheck` has no attribute `{name}`")
+    return getattr(import_module(HOMES[name]), name)

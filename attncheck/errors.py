@@ -25,6 +25,10 @@ class SuiteError(AttncheckError):
     """A suite file that does not say what it should."""
 
 
+class ChecksFailed(AssertionError):
+    """What `Report.raise_for_failures` raises: the findings that count, as tables."""
+
+
 class Unsupported(Exception):
     """The model cannot take what was asked of it; the reason becomes a `skip`."""
 

@@ -55,6 +55,11 @@ Loader = Callable[[Job], Subject]
 Examine = Callable[[Subject, Sequence[Probe]], Iterator[Event]]
 
 
+def load_job(job: Job) -> Subject:
+    """The subject of a job, loaded the usual way."""
+    return load(job.target, job.settings)
+
+
 @final
 @dataclass
 class Session:
@@ -66,7 +71,7 @@ class Session:
     fail_fast: bool = False
     on_forward: Callable[[int], None] | None = None
     examine: Examine = run_probes
-    loader: Loader = lambda job: load(job.target, job.settings)
+    loader: Loader = load_job
     gate: Gate = field(default_factory=Gate)
     report: Report = field(init=False)
 

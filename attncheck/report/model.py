@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, final
 
+from attncheck.errors import ChecksFailed
 from attncheck.finding import (
     Control,
     Diagnosis,
@@ -70,6 +71,17 @@ class Report:
         """How many probes came to each verdict."""
         verdicts = [finding.verdict for target in self.targets for finding in target.results]
         return {verdict.value: verdicts.count(verdict) for verdict in Verdict}
+
+    def raise_for_failures(self) -> None:
+        """Do nothing if the run came to exit code 0.
+
+        Raises:
+            ChecksFailed: with the tables of what failed, or the reason why nothing ran.
+        """
+        from attncheck.report.outcome import failures_text
+
+        if self.exit_code:
+            raise ChecksFailed(failures_text(self))
 
 
 def exit_code(report: Report, fail_on: frozenset[Verdict] = frozenset()) -> int:

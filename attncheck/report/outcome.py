@@ -52,3 +52,16 @@ def finding_text(finding: Finding, width: int = WIDTH) -> str:
         out.print(block)
     assert isinstance(out.file, io.StringIO)
     return "\n".join(line.rstrip() for line in out.file.getvalue().rstrip().splitlines())
+
+
+def failures_text(report: Report) -> str:
+    """Everything that turned a run red, as tables; the reasons for skipping where nothing ran."""
+    lines = [f"{target.target}: {target.error}" for target in report.targets if target.error is not None]
+    for target, finding in pairs(report):
+        if outcome(report, finding) in ("failed", "crashed"):
+            lines.append(f"{label(target)}\n{finding_text(finding)}")
+            lines += [finding.error.rstrip()] if finding.error else []
+    if not lines:
+        reasons = dict.fromkeys(f"{finding.probe}: {finding.skip_reason}" for _, finding in pairs(report) if finding.skip_reason)
+        lines = ["nothing ran", *reasons]
+    return "\n\n".join(lines)

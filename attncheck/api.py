@@ -1,0 +1,122 @@
+"""The checks as a function, for models in memory and for people's own tests.
+
+report = attncheck.check(model, probes=["decode-paths"])
+report.raise_for_failures()
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from attncheck import registry
+from attncheck.errors import UsageError, unknown
+from attncheck.finding import Verdict
+from attncheck.report.model import Report
+from attncheck.session import Session, load_job
+from attncheck.settings import Settings
+from attncheck.subject import compat
+from attncheck.subject.load import settle_dtype
+from attncheck.subject.subject import Subject
+from attncheck.suite.plan import Job
+
+COMMAND = "attncheck.check(…)"
+
+
+def check(
+    model: nn.Module | str,
+    tokenizer: Any = None,
+    *,
+    probes: Iterable[str | Mapping[str, Mapping[str, Any]]] = (),
+    skip: Iterable[str] = (),
+    fail_on: Iterable[str] = (),
+    name: str = "",
+    **settings: Any,
+) -> Report:
+    """Run probes on a model in memory, or on a target as the command line takes it, and return the report.
+
+    `probes` are names, globs, `FILE.py:Class`, or `{name: {option: value}}`; all installed ones when left out. `settings`
+    are those of `attncheck.settings.Settings`: `dtype`, `attn`, `seed`, `length`, `prompt`, … The model comes back as it
+    was: weights, buffers, dtypes and training mode. Nothing is raised for what is found: `Report.raise_for_failures` does.
+
+    Raises:
+        UsageError: an unknown probe, option, verdict or setting.
+    """
+    job = Job(
+        target=model if isinstance(model, str) else name or type(model).__name__,
+        settings=_settings(settings),
+        probes=tuple(_calls(probes, tuple(skip))),
+        home=Path.cwd(),
+    )
+    for probe, options in job.probes:
+        registry.load(probe, options, job.home)
+    with contextlib.ExitStack() as stack:
+        session = Session(
+            command=COMMAND,
+            listener=lambda event, report: None,
+            fail_on=_verdicts(fail_on),
+            loader=load_job if isinstance(model, str) else lambda asked: _in_memory(asked, model, tokenizer, stack),
+        )
+        session.run([job])
+        return session.finished(session.report.exit_code)
+
+
+def _settings(given: Mapping[str, Any]) -> Settings:
+    valid = vars(Settings())
+    for name in given:
+        if name not in valid:
+            raise UsageError(unknown("setting", name, valid))
+    return Settings(**given)
+
+
+def _calls(
+    probes: Iterable[str | Mapping[str, Mapping[str, Any]]], skip: tuple[str, ...]
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    asked = [probes] if isinstance(probes, (str, Mapping)) else list(probes)
+    options: dict[str, Mapping[str, Any]] = {}
+    for each in asked:
+        options.update(each if isinstance(each, Mapping) else {})
+    names = [name for each in asked for name in ([each] if isinstance(each, str) else each)]
+    for name in registry.select(names, skip):
+        yield name, options.get(name, {})
+
+
+def _verdicts(names: Iterable[str]) -> frozenset[Verdict]:
+    known = {verdict.value: verdict for verdict in Verdict if verdict is not Verdict.PASS}
+    asked = [names] if isinstance(names, str) else list(names)
+    for name in asked:
+        if name not in known:
+            raise UsageError(unknown("verdict", name, known))
+    return frozenset(known[name] for name in asked)
+
+
+def _in_memory(job: Job, model: nn.Module, tokenizer: Any, stack: contextlib.ExitStack) -> Subject:
+    compat.quiet()
+    stack.enter_context(_untouched(model))
+    subject = Subject(name=job.target, model=model, tokenizer=tokenizer, settings=job.settings)
+    stack.enter_context(subject.using(job.settings.attn))
+    settle_dtype(subject, job.settings.dtype)
+    return subject
+
+
+@contextlib.contextmanager
+def _untouched(model: nn.Module) -> Iterator[None]:
+    """Give a model back as it came: probes run in another precision and out of training mode."""
+    # A cast gives each parameter new storage, so that the old one is still whole and is put back bit for bit.
+    weights = {name: parameter.data for name, parameter in model.named_parameters()}
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    training = {name: module.training for name, module in model.named_modules()}
+    try:
+        yield
+    finally:
+        for name, parameter in model.named_parameters():
+            parameter.data = weights[name]
+        for name, saved in buffers.items():
+            home, _, last = name.rpartition(".")
+            setattr(model.get_submodule(home), last, saved)
+        for name, module in model.named_modules():
+            module.training = training.get(name, module.training)
