@@ -13,9 +13,11 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig
 
-from attncheck.errors import Unsupported
+from attncheck.errors import Unsupported, first_line
 from attncheck.subject.calls import edited
+from attncheck.subject.encoder import for_rows
 from attncheck.subject.inputs import Row
+from attncheck.subject.passes import REFUSALS
 from attncheck.subject.subject import Subject
 
 
@@ -43,7 +45,7 @@ def greedy(subject: Subject, prompt: Row, new_tokens: int, padding: int = 0, **o
     """Generate greedily from one prompt, left-padded by `padding` tokens.
 
     Raises:
-        Unsupported: the model has no generate(), or takes no 2D mask where padding is asked for.
+        Unsupported: the model has no generate(), takes no 2D mask where padding is asked for, or generate() raises.
     """
     generate: Callable[..., Any] | None = getattr(subject.model, "generate", None)
     if generate is None or not _can_generate(subject.model):
@@ -53,10 +55,19 @@ def greedy(subject: Subject, prompt: Row, new_tokens: int, padding: int = 0, **o
     ids_BT = subject.passes.ids(((_pad_id(subject),) * padding + prompt,))
     mask_BT = torch.tensor([[0] * padding + [1] * len(prompt)], device=ids_BT.device)
     seen: list[Row | None] = []
+    asked = {subject.door.ids_name: ids_BT, subject.door.mask_name or "attention_mask": mask_BT, **_encoder(subject, ids_BT)}
     with torch.no_grad(), subject.numerics(), edited(subject.model, lambda call: _noted(subject, call, seen)):
-        made = generate(ids_BT, attention_mask=mask_BT, generation_config=_settings(subject, new_tokens, options))
+        try:
+            made = generate(**asked, generation_config=_settings(subject, new_tokens, options))
+        except REFUSALS as error:
+            raise Unsupported(f"generate() raises {first_line(error)}") from error
     tokens = tuple(int(token) for token in made.sequences[0, ids_BT.shape[1] :])
     return Generated(tokens, torch.stack(made.logits, 1), tuple(seen))
+
+
+def _encoder(subject: Subject, ids_BT: Tensor) -> dict[str, Any]:
+    """The fixed input of an encoder in front of the decoder."""
+    return {name: for_rows(value, ids_BT, subject.dtype) for name, value in subject.door.fixed.items()}
 
 
 def _can_generate(model: Any) -> bool:

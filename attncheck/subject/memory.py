@@ -68,7 +68,7 @@ def decode_step(subject: Subject, context: int, attn: str | None) -> DecodeStep:
             before = len(memory.shapes)
             out = call.run()
             size, width = call.key_BGSD.numel(), call.key_BGSD.shape[-1]
-            step.copied += sum(_numel(s) / size for s in memory.shapes[before:] if s[-1:] == (width,) and _numel(s) >= size)
+            step.copied += sum(_numel(s) / size for s in memory.shapes[before:] if s[-1:] == (width,) and _numel(s) > size)
             step.handed = _described(call)
             return out
 

@@ -89,13 +89,13 @@ RANKS = r"kv_lora_rank|q_lora_rank|o_lora_rank|gated_norm_rank|loop_gate_rank|la
 QUERY_HEADS = r".*(num_attention_heads|attention_heads|n_head|n_heads|num_heads)"
 SHARED_HEADS = r".*(num_key_value_heads|num_kv_heads|kv_n_heads)"
 HEAD_WIDTHS = r".*(head_dim|dim_head|d_kv|d_head|attention_head_size|kv_channels)"
-INNER_WIDTHS = r"""intermediate_size_mlp|.*(intermediate_size|ffn_dim|d_ff|dff|dim_ff|n_inner|d_inner|feed_forward_size|ffn_hidden_size|
-mlp_dim|prompt_mid_dim)"""
+INNER_WIDTHS = r"""intermediate_size_mlp|.*(intermediate_size|ffn_dim|d_ff|dff|dim_ff|n_inner|d_inner|feed_forward_size|
+ffn_hidden_size|mlp_dim|prompt_mid_dim)"""
 WIDTHS = r""".*(hidden_size|d_model|n_embd|embed_dim|embedding_dim|emb_dim|word_embed_proj_dim|embedding_size|hidden_size_global|
 vision_output_dim|projector_input_dim|projector_output_dim|adapter_in_dim|adapter_out_dim|adapter_input_size|output_channels|
 classifier_proj_size|ext_pw_out_channel|depthwise_separable_out_channel|nemo_conv_channels)"""
-DEPTHS = r"""num_hidden_layers|conf_num_hidden_layers|n_layer|n_layers|num_layers|encoder_layers|decoder_layers|num_encoder_layers|
-num_decoder_layers|num_blocks|depth|num_layers_per_stack|num_global_layers"""
+DEPTHS = r"""num_hidden_layers|conf_num_hidden_layers|n_layer|n_layers|num_layers|encoder_layers|decoder_layers|
+num_encoder_layers|num_decoder_layers|num_blocks|depth|num_layers_per_stack|num_global_layers"""
 PERIODS = r"""n_layers_per_attn_res_block|layer_group_size|_?sliding_window_pattern|global_attn_every_n_layers|
 prefix_dense_sliding_window_pattern|no_rope_layer_interval|attn_layer_period|expert_layer_period"""
 

@@ -113,7 +113,7 @@ def changed_fields(config: Any, names: list[str]) -> dict[str, Any]:
     """The fields in which a config differs from the default of its class: what a real config.json says."""
     try:
         usual = compat.readable(type(config)())
-    except Exception:  # noqa: BLE001 a class that has no default keeps every field
+    except Exception:
         usual = None
     plain = {name: getattr(config, name, None) for name in names if name not in ("transformers_version",)}
     if usual is None:
