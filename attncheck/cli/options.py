@@ -30,6 +30,7 @@ Targets = Annotated[
 ]
 Probes = Annotated[list[str] | None, typer.Option("--probe", envvar="ATTNCHECK_PROBE", help="Run these (globs, repeatable).")]
 Skips = Annotated[list[str] | None, typer.Option("--skip", envvar="ATTNCHECK_SKIP", help="Leave these out.")]
+Quick = Annotated[bool, typer.Option("--quick", envvar="ATTNCHECK_QUICK", help="Leave the dear probes out.")]
 Attn = Annotated[list[str] | None, typer.Option("--attn", envvar="ATTNCHECK_ATTN", help="Attention implementation (repeatable).")]
 Dtype = Annotated[str, typer.Option("--dtype", envvar="ATTNCHECK_DTYPE", help="auto, float64, float32, bfloat16 or float16.")]
 Device = Annotated[str, typer.Option("--device", envvar="ATTNCHECK_DEVICE", help="auto, cpu, cuda[:N] or mps.")]
@@ -80,6 +81,11 @@ Verbose = Annotated[bool, typer.Option("-v", "--verbose", envvar="ATTNCHECK_VERB
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", envvar="ATTNCHECK_QUIET", help="Only the summary line.")]
 NoProgress = Annotated[bool, typer.Option("--no-progress", envvar="ATTNCHECK_NO_PROGRESS", help="No progress on stderr.")]
 NoColor = Annotated[bool, typer.Option("--no-color", envvar=["ATTNCHECK_NO_COLOR", "NO_COLOR"], help="No colour.")]
+
+
+def listed(values: list[str] | None) -> tuple[str, ...]:
+    """What a repeatable option was given."""
+    return tuple(values or ())
 
 
 def check_dtype(name: str) -> str:

@@ -29,6 +29,7 @@ class Asked:
     probes: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
+    quick: bool = False
 
 
 def planned(asked: Asked) -> Plan:
@@ -51,12 +52,17 @@ def planned(asked: Asked) -> Plan:
 
 def jobs_for(targets: Sequence[str], asked: Asked) -> list[Job]:
     """One job for each target and attention implementation."""
-    calls: tuple[ProbeCall, ...] = tuple((name, {}) for name in registry.select(asked.probes, asked.skip))
+    names = [name for name in registry.select(asked.probes, asked.skip) if not asked.quick or _cheap(name)]
+    calls: tuple[ProbeCall, ...] = tuple((name, {}) for name in names)
     return [
         Job(target=target, settings=replace(asked.settings, attn=attn), probes=calls, home=Path.cwd())
         for target in targets
         for attn in asked.attn or (None,)
     ]
+
+
+def _cheap(name: str) -> bool:
+    return bool(registry.load(name, home=Path.cwd()).cost == "cheap")
 
 
 def _found() -> Path | None:

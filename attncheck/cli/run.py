@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ import typer
 
 from attncheck.cli import options as o
 from attncheck.cli.many import Workers, is_glob, sweep
-from attncheck.cli.options import Format, check_dtype, failing, prompt_text
+from attncheck.cli.options import Format, check_dtype, failing, listed, prompt_text
 from attncheck.cli.planning import Asked, planned
 from attncheck.finding import Verdict
 from attncheck.settings import Settings
@@ -28,6 +29,7 @@ def run(
     tag: o.Tags = None,
     probe: o.Probes = None,
     skip: o.Skips = None,
+    quick: o.Quick = False,
     attn: o.Attn = None,
     dtype: o.Dtype = "auto",
     device: o.Device = "auto",
@@ -57,29 +59,11 @@ def run(
     no_color: o.NoColor = False,
 ) -> None:
     """Run probes on one or more models; without a target and a suite, on the built-in default model."""
-    base = Settings(
-        dtype=check_dtype(dtype),
-        device=device,
-        device_map=device_map,
-        revision=revision,
-        trust_remote_code=trust_remote_code,
-        random_init=random_init,
-        layers=layers,
-        seed=seed,
-        prompt=prompt_text(prompt),
-        length=length,
-        offline=offline,
-    )
-    asked = Asked(
-        targets=tuple(targets or ()),
-        suite=suite,
-        settings=base,
-        attn=tuple(attn or ()),
-        probes=tuple(probe or ()),
-        skip=tuple(skip or ()),
-        tags=tuple(tag or ()),
-    )
-    plan = planned(asked)
+    base = Settings(dtype=check_dtype(dtype), device=device, device_map=device_map, revision=revision)
+    base = replace(base, trust_remote_code=trust_remote_code, random_init=random_init, layers=layers, offline=offline)
+    base = replace(base, seed=seed, prompt=prompt_text(prompt), length=length)
+    what = Asked(targets=listed(targets), suite=suite, settings=base, attn=listed(attn), tags=listed(tag))
+    plan = planned(replace(what, probes=listed(probe), skip=listed(skip), quick=quick))
     presenter = _presenter(Format.quiet if quiet else output, plan, report, verbose, no_progress, no_color)
     counted = failing(fail_on, strict or plan.strict) | plan.fail_on
     if jobs > 1 or sweep_dir is not None or any(is_glob(job.target) for job in plan.jobs):

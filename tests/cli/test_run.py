@@ -42,7 +42,7 @@ def test_the_default_target_is_said_aloud(
     monkeypatch.chdir(tmp_path)
     code, out, err = run(capsys, "--probe", "kv-repeat")
     assert code == 0
-    assert err == "attncheck: no target given: checking the built-in model builtin:gqa\n"
+    assert err == "attncheck: no target and no suite given: checking the built-in model builtin:gqa\n"
     assert out.startswith("builtin:gqa  LlamaForCausalLM, ")
 
 
