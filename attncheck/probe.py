@@ -10,10 +10,10 @@ from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 from attncheck.errors import Unsupported, first_line
 from attncheck.finding import Evidence, Measurement, Ruling, Verdict, skipped, verdict_of, worst_of_model
+from attncheck.subject.passes import REFUSALS
 from attncheck.subject.subject import Subject
 
 Cost = Literal["cheap", "dear"]
-REFUSALS = (TypeError, ValueError, RuntimeError, AttributeError, NotImplementedError, KeyError, IndexError, AssertionError)
 
 
 @runtime_checkable

@@ -35,9 +35,9 @@ import torch
 
 from attncheck.errors import Unsupported, first_line
 from attncheck.finding import Evidence, Measurement, Ruling, Verdict, merged
-from attncheck.probe import REFUSALS, Cost, attempt_call, judge_cases
+from attncheck.probe import Cost, attempt_call, judge_cases
 from attncheck.subject.padded import pad_rows
-from attncheck.subject.passes import Mask4D, Pass, blocks
+from attncheck.subject.passes import REFUSALS, Mask4D, Pass, blocks
 from attncheck.subject.subject import Subject
 from attncheck.subject.switching import kernels_called
 from attncheck.subject.training import compare_gradients, training_without_dropout

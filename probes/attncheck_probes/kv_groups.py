@@ -16,8 +16,8 @@ How it measures
 
 False alarms
     Models that compute attention inline cannot be watched and are skipped. Latent attention (MLA) hands over one key for
-    each query head: the identity. A model whose heads are dealt out in turn on purpose breaks the convention that the
-    library's weights are stored in.
+    each query head: the identity. A model that repeats its keys by itself may deal them out in turn on purpose, with weights
+    stored so (JetMoE, where each expert brings a head for every KV head): a `warn`.
 
 References
     Ainslie et al. 2023 (GQA). llama.cpp issue 2376, TinyLlama issue 24 (heads un-permuted with the wrong number of heads).
@@ -33,7 +33,7 @@ import torch
 from torch import Tensor
 
 from attncheck.errors import Unsupported
-from attncheck.finding import Evidence, Measurement, Ruling
+from attncheck.finding import Evidence, Measurement, Ruling, Verdict
 from attncheck.probe import Cost, attempt, judge_cases
 from attncheck.subject.attention import KernelCall, intercept
 from attncheck.subject.passes import Pass
@@ -57,6 +57,7 @@ class _Layer:
     module: str
     found: HeadMap
     expected: HeadMap
+    repeated: bool
 
     @property
     def wrong(self) -> int:
@@ -94,10 +95,12 @@ def _case(subject: Subject, name: str, attn: str | None, decode: bool) -> Measur
         raise Unsupported("no layer hands its kernel heads that can be told apart")
     wrong = [layer for layer in layers if layer.wrong]
     shown = (wrong or layers)[0]
+    designed = bool(wrong) and all(layer.repeated for layer in wrong)
     tiled = bool(wrong) and all(layer.found == _tiled(layer.expected) for layer in wrong)
     return Measurement(
         name=name,
         expect="at-most",
+        broken=Verdict.WARN if designed else Verdict.FAIL,
         value=float(sum(layer.wrong for layer in layers)),
         limit=0.0,
         unit="query heads answer to a KV head of another group",
@@ -155,14 +158,17 @@ def _disturbed(call: KernelCall, part: str, heads: list[int]) -> Tensor:
     return output_BTHD
 
 
-def _unrepeated(call: KernelCall, found: HeadMap, expected: HeadMap) -> tuple[HeadMap, HeadMap]:
-    """Where the kernel is handed one key for each query head: the first head with the same keys stands for the group."""
+def _unrepeated(call: KernelCall, found: HeadMap, expected: HeadMap) -> tuple[HeadMap, HeadMap, bool]:
+    """Where the kernel is handed one key for each query head: the first head with the same keys stands for the group.
+
+    The third value says that it was so.
+    """
     keys = call.key_BGSD.unbind(1)
     if len(keys) < len(found):
-        return found, expected
+        return found, expected, False
     first = tuple(next(h for h, other in enumerate(keys) if torch.equal(other, key)) for key in keys)
     size = len(first) // len(set(first))
-    return (found, expected) if size == 1 else (first, tuple(head - head % size for head in range(len(first))))
+    return (found, expected, False) if size == 1 else (first, tuple(head - head % size for head in range(len(first))), True)
 
 
 def _tiled(expected: HeadMap) -> HeadMap:

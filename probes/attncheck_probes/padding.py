@@ -77,7 +77,7 @@ class Padding:
         yield _alone(subject, batch, "right, implicit positions", "right", batch.asked("right", salt=1), Verdict.FAIL)
         yield _alone(subject, batch, "left, implicit positions", "left", batch.asked("left"), Verdict.WARN, COUNTED)
         for attn in (None, *(each for each in IMPLEMENTATIONS if each != subject.attn)):
-            for chunks in ((), (batch.length - 3, 1, 2)):
+            for chunks in ((), _schedule(subject)):
                 name = f"left, {'decoded on a padded cache' if chunks else 'explicit positions'}, {attn or subject.attn}"
                 if attn or chunks:
                     yield attempt_call(name, lambda: _left(subject, batch, name, attn, chunks))  # noqa: B023
@@ -87,6 +87,11 @@ class Padding:
     def judge(self, evidence: Evidence) -> Ruling:
         """The worst case decides."""
         return judge_cases(evidence)
+
+
+def _schedule(subject: Subject) -> tuple[int, ...]:
+    """A prefill, a step, and two tokens at once, where those agree on a cache without padding: else single steps."""
+    return (subject.inputs.length - 3, 1, *((1, 1) if subject.can.chunks_agree else (2,)))
 
 
 def _mask_matters(subject: Subject, batch: Padded) -> Measurement:

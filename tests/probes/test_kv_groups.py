@@ -49,6 +49,6 @@ def test_groups_are_seen_in_keys_that_were_repeated_before_the_kernel() -> None:
     def handed(key_BHSD: torch.Tensor) -> KernelCall:
         return KernelCall(nn.Identity(), key_BHSD, key_BHSD, key_BHSD, None, {}, lambda *args: None)
 
-    assert _unrepeated(handed(keys_BGSD.repeat_interleave(2, 1)), own, own) == (blocks, blocks)
-    assert _unrepeated(handed(keys_BGSD.repeat(1, 2, 1, 1)), own, own) == ((0, 1, 0, 1), blocks)
+    assert _unrepeated(handed(keys_BGSD.repeat_interleave(2, 1)), own, own) == (blocks, blocks, True)
+    assert _unrepeated(handed(keys_BGSD.repeat(1, 2, 1, 1)), own, own) == ((0, 1, 0, 1), blocks, True)
     assert _tiled(blocks) == (0, 1, 0, 1)
