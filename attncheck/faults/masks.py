@@ -5,6 +5,8 @@ Axes: B batch, H query heads, T query positions, S key positions, W hidden width
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -14,6 +16,7 @@ from torch import Tensor
 from attncheck.errors import CannotPlant
 from attncheck.faults.planting import allowed_BHTS, at_arguments, at_hidden, at_kernel, tokens_before, with_allowed
 from attncheck.subject.attention import KernelCall
+from attncheck.subject.passes import Pass
 from attncheck.subject.subject import Subject
 
 LEAK = 0.1
@@ -27,8 +30,21 @@ def causal_mask_missing(subject: Subject) -> AbstractContextManager[None]:
         return with_allowed(call, allowed.any(2, keepdim=True).expand(allowed.shape)).run()
 
     if subject.can.kernel is not None and subject.can.mask_4d is None:
-        return at_arguments(subject, lambda call: _unmasked(subject, call))
+        return _opened(subject)
     return at_kernel(subject, handler)
+
+
+@contextlib.contextmanager
+def _opened(subject: Subject) -> Iterator[None]:
+    """Plant through the 4D mask, where that reaches: some layers hide the future on their own as well."""
+    tokens = subject.inputs.tokens
+    healthy_BV = subject.logits(Pass(tokens))[:, 0]
+    with at_arguments(subject, lambda call: _unmasked(subject, call)):
+        with torch.no_grad():
+            opened_BV = subject.passes.call(tokens, use_cache=False).logits_BTV[:, 0]
+        if float((opened_BV - healthy_BV).abs().max()) <= subject.budget.value:
+            raise CannotPlant("the layers hide the future on their own, whatever the mask says")
+        yield
 
 
 def _unmasked(subject: Subject, call: dict[str, Any]) -> dict[str, Any]:

@@ -35,11 +35,11 @@ def softmax_scale(subject: Subject) -> AbstractContextManager[None]:
     return at_own_kernel(subject, handler)
 
 
-def _options_of_one_forward(subject: Subject) -> list[dict[str, Any]]:
-    seen: list[dict[str, Any]] = []
+def _calls_of_one_forward(subject: Subject) -> list[KernelCall]:
+    seen: list[KernelCall] = []
 
     def watch(call: KernelCall) -> Any:
-        seen.append(call.options)
+        seen.append(call)
         return call.run()
 
     if subject.can.kernel is not None:
@@ -52,7 +52,7 @@ def _options_of_one_forward(subject: Subject) -> list[dict[str, Any]]:
 @contextlib.contextmanager
 def softcap_missing(subject: Subject) -> Iterator[None]:
     """The kernel drops the soft-cap of the scores."""
-    if not any(options.get(name) is not None for options in _options_of_one_forward(subject) for name in CAPS):
+    if not any(call.options.get(name) is not None for call in _calls_of_one_forward(subject) for name in CAPS):
         raise CannotPlant("no layer hands its kernel a soft-cap")
 
     def handler(call: KernelCall) -> Any:
@@ -66,7 +66,7 @@ def softcap_missing(subject: Subject) -> Iterator[None]:
 @contextlib.contextmanager
 def sink_missing(subject: Subject) -> Iterator[None]:
     """The learned sinks take no share of the softmax."""
-    if not any(isinstance(options.get(name), Tensor) for options in _options_of_one_forward(subject) for name in SINKS):
+    if not any(isinstance(call.options.get(name), Tensor) for call in _calls_of_one_forward(subject) for name in SINKS):
         raise CannotPlant("no layer hands its kernel attention sinks")
 
     def handler(call: KernelCall) -> Any:
@@ -89,10 +89,11 @@ def _without_sinks(call: KernelCall, held: dict[str, Tensor]) -> Any:
             value.data.copy_(saved[name])
 
 
-def kv_groups_tiled(subject: Subject) -> AbstractContextManager[None]:
+@contextlib.contextmanager
+def kv_groups_tiled(subject: Subject) -> Iterator[None]:
     """Query head h reads KV head h modulo G instead of its contiguous group: `repeat` for `repeat_interleave`."""
-    heads, kv_heads = subject.facts.heads or 1, subject.facts.kv_heads or 1
-    if kv_heads in (1, heads):
+    calls = _calls_of_one_forward(subject)
+    if all(repeats(call) == 1 or call.key_BGSD.shape[1] == 1 for call in calls):
         raise CannotPlant("every query head has its own KV head, or all share one: there are no groups to mix up")
 
     def handler(call: KernelCall) -> Any:
@@ -103,7 +104,8 @@ def kv_groups_tiled(subject: Subject) -> AbstractContextManager[None]:
         output, *rest = call.run()
         return (output[:, :, order_H.argsort()], *rest)
 
-    return at_kernel(subject, handler)
+    with at_kernel(subject, handler):
+        yield
 
 
 def dropout_active(subject: Subject) -> AbstractContextManager[None]:

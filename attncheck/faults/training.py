@@ -41,4 +41,3 @@ def gradient_detached(subject: Subject) -> AbstractContextManager[None]:
         return call.run()
 
     return at_kernel(subject, handler)
-

@@ -15,6 +15,7 @@ from torch import Tensor
 from attncheck.errors import CannotPlant
 from attncheck.faults.planting import allowed_BHTS, at_kernel, with_allowed
 from attncheck.subject.attention import KernelCall, intercept
+from attncheck.subject.inputs import Tokens
 from attncheck.subject.subject import Subject
 
 
@@ -29,7 +30,7 @@ def _hides_past(call: KernelCall) -> bool:
     return bool((_past(allowed) & ~allowed).any())
 
 
-def _layer_masks(subject: Subject) -> list[tuple[bool, Any]]:
+def _layer_masks(subject: Subject, tokens: Tokens) -> list[tuple[bool, Any]]:
     """For each kernel call of one forward: whether it hides past keys, and the mask that it is handed."""
     seen: list[tuple[bool, Any]] = []
 
@@ -40,14 +41,17 @@ def _layer_masks(subject: Subject) -> list[tuple[bool, Any]]:
     if subject.can.kernel is not None:
         raise CannotPlant(subject.can.kernel)
     with intercept(subject.model, watch), torch.no_grad():
-        subject.passes.call(subject.inputs.tokens, use_cache=False)
+        subject.passes.call(tokens, use_cache=False)
     return seen
 
 
 def _windowed(subject: Subject) -> list[tuple[bool, Any]]:
-    masks = _layer_masks(subject)
+    masks = _layer_masks(subject, subject.inputs.tokens)
     if not any(hides for hides, _ in masks):
         raise CannotPlant("no layer hides past keys within the input's length")
+    others = _layer_masks(subject, (subject.inputs.other(subject.inputs.row),))
+    if all(not torch.equal(one, two) for (hides, one), (_, two) in zip(masks, others, strict=True) if hides):
+        raise CannotPlant("the layers that hide past keys choose them by content: there is no window")
     return masks
 
 

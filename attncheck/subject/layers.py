@@ -36,10 +36,9 @@ class Attended:
     stages: dict[str, Tensor]
     tables: tuple[Tensor, Tensor] | None
 
-    @property
-    def square(self) -> bool:
-        """Whether queries and keys are the same tokens: neither a step on a cache nor attention to an encoder."""
-        return bool(self.call.query_BHTD.shape[2] == self.call.key_BGSD.shape[2])
+    def over(self, length: int) -> bool:
+        """Whether these are `length` tokens that attend to themselves: no attention to an encoder or over the depth."""
+        return bool(self.call.query_BHTD.shape[2] == self.call.key_BGSD.shape[2] == length)
 
 
 Reader = Callable[[Attended], None]
@@ -88,19 +87,31 @@ def _noting(model: nn.Module, names: dict[int, str]) -> Iterator[tuple[dict[str,
             handle.remove()
 
 
+def _of_encoder(model: nn.Module) -> frozenset[int]:
+    """The modules of an encoder beside the decoder: they read both ways by design."""
+    getter = getattr(model, "get_encoder", None)
+    if getter is None or not getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+        return frozenset()
+    encoder = getter()
+    return frozenset(map(id, encoder.modules())) if isinstance(encoder, nn.Module) and encoder is not model else frozenset()
+
+
 @contextlib.contextmanager
 def reading_layers(subject: Subject, reader: Reader) -> Iterator[None]:
-    """While active, every kernel call of the model is shown to `reader` when it has run.
+    """While active, every kernel call of the decoder is shown to `reader` when it has run.
 
     Raises:
         Unsupported: attention is computed inside the model, out of reach of the attention interface.
     """
     if subject.can.kernel is not None:
         raise Unsupported(subject.can.kernel)
+    encoder = _of_encoder(subject.model)
     names = {id(module): name for name, module in subject.model.named_modules()}
     with _noting(subject.model, names) as (outputs, tables):
 
         def handler(call: KernelCall) -> Any:
+            if id(call.module) in encoder:
+                return call.run()
             given = replace(call)
             result = call.run()
             name = names[id(given.module)]

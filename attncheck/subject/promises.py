@@ -19,13 +19,16 @@ from torch import Tensor, nn
 from attncheck.subject.facts import WINDOWS
 
 Kind = Literal["full", "sliding", "chunked"]
-PER_LAYER = ("layer_types", "attention_layers")
+PER_LAYER = ("layer_types", "attention_layers", "attn_layers")
 CHUNK = "attention_chunk_size"
+WHOLE = ("full_attention", "global", "attention", "full", "hybrid")
 PATTERNS = ("sliding_window_pattern", "_sliding_window_pattern")
 CAP = re.compile(r"(?=.*attn|.*attention)(?=.*soft_?_?cap)")
 SINK = re.compile(r"sink")
 DECLARED = ("scaling", "scale", "softmax_scale", "attn_scale", "scale_attn", "scaling_factor", "inv_norm_factor")
 INVERSE = ("norm_factor",)
+MULTIPLIER = re.compile(r"mult|scale|gain|factor")
+SAME = 1e-5
 
 
 @final
@@ -80,7 +83,7 @@ def _of_type(word: str, window: int | None, chunk: int | None) -> ReachPromise:
         return ReachPromise((Reach("chunked", chunk),))
     if ("sliding" in word or word == "local") and window:
         return ReachPromise((Reach("sliding", window),))
-    if word in ("full_attention", "global", "attention", "full"):
+    if word in WHOLE:
         return ReachPromise((FULL,))
     return ReachPromise((), f"a layer of type `{word}` promises no reach of a fixed form")
 
@@ -174,8 +177,17 @@ def sinks_of(module: nn.Module, heads: int) -> Tensor | None:
     return None
 
 
-def rotary_gain(model: nn.Module) -> Callable[[float], bool]:
-    """Whether a factor on queries and keys is one that a rotary scheme of this model promises (YaRN's attention factor)."""
-    gains = {_number(getattr(module, "attention_scaling", None)) for module in model.modules()}
-    known = [gain for gain in gains if gain]
-    return lambda factor: any(abs(factor / gain - 1) < 1e-6 for gain in known)
+def known_factor(config: Any, model: nn.Module, module: nn.Module) -> Callable[[float, bool], bool]:
+    """Whether a factor on queries or keys is promised: a multiplier that the layer or the config names, or a rotary gain.
+
+    The second argument says that the rotary tables were not seen, so that a gain inside them (YaRN's) counts as well. The
+    scale of the scores is no such multiplier: applied to the queries too, it would be applied twice.
+    """
+    named = {**vars(config), **vars(module)} if config is not None else vars(module)
+    multipliers = [_number(v) for k, v in named.items() if MULTIPLIER.search(k) and k not in (*DECLARED, *INVERSE)]
+    gains = [_number(getattr(each, "attention_scaling", None)) for each in model.modules()]
+
+    def known(factor: float, with_gains: bool) -> bool:
+        return any(abs(factor / value - 1) < SAME for value in multipliers + (gains if with_gains else []) if value)
+
+    return known

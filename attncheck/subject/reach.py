@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from attncheck.errors import Unsupported
 from attncheck.subject.layers import Attended, layer_index, read_layers, weights_of
 from attncheck.subject.passes import Pass
+from attncheck.subject.promises import FULL, Reach
 from attncheck.subject.subject import Subject
 
 QUERY = re.compile(r"^(q|wq|q_proj|query|q_lin|query_proj|q_attn|c_attn|query_key_value|qkv|qkv_proj|Wqkv|in_proj)$", re.I)
@@ -27,7 +28,8 @@ PICKS = 6
 class Seen:
     """What one layer read in one call: reads_TS for the queries at `positions`, its last column being position `stop` - 1.
 
-    `alike` says that all heads read the same keys; `how` is "kernel" or "gradient".
+    `alike` says that all heads read the same keys, `masked` that the kernel was handed a mask; `how` is "kernel" or
+    "gradient".
     """
 
     name: str
@@ -37,6 +39,7 @@ class Seen:
     positions: tuple[int, ...]
     stop: int
     alike: bool
+    masked: bool
     how: str
 
 
@@ -68,12 +71,16 @@ def _light(layer: Attended) -> Attended:
 
 
 def _placed(found: list[tuple[Attended, Tensor]], chunks: tuple[int, ...]) -> Iterator[Seen]:
-    """Give each call its absolute positions: the n-th call of a layer belongs to the n-th chunk."""
+    """Give each call its absolute positions: the n-th call of a layer belongs to the n-th chunk.
+
+    Calls whose first one was not over a prefill's own tokens (attention to an encoder, over the layers' depth) are left out.
+    """
     counts: dict[str, int] = {}
+    own: dict[str, bool] = {}
     for layer, reads_HTS in found:
         number = counts.get(layer.name, 0)
         counts[layer.name] = number + 1
-        if number >= len(chunks):
+        if number >= len(chunks) or not own.setdefault(layer.name, reads_HTS.shape[1:] == (chunks[0], chunks[0])):
             continue
         start, stop = sum(chunks[:number]), sum(chunks[: number + 1])
         if reads_HTS.shape[1] != chunks[number] or reads_HTS.shape[2] > stop:
@@ -86,6 +93,7 @@ def _placed(found: list[tuple[Attended, Tensor]], chunks: tuple[int, ...]) -> It
             positions=tuple(range(start, stop)),
             stop=stop,
             alike=bool((reads_HTS.any(0) == reads_HTS.all(0)).all()),
+            masked=layer.call.mask is not None,
             how="kernel",
         )
 
@@ -93,9 +101,7 @@ def _placed(found: list[tuple[Attended, Tensor]], chunks: tuple[int, ...]) -> It
 def attention_modules(model: nn.Module) -> dict[str, nn.Module]:
     """Modules that own a query projection, by name: what an attention layer looks like from outside."""
     return {
-        name: module
-        for name, module in model.named_modules()
-        if any(QUERY.match(child) for child, _ in module.named_children())
+        name: module for name, module in model.named_modules() if any(QUERY.match(child) for child, _ in module.named_children())
     }
 
 
@@ -139,8 +145,11 @@ def _gradient(name: str, module: nn.Module, args: Any, named: Any, length: int) 
         return []
     leaf_BTW = hidden.detach().clone().requires_grad_()
     swapped = [leaf_BTW if value is hidden else value for value in values]
-    output = module(*swapped[: len(args)], **dict(zip(named, swapped[len(args) :], strict=True)))
-    context_BTW = output[0] if isinstance(output, tuple) else output
+    try:
+        output = module(*swapped[: len(args)], **dict(zip(named, swapped[len(args) :], strict=True)))
+    except (RuntimeError, TypeError, ValueError):
+        return []  # a module that cannot be called on its own (it fills a cache, or counts its calls)
+    context_BTW = output[0] if isinstance(output, (tuple, list)) else output
     if not isinstance(context_BTW, Tensor) or context_BTW.shape[:2] != (1, length) or not context_BTW.requires_grad:
         return []
     queries = tuple(sorted({round(step * (length - 1) / (PICKS - 1)) for step in range(PICKS)}))
@@ -157,6 +166,37 @@ def _gradient(name: str, module: nn.Module, args: Any, named: Any, length: int) 
             positions=queries,
             stop=length,
             alike=True,
+            masked=False,
             how="gradient",
         )
     ]
+
+
+def wrong_pairs(seen: Seen, reach: Reach) -> int:
+    """Pairs read that should not be, and the other way round; keys that a cache has cut off count as not read."""
+    allowed = reach.allowed_TS(seen.stop, seen.stop, seen.reads_TS.device)[list(seen.positions)]
+    width = seen.reads_TS.shape[1]
+    cut = allowed[:, : seen.stop - width]
+    return int((allowed[:, seen.stop - width :] != seen.reads_TS).sum() + cut.sum())
+
+
+def reads_ahead(seen: Seen) -> bool:
+    """Whether any query reads a key after its own."""
+    own = FULL.allowed_TS(seen.stop, seen.stop, seen.reads_TS.device)[list(seen.positions)]
+    return bool((seen.reads_TS & ~own[:, seen.stop - seen.reads_TS.shape[1] :]).any())
+
+
+def excuse(seen: Seen, others: list[Seen]) -> str:
+    """Why a layer that reads something else is no fault: by head, by content, or because it says that it is not causal.
+
+    `others` is what was seen of the same call with other tokens.
+    """
+    if reads_ahead(seen):
+        declared = getattr(seen.module, "is_causal", True) is False and not seen.masked
+        return f"{seen.name} declares that it is not causal" if declared else ""
+    if not seen.alike:
+        return f"{seen.name}: its heads read different keys"
+    twin = [each for each in others if (each.name, each.stop) == (seen.name, seen.stop)]
+    if any(each.reads_TS.shape != seen.reads_TS.shape or bool((each.reads_TS != seen.reads_TS).any()) for each in twin):
+        return f"{seen.name} chooses its keys by content"
+    return ""

@@ -26,7 +26,7 @@ References
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
 from attncheck.errors import Unsupported
@@ -34,7 +34,7 @@ from attncheck.finding import Evidence, Measurement, Ruling, skipped
 from attncheck.probe import Cost, judge_cases
 from attncheck.subject.passes import Pass, all_ones
 from attncheck.subject.promises import FULL, Reach, ReachPromise, promised_reach
-from attncheck.subject.reach import Seen, seen_at_kernel, seen_in_gradient
+from attncheck.subject.reach import Seen, excuse, reads_ahead, seen_at_kernel, seen_in_gradient, wrong_pairs
 from attncheck.subject.subject import Subject
 
 # Axes: T query positions, S key positions.
@@ -82,8 +82,11 @@ class Window:
         except Unsupported as reason:
             yield skipped(way, str(reason))
             return
+        swapped = _swapped(groups)
         for promise, seen in groups.items():
-            yield _case(subject, f"{_named(promise)}, {way}", promise, seen, lambda: ask(subject, _changed(subject, asked)))
+            name = f"{_named(promise)}, {way}"
+            case = _case(subject, name, promise, seen, lambda: ask(subject, _changed(subject, asked)))
+            yield replace(case, fault="window-layers-swapped") if swapped and case.value else case
 
 
 def _changed(subject: Subject, asked: Pass) -> Pass:
@@ -99,21 +102,28 @@ def _by_promise(subject: Subject, seen: list[Seen]) -> dict[ReachPromise, list[S
     return groups
 
 
+def _swapped(groups: dict[ReachPromise, list[Seen]]) -> bool:
+    """Whether layers of one promise keep that of others, and the other way round."""
+    simple = [(promise.reaches[0], seen) for promise, seen in groups.items() if len(promise.reaches) == 1]
+    if len(simple) != 2 or not wrong_pairs(simple[0][1][0], simple[0][0]):
+        return False
+    (one, first), (two, second) = simple
+    return not any(wrong_pairs(each, two) for each in first) and not any(wrong_pairs(each, one) for each in second)
+
+
 def _named(promise: ReachPromise) -> str:
     return " or ".join(map(str, promise.reaches)) or promise.reason
 
 
-def _case(
-    subject: Subject, name: str, promise: ReachPromise, seen: list[Seen], again: Callable[[], list[Seen]]
-) -> Measurement:
+def _case(subject: Subject, name: str, promise: ReachPromise, seen: list[Seen], again: Callable[[], list[Seen]]) -> Measurement:
     if not promise.reaches:
         return skipped(name, promise.reason)
     worst = max(seen, key=lambda each: _least_wrong(each, promise))
     wrong = _least_wrong(worst, promise)
     sliding = [reach for reach in promise.reaches if reach.kind != "full" and reach.size < subject.inputs.length]
-    if not wrong and len(promise.reaches) > 1 and sliding and all(_wrong(each, FULL) == 0 for each in seen):
-        wrong = sum(_wrong(each, sliding[0]) for each in seen)
-    if wrong and (reason := _no_promise(worst, again)):
+    if not wrong and len(promise.reaches) > 1 and sliding and all(wrong_pairs(each, FULL) == 0 for each in seen):
+        wrong = sum(wrong_pairs(each, sliding[0]) for each in seen)
+    if wrong and (reason := excuse(worst, again())):
         return skipped(name, reason)
     return Measurement(
         name=name,
@@ -128,33 +138,8 @@ def _case(
     )
 
 
-def _no_promise(seen: Seen, again: Callable[[], list[Seen]]) -> str:
-    """Why a layer that reads something else is no fault: by head, by content, or because it says that it is not causal."""
-    if not seen.alike:
-        return f"{seen.name}: its heads read different keys"
-    if getattr(seen.module, "is_causal", True) is False and _ahead(seen):
-        return f"{seen.name} declares that it is not causal"
-    twin = [each for each in again() if (each.name, each.stop) == (seen.name, seen.stop)]
-    if any(each.reads_TS.shape != seen.reads_TS.shape or bool((each.reads_TS != seen.reads_TS).any()) for each in twin):
-        return f"{seen.name} chooses its keys by content"
-    return ""
-
-
-def _wrong(seen: Seen, reach: Reach) -> int:
-    """Pairs read that should not be, and the other way round; keys that a cache has cut off count as not read."""
-    allowed = reach.allowed_TS(seen.stop, seen.stop, seen.reads_TS.device)[list(seen.positions)]
-    width = seen.reads_TS.shape[1]
-    cut = allowed[:, : seen.stop - width]
-    return int((allowed[:, seen.stop - width :] != seen.reads_TS).sum() + cut.sum())
-
-
 def _least_wrong(seen: Seen, promise: ReachPromise) -> int:
-    return min(_wrong(seen, reach) for reach in promise.reaches)
-
-
-def _ahead(seen: Seen) -> bool:
-    own = FULL.allowed_TS(seen.stop, seen.stop, seen.reads_TS.device)[list(seen.positions)]
-    return bool((seen.reads_TS & ~own[:, seen.stop - seen.reads_TS.shape[1] :]).any())
+    return min(wrong_pairs(seen, reach) for reach in promise.reaches)
 
 
 def _explained(seen: Seen, promise: ReachPromise, wrong: int) -> str:
@@ -162,15 +147,17 @@ def _explained(seen: Seen, promise: ReachPromise, wrong: int) -> str:
     if not wrong:
         hidden = max((reach.size for reach in promise.reaches), default=0) >= seen.stop
         return f"seen at the {seen.how}" + ("; the input is not longer than the window" if hidden else "")
-    ahead = ", some of them ahead of it" if _ahead(seen) else ""
+    if len(promise.reaches) > 1 and wrong_pairs(seen, FULL) == 0:
+        return f"no layer keeps {promise.reaches[0]}, which the config states without saying for which layers"
+    ahead = ", some of them ahead of it" if reads_ahead(seen) else ""
     return f"{seen.name}: the query at position {last} reads {keys} keys{ahead}; promised: {_named(promise)}"
 
 
 def _fault(seen: Seen, promise: ReachPromise) -> str:
     """The catalogue's name for what was seen, where one fits exactly."""
-    if _ahead(seen):
+    if reads_ahead(seen):
         return ""
-    if promise.reaches != (FULL,) and _wrong(seen, FULL) == 0:
+    if promise.reaches != (FULL,) and wrong_pairs(seen, FULL) == 0:
         return "window-ignored"
     near = (Reach(reach.kind, reach.size + step) for reach in promise.reaches for step in (-1, 1) if reach.size > 1)
-    return "window-off-by-one" if any(_wrong(seen, reach) == 0 for reach in near) else ""
+    return "window-off-by-one" if any(wrong_pairs(seen, reach) == 0 for reach in near) else ""

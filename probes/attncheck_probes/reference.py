@@ -1,0 +1,169 @@
+"""Each layer's attention against attention that we compute ourselves.
+
+What it checks
+    What every attention layer puts out is softmax(scale q k) v as its config promises it: that scale, that window, soft-cap,
+    sinks, and query head h on KV head h // group, with queries and keys that are the layer's own projections, turned once by
+    its own rotary tables.
+
+Why it matters
+    Two implementations that agree prove nothing. OPT once scaled its scores twice: eager and sdpa agreed to seven digits, and
+    accuracy was gone. Only somebody who computes attention independently can tell.
+
+How it measures
+    The kernel's inputs are traced back to the layer's projections by the lengths of their vectors, which positions do not
+    change; any factor on the way is taken off. Attention is then computed in float64 from the promise. A layer that differs
+    is compared with the promise changed in one ingredient at a time, and only an exact reproduction names the fault. The
+    scale and the KV head of each query head are also fitted to the kernel's true weights, and shown. The budget is what
+    rounding does to the same formula in the model's own precision, in two orders.
+
+False alarms
+    Where the config is silent, a layer is held to what it declares itself (its `scaling`), or to 1/sqrt(head width). Layers
+    that choose keys by content, add what is not known here, or compute attention out of reach are skipped with the reason.
+
+References
+    Vaswani et al. 2017, section 3.2.1. Hugging Face transformers issue 38277 (OPT scaled twice in every implementation),
+    32848 (a soft-cap that the default implementation dropped).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import ClassVar, final
+
+from attncheck.errors import Unsupported
+from attncheck.finding import Evidence, Measurement, Ruling, skipped
+from attncheck.probe import Cost, judge_cases
+from attncheck.subject.judge import Verdicted, held_to_promise
+from attncheck.subject.layers import Attended, read_layers
+from attncheck.subject.passes import Pass, all_ones
+from attncheck.subject.reach import excuse, seen_at_kernel
+from attncheck.subject.subject import Subject
+
+# Axes: B batch, H query heads, G key/value heads, T positions, D head width.
+
+
+@dataclass
+class _Read:
+    """What one forward showed: layers that could be judged, and layers that could not, with the reason."""
+
+    layers: list[Verdicted] = field(default_factory=list)
+    unread: dict[str, list[str]] = field(default_factory=dict)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Reference:
+    """Computes every layer's attention in float64 and compares."""
+
+    name: ClassVar[str] = "reference"
+    title: ClassVar[str] = "every layer's attention is what its config promises"
+    cost: ClassVar[Cost] = "cheap"
+    needs: ClassVar[tuple[str, ...]] = ()
+    controls: ClassVar[tuple[str, ...]] = (
+        "softcap-missing",
+        "sink-missing",
+        "softmax-scale",
+        "kv-groups-tiled",
+        "causal-mask-missing",
+    )
+
+    def measure(self, subject: Subject) -> Iterator[Measurement]:
+        """One forward without and one with a 2D mask, then what was fitted."""
+        tokens = subject.inputs.tokens
+        try:
+            read = _read(subject, Pass(tokens))
+        except Unsupported as reason:
+            yield skipped("attention of every layer", str(reason))
+            return
+        yield from _cases(subject, "one forward", read)
+        if not subject.can.mask_2d:
+            yield from _cases(subject, "one forward, 2D mask", _read(subject, Pass(tokens, mask=all_ones(tokens))))
+        yield from _fits(read.layers)
+
+    def judge(self, evidence: Evidence) -> Ruling:
+        """The worst case decides."""
+        return judge_cases(evidence)
+
+
+def _read(subject: Subject, asked: Pass) -> _Read:
+    read = _Read()
+
+    def reader(layer: Attended) -> None:
+        if not layer.over(asked.length):
+            read.unread.setdefault("attends to something else than the model's own tokens", []).append(layer.name)
+            return
+        try:
+            read.layers.append(held_to_promise(subject.text_config, subject.model, layer))
+        except Unsupported as reason:
+            read.unread.setdefault(str(reason), []).append(layer.name)
+
+    read_layers(subject, asked, reader)
+    _excuse(subject, asked, read)
+    return read
+
+
+def _excuse(subject: Subject, asked: Pass, read: _Read) -> None:
+    """Set aside layers that nothing can be said about: unknown ingredients, or a reach that is not a matter of positions."""
+    differing = {layer.name for layer in read.layers if layer.reach_differs}
+    reasons = {}
+    if differing:
+        seen = [each for each in seen_at_kernel(subject, asked) if each.name in differing]
+        changed = Pass((subject.inputs.other(subject.inputs.row),), mask=asked.mask)
+        others = seen_at_kernel(subject, changed)
+        reasons = {each.name: excuse(each, others) for each in seen}
+    kept = []
+    for layer in read.layers:
+        reason = layer.unknown or reasons.get(layer.name, "")
+        if reason and not layer.holds:
+            read.unread.setdefault(reason.replace(f"{layer.name} ", "it "), []).append(layer.name)
+        else:
+            kept.append(layer)
+    read.layers = kept
+
+
+def _cases(subject: Subject, way: str, read: _Read) -> Iterator[Measurement]:
+    if read.layers:
+        yield _compared(subject, way, read.layers)
+    for reason, names in read.unread.items():
+        yield skipped(f"{len(names)} layers not judged, {way}", f"{names[0]}: {reason}")
+
+
+def _compared(subject: Subject, way: str, layers: list[Verdicted]) -> Measurement:
+    wrong = [layer for layer in layers if not layer.holds]
+    shown = wrong[0] if wrong else max(layers, key=lambda layer: layer.apart / layer.budget)
+    more = f" (and {len(wrong) - 1} more layers)" if len(wrong) > 1 else ""
+    return Measurement(
+        name=f"attention output of {len(layers)} layers, {way}",
+        max_abs=shown.apart,
+        budget=shown.budget,
+        budget_from=f"the same formula in {subject.dtype_name}, in two orders",
+        scale=shown.size,
+        positions=sum(layer.positions for layer in layers),
+        note=f"{shown.name}: {shown.words}{more}" if wrong else shown.traced,
+        fault="" if shown.reach_differs else shown.fault,
+        fault_residual=shown.residual,
+        module=shown.name if wrong else "",
+    )
+
+
+def _fits(layers: list[Verdicted]) -> Iterator[Measurement]:
+    """What the kernel's weights say about scale and heads, and whether caps and sinks show at all on this input."""
+    if not layers:
+        return
+    farthest = max(layers, key=lambda layer: abs(layer.fitted / layer.promised.value - 1))
+    yield _figure(
+        "scale that fits best", farthest.fitted, f"{farthest.name}: {farthest.promised.value:.6g} by {farthest.promised.source}"
+    )
+    shared = [layer for layer in layers if layer.kv_heads < len(layer.heads)]
+    if shared:
+        maps = {layer.heads for layer in shared}
+        note = "; ".join(" ".join(map(str, heads)) for heads in sorted(maps)[:2])
+        yield _figure("KV heads that fit the query heads", float(shared[0].kv_heads), f"head by head: {note}")
+    for name in sorted({name for layer in layers for name in layer.effects}):
+        effect = max(layer.effects.get(name, 0.0) for layer in layers)
+        yield _figure(f"what the {name} changes", effect, "in the output of the layer that it changes most")
+
+
+def _figure(name: str, value: float, note: str) -> Measurement:
+    return Measurement(name=name, expect="figure", value=value, positions=1, note=note)
