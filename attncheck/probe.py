@@ -95,5 +95,5 @@ def _amount(case: Measurement) -> str:
         return f"{case.value:.4g} {case.unit}{limit}"
     where = f" from position {case.first_position}" if case.first_position is not None else ""
     if case.expect == "differ":
-        return f"logits move by {case.max_abs:.2g}, no more than rounding ({case.budget:.1g}), where they must change"
-    return f"logits differ by {case.max_abs:.2g}{where}, rounding explains {case.budget:.1g}"
+        return f"{case.unit or 'logits'} move by {case.max_abs:.2g}, no more than rounding ({case.budget:.1g}), where they must change"
+    return f"{case.unit or 'logits'} differ by {case.max_abs:.2g}{where}, rounding explains {case.budget:.1g}"

@@ -146,6 +146,8 @@ def with_allowed(call: KernelCall, allowed: Tensor) -> KernelCall:
     bias = torch.where(bias > torch.finfo(torch.float16).min, bias, 0.0)
     low = max(lowest, torch.finfo(call.query_BHTD.dtype).min)
     call.mask = bias.masked_fill(~allowed, low).to(call.query_BHTD.dtype)
+    if "is_causal" in call.options:
+        call.options = {**call.options, "is_causal": False}  # the mask now says everything
     return call
 
 

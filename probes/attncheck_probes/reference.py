@@ -140,6 +140,7 @@ def _compared(subject: Subject, way: str, layers: list[Verdicted]) -> Measuremen
         budget_from=f"the same formula in {subject.dtype_name}, in two orders",
         scale=shown.size,
         positions=sum(layer.positions for layer in layers),
+        unit="attention outputs",
         note=f"{shown.name}: {shown.words}{more}" if wrong else shown.traced,
         fault="" if shown.reach_differs else shown.fault,
         fault_residual=shown.residual,
