@@ -79,8 +79,8 @@ class Capabilities:
     @cached_property
     def chunks_agree(self) -> str | None:
         """Several tokens on a filled cache give the logits of one forward; else only single steps can be relied on."""
-        if self.cache is not None:
-            return self.cache
+        if self.cache is not None or self.steps_agree is not None:
+            return self.cache or self.steps_agree
         half = self.inputs.length // 2
         if self._apart(Pass(self.inputs.tokens, chunks=(half, self.inputs.length - half)), self._full) <= self.budget.value:
             return None
@@ -97,7 +97,12 @@ class Capabilities:
         """One token on a filled cache gives the logits of one forward: else whatever builds on a cache differs as well."""
         if self.steps is not None:
             return self.steps
-        if self._apart(Pass(self.inputs.tokens, chunks=(self.inputs.length - 1, 1)), self._full) <= self.budget.value:
+        full_BTV, length = self.passes.logits(self._full), self.inputs.length
+        for cut in (length - 1, length - 3, length // 2):
+            stepped_BTV = self.passes.logits(Pass((self.inputs.row[: cut + 1],), chunks=(cut, 1)))
+            if float((stepped_BTV - full_BTV[:, : cut + 1])[:, cut].abs().max()) > self.budget.value:
+                break
+        else:
             return None
         return "a step on the model's own cache already differs from one forward: that is for `decode-paths`"
 
@@ -109,11 +114,13 @@ class Capabilities:
 
     @cached_property
     def reads_positions(self) -> str | None:
-        """Stretched positions change the logits."""
+        """Reversed positions change the logits, beside a mask that keeps them from being read as packed documents."""
         if self.takes_positions:
             return self.takes_positions
-        usual = Pass(self.inputs.tokens, positions=counting(1, self.inputs.length), use_cache=None)
-        turned = Pass(self.inputs.tokens, positions=(tuple(reversed(range(self.inputs.length))),), use_cache=None)
+        tokens = self.inputs.tokens
+        mask = all_ones(tokens) if self.mask_2d is None else None
+        usual = Pass(tokens, positions=counting(1, self.inputs.length), mask=mask, use_cache=None)
+        turned = Pass(tokens, positions=(tuple(reversed(range(self.inputs.length))),), mask=mask, use_cache=None)
         if not self._apart(usual, turned) <= self.budget.value:
             return None
         return "`position_ids` are accepted but change nothing"

@@ -21,6 +21,7 @@ from attncheck.finding import Expectation, Measurement, Verdict
 from attncheck.numerics.budget import Budget, measure_budget
 from attncheck.numerics.divergence import compare_logits
 from attncheck.numerics.promote import Promote
+from attncheck.numerics.tables import nudged, stored_tables
 from attncheck.settings import Settings
 from attncheck.subject.capabilities import Capabilities
 from attncheck.subject.compat import plain_experts, text_config
@@ -171,7 +172,8 @@ class Subject:
             with torch.no_grad():
                 return self.passes._forward(ids_BT, use_cache=False).logits_BTV
 
-        return measure_budget(forward, self.logits(asked), self.dtype_name, self.numerics)
+        tables = (lambda: nudged(self.model)) if stored_tables(self.model) else None
+        return measure_budget(forward, self.logits(asked), self.dtype_name, self.numerics, tables)
 
     def compare(
         self,

@@ -75,13 +75,15 @@ class KvRepeat:
 
 
 def _promised(subject: Subject) -> tuple[int, int]:
-    """(query heads, KV heads) of the config; the largest where layers differ."""
+    """(query heads, KV heads) of the config, or of what layers say about their own groups; the largest where layers differ."""
     config = subject.text_config
     named = [v for k, v in vars(config).items() if k.endswith(("key_value_heads", "kv_heads")) and isinstance(v, int)]
     heads = subject.facts.heads
     if heads is None or not (named or subject.facts.kv_heads):
         raise Unsupported("the config names no number of heads")
-    return heads, max([*named, subject.facts.kv_heads or 0])
+    said = [getattr(module, "num_key_value_groups", None) for module in subject.model.modules()]
+    own = [heads // groups for groups in said if isinstance(groups, int) and groups]
+    return heads, max([*named, *own, subject.facts.kv_heads or 0])
 
 
 def _stored_heads(subject: Subject, held: list[CachedTensor]) -> Measurement:

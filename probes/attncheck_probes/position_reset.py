@@ -35,7 +35,6 @@ from attncheck.subject.generation import greedy
 from attncheck.subject.passes import Pass, counting
 from attncheck.subject.rotary import only_turns
 from attncheck.subject.subject import Subject
-from attncheck.subject.tables import table_budget
 
 # Axes: B batch, T positions, V vocabulary, N generated tokens.
 
@@ -106,7 +105,6 @@ class PositionReset:
             expect="equal" if turned is None else "figure",
             note=f"by {self.shift}" + (f"; {turned}" if turned else ""),
             asked=(Pass(tokens, positions=moved), Pass(tokens, positions=usual)),
-            budget=table_budget(subject, tokens),
         )
 
     def _generated(self, subject: Subject, padding: int) -> Measurement:
@@ -115,4 +113,5 @@ class PositionReset:
         made = greedy(subject, prompt, self.new_tokens, padding)
         whole = Pass(((*prompt, *made.tokens),))
         want_BNV = subject.logits(whole)[:, len(prompt) - 1 : -1]
-        return subject.compare(name, made.logits_BNV, want_BNV, offset=len(prompt) - 1, note=made.positions_note)
+        asked, start = (made.asked, whole), len(prompt) - 1
+        return subject.compare(name, made.logits_BNV, want_BNV, offset=start, note=made.positions_note, asked=asked)
