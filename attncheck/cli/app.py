@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from attncheck import __version__
-from attncheck.cli import doctor, explain, probes, run
+from attncheck.cli import doctor, explain, init, probes, run, schema, validate
 
 # Help without rich: drawing it there takes longer than everything else `--help` does.
 app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -29,4 +29,7 @@ def main(
 app.command("run")(run.run)
 app.command("probes")(probes.probes)
 app.command("explain")(explain.explain)
+app.command("init")(init.init)
+app.command("validate")(validate.validate)
+app.command("schema")(schema.schema)
 app.command("doctor")(doctor.doctor)

@@ -40,6 +40,15 @@ def check_report(path: Path) -> None:
         raise UsageError(f"{path}: {complaint}")
 
 
+def is_baseline(path: Path) -> bool:
+    """Whether a file says of itself that it is a baseline."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(data, dict) and str(data.get("schema", "")).startswith("attncheck-baseline/")
+
+
 def _refused(constant: str) -> None:
     raise ValueError(f"`{constant}` is no JSON (a report writes it as a string)")
 

@@ -1,0 +1,24 @@
+"""`attncheck schema`: the JSON Schema of suites and of reports."""
+
+from __future__ import annotations
+
+import json
+from enum import Enum
+from typing import Annotated
+
+import typer
+
+
+class Which(str, Enum):
+    """What a schema describes."""
+
+    suite = "suite"
+    report = "report"
+
+
+def schema(which: Annotated[Which, typer.Argument(help="Of what.")] = Which.suite) -> None:
+    """Print the JSON Schema of suite files (for editors) or of reports."""
+    from attncheck.report.schema import report_schema
+    from attncheck.suite.schema import suite_schema
+
+    typer.echo(json.dumps(suite_schema() if which is Which.suite else report_schema(), indent=1))

@@ -1,0 +1,39 @@
+"""`attncheck validate FILE`: a suite, a report or a baseline, checked without loading a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def validate(
+    files: Annotated[list[Path], typer.Argument(help="Suites (.yaml), reports and baselines (.json).", show_default=False)],
+) -> None:
+    """Check suites, reports and baselines; the first thing wrong is told with its place."""
+    for file in files:
+        typer.echo(f"{file}: {_checked(file)}")
+
+
+def _checked(file: Path) -> str:
+    if file.suffix != ".json":
+        return _suite(file)
+    from attncheck.report import baseline, schema
+
+    if schema.is_baseline(file):
+        return f"a baseline of {len(baseline.read(file).known)} findings"
+    schema.check_report(file)
+    return "a valid report"
+
+
+def _suite(file: Path) -> str:
+    from attncheck.suite.expand import load_plan
+
+    jobs = load_plan(file).jobs
+    models, probes = len({job.target for job in jobs}), sum(len(job.probes) for job in jobs)
+    return f"{_counted(models, 'model')}, {_counted(len(jobs), 'setting')}, {_counted(probes, 'probe')} to run"
+
+
+def _counted(amount: int, what: str) -> str:
+    return f"{amount} {what}" if amount == 1 else f"{amount} {what}s"
