@@ -7,8 +7,24 @@ from typing import Annotated
 import typer
 
 from attncheck import registry
+from attncheck.errors import UsageError, unknown
+from attncheck.faults import words
 
 
 def explain(name: Annotated[str, typer.Argument(help="A probe or a fault.")]) -> None:
     """Print the documentation of one probe or fault."""
-    typer.echo(f"{name}\n\n{registry.documentation(name)}")
+    typer.echo(page(name))
+
+
+def page(name: str) -> str:
+    """The page of a probe, else of a fault.
+
+    Raises:
+        UsageError: it is neither; the nearest name of both is offered.
+    """
+    probes = registry.installed()
+    if name in probes:
+        return f"{name}\n\n{registry.documentation(name)}"
+    if name in words.BY_NAME:
+        return words.documentation(name)
+    raise UsageError(unknown("probe or fault", name, [*probes, *words.NAMES]))

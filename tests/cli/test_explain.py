@@ -1,0 +1,29 @@
+"""Documentation is printed from its source, for every probe and every fault."""
+
+from __future__ import annotations
+
+import pytest
+
+from attncheck import registry
+from attncheck.__main__ import main
+from attncheck.faults import words
+from attncheck.faults.catalogue import FAULTS
+
+
+@pytest.mark.parametrize("name", [*registry.installed(), *words.NAMES])
+def test_every_name_has_a_page(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    assert main(["explain", name]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(name)
+    assert len(out.splitlines()) > 5
+
+
+def test_a_mistyped_fault_gets_the_nearest_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "position-restrt"]) == 2
+    assert capsys.readouterr().err == (
+        "attncheck: unknown probe or fault `position-restrt`: did you mean `position-restart`?\n"
+    )
+
+
+def test_every_plant_has_its_words() -> None:
+    assert set(FAULTS) <= set(words.NAMES)
