@@ -70,8 +70,14 @@ def case_kind(name: str) -> str:
 
 def _kinds(finding: Finding) -> set[str]:
     if finding.verdict is Verdict.ERROR and finding.error:
-        last = finding.error.strip().splitlines()[-1]
-        return {last.partition(":")[0]}
+        return {_raised(finding.error)}
     if finding.verdict is Verdict.VACUOUS:
         return {f"missed {control.fault}" for control in finding.controls if not control.detected} or {"vacuous"}
     return {case_kind(case.name) for case in finding.cases if verdict_of(case) is finding.verdict} or {""}
+
+
+def _raised(text: str) -> str:
+    """The type of error at the end of a traceback: the first line of its last part that is not indented."""
+    _, _, last = text.rpartition("Traceback")
+    lines = [line for line in last.split("\n")[1:] if line and not line.startswith(" ")]
+    return lines[0].partition(":")[0] if lines else ""

@@ -94,7 +94,7 @@ def test_whole_file(tmp_path: Path, content: bytes, message: str) -> None:
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SuiteError, match="no.yaml: cannot be read: No such file or directory"):
+    with pytest.raises(SuiteError, match=r"no\.yaml: cannot be read: No such file or directory"):
         load_plan(tmp_path / "no.yaml")
 
 

@@ -149,7 +149,8 @@ def test_expected_failures_reach_the_jobs_that_they_speak_of(tmp_path: Path) -> 
         probes: [future-token, kv-repeat]
         settings: {attn: [eager, sdpa]}
         expected_failures:
-          - {model: "*:gqa", probe: kv-*, settings: {attn: eager}, verdict: [warn, fail], reason: eager copies, expires: 2027-06-30}
+          - {model: "*:gqa", probe: kv-*, settings: {attn: eager}, verdict: [warn, fail],
+             reason: eager copies, expires: 2027-06-30}
         """,
     )
     concerned = [(job.target, job.settings.attn) for job in plan.jobs if job.expected]
