@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, final
 
 from attncheck.diagnosis.failure import Failure, failing, open_case
-from attncheck.diagnosis.locate import locate
-from attncheck.diagnosis.outside import explained_outside
+from attncheck.diagnosis.locate import locate, locate_leak, locate_unsteady
+from attncheck.diagnosis.outside import carried_elsewhere, explained_outside
 from attncheck.diagnosis.recorded import pass_dict
 from attncheck.diagnosis.repair import repaired
 from attncheck.diagnosis.reproduce import Search, Tried
@@ -22,19 +22,44 @@ from attncheck.subject.subject import Subject
 SHARE = 0.75
 """The search for more runners-up ends when it has taken this share of the failed probe's own time."""
 CASES = 2
+EXPECTED = (Unsupported, RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError, NotImplementedError)
+"""What a broken model may raise when it is asked once more; the finding then stands without an explanation."""
+
+
+@final
+@dataclass
+class Diagnoser:
+    """Explains findings of one run. What it found on a model is tried first on that model's next failure."""
+
+    known: dict[int, tuple[str, ...]] = field(default_factory=dict)
+
+    def __call__(self, subject: Subject, finding: Finding) -> Finding:
+        """The same finding with diagnosis, location and what replays it. Never raises."""
+        told = _told_by_the_probe(finding)
+        if told is not None:
+            return told
+        until = time.perf_counter() + SHARE * finding.seconds
+        known = self.known.get(id(subject), ())
+        try:
+            explained = _searched(subject, finding, until, known)
+        except EXPECTED as error:
+            why = Diagnosis(fault="", how="unexplained", advice=f"The search for the fault ended early: {first_line(error)}")
+            return replace(finding, diagnosis=why)
+        if explained.diagnosis is not None and explained.diagnosis.how == "reproduced":
+            self.known[id(subject)] = tuple(dict.fromkeys((explained.diagnosis.fault, *known)))
+        return explained
+
+
+ELSEWHERE: dict[str, Callable[[Failure], Location | None]] = {
+    "leak-outside-attention": locate_leak,
+    "dropout-active": locate_unsteady,
+}
+"""Faults that show best in another comparison than the one that failed."""
 
 
 def diagnose(subject: Subject, finding: Finding) -> Finding:
-    """The same finding with diagnosis, location and what replays it. Never raises."""
-    started = time.perf_counter()
-    told = _told_by_the_probe(finding)
-    if told is not None:
-        return told
-    try:
-        return _searched(subject, finding, started + SHARE * finding.seconds)
-    except (Unsupported, RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError) as error:
-        told_why = Diagnosis(fault="", how="unexplained", advice=f"The search for the fault ended early: {first_line(error)}")
-        return replace(finding, diagnosis=told_why)
+    """One finding explained by itself."""
+    return Diagnoser()(subject, finding)
 
 
 def _told_by_the_probe(finding: Finding) -> Finding | None:
@@ -51,33 +76,36 @@ def _number(module: str) -> int | None:
     return next((int(part) for part in module.split(".") if part.isdigit()), None)
 
 
-def _searched(subject: Subject, finding: Finding, until: float) -> Finding:
+def _searched(subject: Subject, finding: Finding, until: float, known: tuple[str, ...]) -> Finding:
     cases = failing(finding)
     first: Finding | None = None
     for case in (cases or _stand_ins(subject, finding))[:CASES]:
-        failure = open_case(subject, case)
-        explained = _explained(failure, finding, [each for each in cases if each is not case], until)
+        others = [each for each in cases if each is not case]
+        explained = _explained(Search(open_case(subject, case), others, until, known), finding)
         if explained.diagnosis is not None and explained.diagnosis.how != "unexplained":
             return explained
         first = first or explained
     return first or replace(finding, diagnosis=_unexplained(()))
 
 
-def _explained(failure: Failure, finding: Finding, others: list[Measurement], until: float) -> Finding:
+def _explained(search: Search, finding: Finding) -> Finding:
+    failure = search.failure
     place = locate(failure)
-    search = Search(failure, others, until)
-    diagnosis = _diagnosis(failure, search, place)
+    diagnosis = _diagnosis(search, place)
+    place = ELSEWHERE.get(diagnosis.fault, lambda failure: place)(failure) or place
     return replace(finding, diagnosis=diagnosis, location=place, replay={**finding.replay, **replay_of(failure)})
 
 
-def _diagnosis(failure: Failure, search: Search, place: Location | None) -> Diagnosis:
+def _diagnosis(search: Search, place: Location | None) -> Diagnosis:
+    failure = search.failure
     outside = explained_outside(failure)
-    if outside is not None:
-        text = f"{advice(outside.fault)} ({outside.parameter}.)"
-        return Diagnosis(fault=outside.fault, how="reproduced", residual=outside.residual, advice=text)
-    found = search.run(place.layer if place else None)
+    found = search.run(place.layer if place else None) if outside is None else None
     if found is not None:
         return _reproduced(search, found)
+    outside = outside or carried_elsewhere(failure)
+    if outside is not None:
+        text = f"{outside.parameter[0].upper()}{outside.parameter[1:]}. {advice(outside.fault)}"
+        return Diagnosis(fault=outside.fault, how="reproduced", residual=outside.residual, advice=text)
     healed, failed = repaired(failure)
     ruled_out = tuple(dict.fromkeys([*(each.hypothesis.fault for each in search.tried), *failed]))
     if healed is None:
@@ -118,15 +146,18 @@ def _stand_ins(subject: Subject, finding: Finding) -> list[Measurement]:
     """Where no failing case carries its passes: plain ones, each against the trusted path, if the fault shows there as well."""
     tokens, length = subject.inputs.tokens, subject.inputs.length
     third = length // 3
-    asked = [Pass(tokens), Pass(tokens, chunks=(third, 1, 2, length - third - 3)), Pass(tokens, mask=all_ones(tokens))]
-    cases = [Measurement(name="a plain call", asked=(each, each)) for each in asked]
+    chunks = (third, 1, 2, length - third - 3)
+    rows = (*tokens, subject.inputs.other(subject.inputs.row, salt=3))
+    asked = [Pass(tokens), Pass(tokens, chunks=chunks), Pass(rows, chunks=chunks), Pass(tokens, mask=all_ones(tokens))]
+    cases = (Measurement(name="a plain call", asked=(each, each)) for each in asked)
     return [case for case in cases if _shows(subject, case)]
 
 
 def _shows(subject: Subject, case: Measurement) -> bool:
     try:
-        return bool(open_case(subject, case).wrong)
-    except Unsupported:
+        failure = open_case(subject, case)
+        return bool(failure.wrong) or carried_elsewhere(failure) is not None
+    except EXPECTED:
         return False
 
 

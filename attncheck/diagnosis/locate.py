@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -20,6 +20,7 @@ from attncheck.diagnosis.failure import Failure, Side, real_tokens
 from attncheck.diagnosis.trace import Event, Trace, tracing
 from attncheck.finding import BEYOND_ROUNDING, Location
 from attncheck.numerics.reorder import Reorder
+from attncheck.subject.passes import Mask2D, Pass
 from attncheck.subject.subject import Subject
 
 NUMBER = re.compile(r"\.(\d+)(?=\.|$)")
@@ -44,6 +45,30 @@ def locate(failure: Failure) -> Location | None:
     return _location(failure, found) if found else None
 
 
+def locate_leak(failure: Failure) -> Location | None:
+    """The first module through which the last token reaches an earlier position, on the trusted path."""
+    inputs, trusted = failure.subject.inputs, failure.trusted
+    usual, moved = Pass(inputs.tokens), Pass((inputs.other(inputs.row, inputs.length - 1),))
+    keep_BT = torch.ones(1, inputs.length, dtype=torch.bool)
+    keep_BT[:, -1] = False
+    size = (1, inputs.length)
+    found = _first(failure.subject, size, keep_BT, lambda: trusted.logits(usual), lambda: trusted.logits(moved))
+    return _location(failure, found) if found else None
+
+
+def locate_unsteady(failure: Failure) -> Location | None:
+    """The first module that answers the same call in two ways."""
+    inputs, trusted = failure.subject.inputs, failure.trusted
+    modules, usual = _modules(failure.subject.model), Pass(inputs.tokens)
+    traces = []
+    for _ in range(2):
+        with tracing(modules) as trace:
+            trusted.logits(usual)
+        traces.append(trace)
+    found = _compared((1, inputs.length), torch.ones(1, inputs.length, dtype=torch.bool), traces[0], traces[0], traces[1])
+    return _location(failure, found) if found else None
+
+
 def _against_trusted(failure: Failure, side: Side) -> Diverged | None:
     """The wrong side against the trusted path on the same tokens."""
     subject, asked = failure.subject, side.asked
@@ -56,13 +81,26 @@ def _against_trusted(failure: Failure, side: Side) -> Diverged | None:
 def _between_sides(failure: Failure) -> Diverged | None:
     """Two right-looking sides against each other, at the positions that come before everything that was changed."""
     got, want = (side.asked for side in failure.sides)
-    rows = min(len(got.tokens), len(want.tokens))
+    if len(got.tokens) > 1 and len(want.tokens) == 1:
+        return _among_rows(failure, got)
     if got.length != want.length or len(got.tokens) != len(want.tokens):
         return None
-    same_BT = torch.tensor(got.tokens)[:rows] == torch.tensor(want.tokens)[:rows]
+    same_BT = torch.tensor(got.tokens) == torch.tensor(want.tokens)
     keep_BT = _unmoved(failure, same_BT)
     trusted = failure.trusted
     return _first(failure.subject, tuple(same_BT.shape), keep_BT, lambda: trusted.logits(want), lambda: trusted.logits(got))
+
+
+def _among_rows(failure: Failure, got: Pass) -> Diverged | None:
+    """A batch against as many copies of its first row: that row may not move."""
+    rows_BT = torch.zeros(len(got.tokens), got.length, dtype=torch.bool)
+    real_BT = real_tokens(got)
+    rows_BT[0] = True if real_BT is None else real_BT[0]
+    copies = replace(got, tokens=(got.tokens[0],) * len(got.tokens))
+    if isinstance(got.mask, Mask2D):
+        copies = replace(copies, mask=Mask2D((got.mask.rows[0],) * len(got.tokens)))
+    trusted = failure.trusted
+    return _first(failure.subject, tuple(rows_BT.shape), rows_BT, lambda: trusted.logits(copies), lambda: trusted.logits(got))
 
 
 def _unmoved(failure: Failure, same_BT: Tensor) -> Tensor:
@@ -82,7 +120,12 @@ def _first(subject: Subject, shape: tuple[int, ...], rows_BT: Tensor, right: Run
         right()
     with tracing(modules) as bad:
         wrong()
-    for event in _in_order(good):
+    return _compared(size, rows_BT, good, noise, bad)
+
+
+def _compared(size: tuple[int, int], rows_BT: Tensor, good: Trace, noise: Trace, bad: Trace) -> Diverged | None:
+    """The first event, in the order of execution, that differs by more than rounding explains."""
+    for event in good.prints:
         position = _differs(event, size, rows_BT, good, noise, bad)
         if position is not None:
             return Diverged(event, position)
@@ -93,11 +136,6 @@ def _modules(model: nn.Module) -> dict[str, nn.Module]:
     """Every module that hidden states go through: all within numbered layers, and those outside that hold weights."""
     named = {name: module for name, module in model.named_modules() if name}
     return {name: module for name, module in named.items() if NUMBER.search(name) or any(True for _ in module.parameters())}
-
-
-def _in_order(trace: Trace) -> list[Event]:
-    """Events in the order of execution, outputs of a container after those of its parts."""
-    return list(trace.prints)
 
 
 def _differs(event: Event, shape: tuple[int, int], rows_BT: Tensor, good: Trace, noise: Trace, bad: Trace) -> int | None:

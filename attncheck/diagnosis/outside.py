@@ -72,6 +72,18 @@ def _kind_of_change(failure: Failure, got: Pass, want: Pass) -> str | None:
     return "leak-outside-attention" if got.positions is None else None
 
 
+def carried_elsewhere(failure: Failure) -> Outside | None:
+    """What the trusted path does that no path may do: rows that read each other, earlier logits that follow later tokens."""
+    if len(failure.sides[0].asked.tokens) > 1 and _rows_matter(failure, failure.sides[0].asked):
+        return Outside("rows-mixed", "attention itself is right", 0.0)
+    inputs, trusted = failure.subject.inputs, failure.trusted
+    moved = Pass((inputs.other(inputs.row, inputs.length - 1),))
+    plain_BTV, moved_BTV = trusted.logits(Pass(inputs.tokens)), trusted.logits(moved)
+    if apart(plain_BTV[:, :-1], moved_BTV[:, :-1]) > failure.budget:
+        return Outside("leak-outside-attention", "attention itself is right", 0.0)
+    return None
+
+
 def _rows_matter(failure: Failure, got: Pass) -> bool:
     """Whether a row answers differently alone than among the others, on the trusted path and with the same padding."""
     together_BTV, real_BT = failure.trusted.logits(got), real_tokens(got)
@@ -97,14 +109,25 @@ def _changed(left: Row, right: Row) -> list[int]:
 
 def _positions_ignored(failure: Failure, got: Side) -> Outside | None:
     """Explicit positions that change nothing on the trusted path either, where they ought to."""
-    asked = got.asked
-    if asked.positions is None or failure.subject.can.takes_positions:
+    asked, subject = got.asked, failure.subject
+    columns = counting(len(asked.tokens), asked.length)
+    if asked.positions is None or asked.positions == columns or subject.can.takes_positions:
         return None
-    columns = Change(positions=counting(len(asked.tokens), asked.length))
-    fault = "position-ignores-padding" if isinstance(asked.mask, Mask2D) else "position-ids-ignored"
-    told = asked.positions != columns.positions
-    residual = got.apart(failure.trusted.logits(asked, columns)) if told else failure.budget * 2
-    return Outside(fault, "the positions of the call change nothing", residual) if residual <= failure.budget else None
+    residual = got.apart(failure.trusted.logits(asked, Change(positions=columns)))
+    if residual > failure.budget:
+        return None
+    if not _moves(failure, tuple(reversed(range(subject.inputs.length)))):
+        return Outside("position-ids-ignored", "the positions of the call change nothing", residual)
+    if isinstance(asked.mask, Mask2D) and _moves(failure, tuple(range(1, subject.inputs.length + 1))):
+        return Outside("position-ignores-padding", "the positions of the call change nothing", residual)
+    return None
+
+
+def _moves(failure: Failure, row: Row) -> bool:
+    """Whether other positions on a plain row move the logits at all."""
+    plain = Pass(failure.subject.inputs.tokens)
+    usual_BTV, moved_BTV = failure.trusted.logits(plain), failure.trusted.logits(plain, Change(positions=(row,)))
+    return apart(usual_BTV, moved_BTV) > failure.budget
 
 
 def _not_causal(failure: Failure) -> Outside | None:

@@ -33,11 +33,15 @@ class Tried:
 @final
 @dataclass
 class Search:
-    """What was tried on one failure, until the time is up. `others` are more failing cases of the same probe."""
+    """What was tried on one failure, until the time is up.
+
+    `others` are more failing cases of the same probe; `known` are faults already found on this model, tried first.
+    """
 
     failure: Failure
     others: list[Measurement]
     until: float
+    known: tuple[str, ...] = ()
     tried: list[Tried] = field(default_factory=list)
 
     @property
@@ -57,7 +61,7 @@ class Search:
         wrong = self.failure.wrong
         if not wrong:
             return None
-        guesses = list(hypotheses(self.failure.trusted, wrong[0].asked))
+        guesses = sorted(hypotheses(self.failure.trusted, wrong[0].asked), key=lambda guess: guess.fault not in self.known)
         for batch in (guesses, *_by_layer(guesses, layer, self.failure.subject.facts.layers)):
             self._try(batch)
             if self.matches:

@@ -22,6 +22,7 @@ from torch import Tensor
 from attncheck.errors import Unsupported
 from attncheck.faults.predict_kernel import Scores, attend, grouped, scores_of
 from attncheck.subject.attention import KernelCall, intercept
+from attncheck.subject.caches import states
 from attncheck.subject.layers import layer_index
 from attncheck.subject.passes import Mask2D, Mask4D, Pass, Positions, counting, float_mask
 from attncheck.subject.promises import FULL, Reach, promised_reach
@@ -48,14 +49,16 @@ Allowed = Callable[[Tensor, View], Tensor]
 class Change:
     """One fault on the trusted path. `layers` limits it to some layers; None means every layer.
 
-    `allowed` gets (B, 1, T, S) booleans of one chunk and returns them changed; `reach` gives a layer another reach; `scores`
-    changes scale, cap, sinks and bias; `mask_2d` replaces the 2D mask that the model is handed (its positions may follow it).
+    `allowed` gets (B, 1, T, S) booleans of one chunk and returns them changed; `reach` gives a layer another reach, and
+    `only_held` says that the cache still keeps no more than the promised one; `scores` changes scale, cap, sinks and bias;
+    `mask_2d` replaces the 2D mask that the model is handed (its positions may follow it).
     """
 
     positions: Positions | None = None
     mask_2d: Mask2D | None = None
     allowed: Allowed | None = None
     reach: Callable[[Reach], Reach] | None = None
+    only_held: bool = False
     scores: Callable[[Scores], Scores] | None = None
     tiled: bool = False
     layers: range | None = None
@@ -135,8 +138,8 @@ class Trusted:
         layer = self.layer(call)
         inside = change.layers is None or layer in change.layers
         change = change if inside else NOTHING
-        reach = self.reach(call, asked)
-        reach = change.reach(reach) if change.reach else reach
+        kept = self.reach(call, asked)
+        reach = change.reach(kept) if change.reach else kept
         view = View(asked=asked, layer=layer, start=0, stop=asked.length, reach=reach)
         base = (
             self._own(call, asked) if self.own_masks and not change.reach else promised(asked, view.reach, call.query_BHTD.device)
@@ -144,7 +147,10 @@ class Trusted:
         scores = change.scores(scores_of(call)) if change.scores else scores_of(call)
         heads = call.query_BHTD.shape[1]
         key, value = (grouped(each, heads, change.tiled) for each in (call.key_BGSD, call.value_BGSD))
-        return attend(call.query_BHTD, key, value, edited(base, change, view), scores)
+        allowed = edited(base, change, view)
+        if change.only_held:
+            allowed = allowed & held(asked, kept, allowed)
+        return attend(call.query_BHTD, key, value, allowed, scores)
 
     def _own(self, call: KernelCall, asked: Pass) -> Tensor:
         return own_mask(call) & promised(asked, FULL, call.query_BHTD.device)
@@ -169,6 +175,11 @@ class Trusted:
             if float((self.logits(counted) - usual_BTV).abs().max()) <= budget:
                 return start
         return 0
+
+    @cached_property
+    def keeps_states(self) -> bool:
+        """Whether something else than keys and values is kept between calls."""
+        return bool(states(self.subject.passes.cache(Pass(self.subject.inputs.tokens, use_cache=True))))
 
     def windows(self, asked: Pass) -> frozenset[Reach]:
         """The different reaches of this model's layers, where any layer has a window; else nothing."""
@@ -248,6 +259,19 @@ def promised(asked: Pass, reach: Reach, device: torch.device) -> Tensor:
     if isinstance(asked.mask, Mask2D):
         allowed = allowed & torch.tensor(asked.mask.rows, dtype=torch.bool, device=device)[:, None, None, :]
     return allowed
+
+
+def first_held(view: View) -> int:
+    """The oldest key that the cache still holds when the chunk of this view is fed."""
+    return max(0, view.start - view.reach.size + 1) if view.reach.kind == "sliding" else 0
+
+
+def held(asked: Pass, reach: Reach, like: Tensor) -> Tensor:
+    """(1, 1, T, S) booleans: keys that a cache of this reach still holds at each chunk, or that the chunk brings itself."""
+    kept = torch.zeros_like(like[:1, :1])
+    for each in chunk_views(View(asked=asked, layer=0, start=0, stop=asked.length, reach=reach)):
+        kept[:, :, each.start : each.stop, first_held(each) :] = True
+    return kept
 
 
 def chunk_views(view: View) -> list[View]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from attncheck.errors import Unsupported
 from attncheck.faults.hypothesis import Hypothesis
-from attncheck.faults.predict import Allowed, Change, Trusted, View, promised
+from attncheck.faults.predict import Allowed, Change, Trusted, View, first_held, promised
 from attncheck.subject.passes import Mask2D, Mask4D, Pass, all_ones, blocks
 from attncheck.subject.promises import FULL, Reach
 
@@ -58,7 +58,12 @@ def _shifted(step: int) -> Allowed:
 
 
 def _top_left(allowed: Tensor, view: View) -> Tensor:
-    return torch.ones_like(allowed).tril() if view.start else allowed
+    """Query i of the chunk reads the first i + 1 of the keys that it is handed: those still held, then its own."""
+    if not view.start:
+        return allowed
+    first = first_held(view)
+    lost = torch.zeros_like(allowed[..., :first])
+    return torch.cat([lost, torch.ones_like(allowed[..., first:]).tril()], -1)
 
 
 def _top_left_of_many(allowed: Tensor, view: View) -> Tensor:
@@ -67,17 +72,21 @@ def _top_left_of_many(allowed: Tensor, view: View) -> Tensor:
 
 def _windows(trusted: Trusted, asked: Pass) -> Iterator[Hypothesis]:
     for step in WINDOW_STEPS:
-        yield _reaching("window-off-by-one", "" if step == 1 else f"by {step:+d}", _resized(step))
-    yield _reaching("window-ignored", "", lambda reach: FULL)
+        yield from _reaching(asked, "window-off-by-one", "" if step == 1 else f"by {step:+d}", _resized(step))
+    yield from _reaching(asked, "window-ignored", "", lambda reach: FULL)
     sizes = trusted.windows(asked)
     if FULL in sizes:
         windowed = next(reach for reach in sizes if reach != FULL)
-        yield _reaching("window-layers-swapped", "", lambda reach: windowed if reach == FULL else FULL)
-        yield _reaching("window-layers-swapped", "all layers have the window", lambda reach: windowed)
+        yield from _reaching(asked, "window-layers-swapped", "", lambda reach: windowed if reach == FULL else FULL)
+        yield from _reaching(asked, "window-layers-swapped", "all layers have the window", lambda reach: windowed)
 
 
-def _reaching(fault: str, parameter: str, reach: ReachRule) -> Hypothesis:
-    return Hypothesis(fault=fault, parameter=parameter, change=lambda asked: Change(reach=reach))
+def _reaching(asked: Pass, fault: str, parameter: str, reach: ReachRule) -> Iterator[Hypothesis]:
+    """With a cache that keeps everything, and with one that keeps the promised window only."""
+    yield Hypothesis(fault=fault, parameter=parameter, change=lambda asked: Change(reach=reach))
+    if len(asked.chunks) > 1:
+        said = ", ".join(filter(None, (parameter, "within what the cache keeps")))
+        yield Hypothesis(fault=fault, parameter=said, change=lambda asked: Change(reach=reach, only_held=True))
 
 
 def _resized(step: int) -> ReachRule:

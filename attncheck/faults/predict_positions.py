@@ -55,10 +55,12 @@ def _on_schedule(fault: str, parameter: str, trusted: Trusted, rule: Rule) -> Hy
     """`rule` gives the positions of each chunk but the first, for P cached and T new tokens."""
 
     def positions(asked: Pass) -> Positions:
-        row, origin = list(range(asked.chunks[0] if asked.chunks else asked.length)), trusted.origin
+        first = asked.chunks[0] if asked.chunks else asked.length
+        told = asked.positions or counting(len(asked.tokens), asked.length, trusted.origin)
+        later: list[int] = []
         for size in asked.chunks[1:]:
-            row += rule(len(row), size)
-        return (tuple(origin + position for position in row),) * len(asked.tokens)
+            later += rule(first + len(later), size)
+        return tuple((*row[:first], *(trusted.origin + position for position in later)) for row in told)
 
     return _told(fault, parameter, positions)
 

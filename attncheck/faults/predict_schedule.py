@@ -19,7 +19,6 @@ from attncheck.errors import Unsupported
 from attncheck.faults.predict import Trusted, is_own_attention, promised
 from attncheck.faults.predict_kernel import attend, grouped, scores_of
 from attncheck.subject.attention import KernelCall, intercept
-from attncheck.subject.caches import states
 from attncheck.subject.passes import Mask2D, Pass, Positions, counting
 from attncheck.subject.promises import Reach
 
@@ -82,8 +81,7 @@ def scheduled_logits(trusted: Trusted, asked: Pass, edit: Edit | None = None, po
     with torch.no_grad(), intercept(trusted.subject.model, run.handle):
         for size in asked.chunks or (asked.length,):
             if start and edit is not None:
-                with trusted.subject.numerics():
-                    edit(run.store)
+                edit(run.store)
             replies.append(_chunk(trusted, asked, told, start, start + size))
             start += size
     return torch.cat(replies, 1)
@@ -94,7 +92,7 @@ def _require(trusted: Trusted) -> None:
     reason = can.kernel or can.takes_positions
     if reason is not None:
         raise Unsupported(reason)
-    if states(trusted.subject.passes.cache(Pass(trusted.subject.inputs.tokens, use_cache=True))):
+    if trusted.keeps_states:
         raise Unsupported("the model keeps recurrent states between calls")
 
 

@@ -17,7 +17,7 @@ from attncheck.errors import Unsupported, first_line
 from attncheck.subject.calls import edited
 from attncheck.subject.encoder import for_rows
 from attncheck.subject.inputs import Row
-from attncheck.subject.passes import REFUSALS
+from attncheck.subject.passes import REFUSALS, Mask2D, Pass
 from attncheck.subject.subject import Subject
 
 
@@ -29,6 +29,21 @@ class Generated:
     tokens: Row
     logits_BNV: Tensor
     positions: tuple[Row | None, ...]
+    prompt: Row = ()
+    padding: int = 0
+
+    @property
+    def asked(self) -> Pass:
+        """The forwards of generate() as a pass of its own: prompt, then single steps, with the positions that it handed over."""
+        row, new = (*self.prompt, *self.tokens[:-1]), len(self.tokens) - 1
+        told = [row for row in self.positions if row is not None]
+        flat = tuple(position for given in told for position in given)
+        return Pass(
+            (row,),
+            chunks=(len(self.prompt), *((1,) * new)),
+            positions=(flat,) if len(flat) == len(row) else None,
+            mask=Mask2D(((0,) * self.padding + (1,) * (len(row) - self.padding),)),
+        )
 
     @property
     def positions_note(self) -> str:
@@ -62,7 +77,8 @@ def greedy(subject: Subject, prompt: Row, new_tokens: int, padding: int = 0, **o
         except REFUSALS as error:
             raise Unsupported(f"generate() raises {first_line(error)}") from error
     tokens = tuple(int(token) for token in made.sequences[0, ids_BT.shape[1] :])
-    return Generated(tokens, torch.stack(made.logits, 1), tuple(seen))
+    fed = (_pad_id(subject),) * padding + prompt
+    return Generated(tokens, torch.stack(made.logits, 1), tuple(seen), fed, padding)
 
 
 def _encoder(subject: Subject, ids_BT: Tensor) -> dict[str, Any]:
