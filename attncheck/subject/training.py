@@ -35,15 +35,15 @@ def _random_numbers(model: nn.Module) -> Iterator[tuple[nn.Module, str, float]]:
 
 
 @contextlib.contextmanager
-def training_without_dropout(model: nn.Module) -> Iterator[None]:
-    """Training mode with every dropout, layer drop and router noise at zero; everything is put back, buffers included."""
+def without_randomness(model: nn.Module, training: bool) -> Iterator[None]:
+    """Every dropout, layer drop and router noise at zero, in training mode or not; everything is put back, buffers included."""
     held = list(_random_numbers(model))
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     modes = {module: module.training for module in model.modules()}
     try:
         for module, name, _ in held:
             setattr(module, name, 0.0)
-        model.train()
+        model.train(training)
         yield
     finally:
         for module, name, value in held:

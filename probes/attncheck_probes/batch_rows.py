@@ -29,12 +29,14 @@ from typing import ClassVar, final
 from attncheck.errors import Unsupported
 from attncheck.finding import Evidence, Measurement, Ruling, merged
 from attncheck.probe import Cost, attempt, judge_cases
+from attncheck.subject.decoding import pieces, yardstick
 from attncheck.subject.inputs import Tokens
 from attncheck.subject.passes import Pass
 from attncheck.subject.subject import Subject
 
 # Axes: B batch, T positions, V vocabulary.
 
+TAIL = 3
 TURN = (2, 0, 1)
 """Row i of the turned batch is row TURN[i] of the batch: no row stays where it is."""
 
@@ -56,9 +58,7 @@ class BatchRows:
         yield _neighbour(subject, rows)
         yield _turned(subject, rows)
         yield _alone(subject, "alone", rows, ())
-        yield attempt(
-            "alone, decoded on one cache", lambda: _alone(subject, "alone, decoded on one cache", rows, _schedule(subject))
-        )
+        yield attempt("alone, decoded on one cache", lambda: _decoded(subject, rows))
 
     def judge(self, evidence: Evidence) -> Ruling:
         """The worst case decides."""
@@ -68,14 +68,6 @@ class BatchRows:
 def _rows(subject: Subject) -> Tokens:
     row, other = subject.inputs.row, subject.inputs.other
     return (row, other(row, salt=11), other(row, salt=12))
-
-
-def _schedule(subject: Subject) -> tuple[int, ...]:
-    """A prefill, a step, and several tokens where the model takes them rightly in a single row: else single steps."""
-    if subject.can.steps_agree:
-        raise Unsupported(subject.can.steps_agree)
-    length = subject.inputs.length
-    return (length - 3, 1, *((1, 1) if subject.can.chunks_agree else (2,)))
 
 
 def _neighbour(subject: Subject, rows: Tokens) -> Measurement:
@@ -91,11 +83,18 @@ def _turned(subject: Subject, rows: Tokens) -> Measurement:
     return subject.compare("rows in another order", got_BTV, want_BTV, asked=(turned, usual))
 
 
+def _decoded(subject: Subject, rows: Tokens) -> Measurement:
+    if subject.can.steps:
+        raise Unsupported(subject.can.steps)
+    length = subject.inputs.length
+    return _alone(subject, "alone, decoded on one cache", rows, pieces(subject, length, length - TAIL))
+
+
 def _alone(subject: Subject, name: str, rows: Tokens, chunks: tuple[int, ...]) -> Measurement:
     together = Pass(rows, chunks=chunks)
     logits_BTV, cases = subject.logits(together), []
     for index, row in enumerate(rows):
-        alone, note = Pass((row,)), f"row {index} of three"
-        want_BTV = subject.logits(alone)
-        cases.append(subject.compare(name, logits_BTV[index : index + 1], want_BTV, note=note, asked=(together, alone)))
+        alone = yardstick(subject, row, chunks[0]) if chunks else Pass((row,))
+        pair = (logits_BTV[index : index + 1], subject.logits(alone))
+        cases.append(subject.compare(name, *pair, note=f"row {index} of three", asked=(together, alone)))
     return merged(name, cases)

@@ -19,8 +19,8 @@ How it measures
 
 False alarms
     Models that make a cache of their own kind, and caches that say that they cannot be rolled back (recurrent states), are
-    skipped for that case. Where a step on the model's own cache differs from one forward already, `decode-paths` says so
-    and this probe is skipped.
+    skipped for that case. Where single steps on the model's own cache differ from one forward already, `decode-paths` says
+    so, and the yardstick here is that decode.
 
 References
     Hugging Face transformers documentation, "Caching"; Leviathan et al. 2023 (speculative decoding). mlx-examples issue 977.
@@ -31,16 +31,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, final
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor
 
-from attncheck.finding import Evidence, Measurement, Ruling, Verdict, merged
-from attncheck.numerics.budget import HEADROOM
+from attncheck.errors import Unsupported
+from attncheck.finding import Evidence, Measurement, Ruling, merged
 from attncheck.probe import Cost, attempt_call, judge_cases
-from attncheck.subject.cache_kinds import copied, crop, may_crop, new_cache, rearrange, send_through
-from attncheck.subject.inputs import Row, Tokens
+from attncheck.subject.cache_kinds import copied, crop, may_crop, new_cache, rearrange
+from attncheck.subject.decoding import approximate, continued, filled, pieces, yardstick
+from attncheck.subject.inputs import Row
 from attncheck.subject.passes import Pass
 from attncheck.subject.subject import Subject
 
@@ -58,7 +59,7 @@ class CacheKinds:
     name: ClassVar[str] = "cache-kinds"
     title: ClassVar[str] = "every cache, cropped, reordered or copied, gives the logits of one forward"
     cost: ClassVar[Cost] = "cheap"
-    needs: ClassVar[tuple[str, ...]] = ("sees_history", "steps_agree")
+    needs: ClassVar[tuple[str, ...]] = ("sees_history", "steps")
     controls: ClassVar[tuple[str, ...]] = (
         "cache-crop",
         "cache-wrong-slot",
@@ -70,6 +71,8 @@ class CacheKinds:
 
     def measure(self, subject: Subject) -> Iterator[Measurement]:
         """The operations, a roll-back first, then the kinds of caches."""
+        if subject.passes.planted and subject.can.steps_agree:
+            raise Unsupported(f"{subject.can.steps_agree}; a fault would change the yardstick as well")
         operations: dict[str, Callable[[Subject, str], Measurement]] = {
             "tokens rolled back": _rolled_back,
             "rows turned round": partial(_rows, how="reorder_cache", index=(1, 0)),
@@ -81,82 +84,38 @@ class CacheKinds:
             yield attempt_call(name, lambda: operation(subject, name))  # noqa: B023
         for kind in self.kinds:
             name = f"{kind} cache"
-            yield attempt_call(name, lambda: (_kind if kind in EXACT else _approximate)(subject, name, kind))  # noqa: B023
+            yield attempt_call(name, lambda: (_kind if kind in EXACT else approximate)(subject, name, kind))  # noqa: B023
 
     def judge(self, evidence: Evidence) -> Ruling:
         """The worst case decides."""
         return judge_cases(evidence)
 
 
-def _schedule(subject: Subject) -> tuple[int, ...]:
-    """A prefill, a step, and several tokens at once, where those agree on the model's own cache: else single steps."""
-    length = subject.inputs.length
-    rest = length - length // 2 - 1
-    return (length // 2, 1, *((1,) * rest if subject.can.chunks_agree else (rest,)))
-
-
 def _kind(subject: Subject, name: str, kind: str) -> Measurement:
-    asked, full = Pass(subject.inputs.tokens, chunks=_schedule(subject), cache_kind=kind), Pass(subject.inputs.tokens)
-    return subject.compare(name, subject.logits(asked), subject.logits(full), asked=(asked, full))
-
-
-def _approximate(subject: Subject, name: str, kind: str) -> Measurement:
-    """No further from one forward than a dynamic cache whose contents went once through the same storage."""
-    rows, (half, *rest) = subject.inputs.tokens, _schedule(subject)
-    full_BTV = subject.logits(Pass(rows))[:, half:]
-    got_BTV = subject.logits(Pass(rows, chunks=(half, *rest), cache_kind=kind))[:, half:]
-    store = new_cache(kind, subject.model, rows=1, length=subject.inputs.length, dtype=subject.dtype)
-    cache = subject.passes.cache(Pass((rows[0][:half],), use_cache=True))
-    with torch.no_grad(), subject.numerics():
-        send_through(cache, store)
-    rounded_BTV = _continued(subject, cache, (rows[0][half:],))
-    apart, explained = (float((each - full_BTV).abs().max()) for each in (got_BTV, rounded_BTV))
-    return Measurement(
-        name=name,
-        expect="at-most",
-        broken=Verdict.WARN,
-        value=apart,
-        limit=HEADROOM * max(explained, subject.budget.value),
-        unit="largest logit difference",
-        positions=got_BTV.shape[1],
-        nonfinite=int((~torch.isfinite(got_BTV)).sum()),
-        note=f"one trip through {type(store).__name__} moves the logits by {explained:.2g}",
+    asked = Pass(
+        subject.inputs.tokens, chunks=pieces(subject, subject.inputs.length, subject.inputs.length // 2), cache_kind=kind
     )
-
-
-def _filled(subject: Subject, rows: Tokens) -> Any:
-    """A cache of the model's own kind that holds these rows."""
-    return subject.passes.cache(Pass(rows, use_cache=True))
-
-
-def _continued(subject: Subject, cache: Any, rows: Tokens) -> Tensor:
-    """Feed rows on a cache, logits_BTV; token by token where several at once do not agree."""
-    size = 1 if subject.can.chunks_agree else len(rows[0])
-    pieces = []
-    with torch.no_grad():
-        for start in range(0, len(rows[0]), size):
-            part = tuple(row[start : start + size] for row in rows)
-            reply = subject.passes.call(part, cache=cache, use_cache=True)
-            cache = reply.cache
-            pieces.append(reply.logits_BTV)
-    return torch.cat(pieces, 1)
+    full = yardstick(subject, subject.inputs.row, subject.inputs.length // 2)
+    return subject.compare(name, subject.logits(asked), subject.logits(full), asked=(asked, full))
 
 
 def _rolled_back(subject: Subject, name: str) -> Measurement:
     """Two rounds of candidates: wrong ones are fed after the prefix and cropped, then real ones follow."""
+    if subject.can.steps_agree:
+        raise Unsupported(subject.can.steps_agree)
     inputs, half = subject.inputs, subject.inputs.length // 2
     cache = new_cache("dynamic", subject.model, rows=1, length=inputs.length, dtype=subject.dtype)
     may_crop(cache)
-    _continued(subject, cache, (inputs.row[:half],))
-    start, pieces = half, []
+    continued(subject, cache, (inputs.row[:half],))
+    start, parts = half, []
     for stop in (half + 1, inputs.length):
-        _continued(subject, cache, (inputs.fresh(ROLLED_BACK, salt=21),))
+        continued(subject, cache, (inputs.fresh(ROLLED_BACK, salt=21),))
         crop(cache, ROLLED_BACK)
-        pieces.append(_continued(subject, cache, (inputs.row[start:stop],)))
+        parts.append(continued(subject, cache, (inputs.row[start:stop],)))
         start = stop
-    want_BTV = subject.logits(Pass(inputs.tokens))[:, half:]
-    case = subject.compare(name, torch.cat(pieces, 1), want_BTV, offset=half, note=f"{ROLLED_BACK} tokens cropped, twice")
-    return _named(subject, case, torch.cat(pieces, 1), half) if case.excess > 1.0 else case
+    want_BTV = subject.logits(yardstick(subject, inputs.row, half))[:, half:]
+    case = subject.compare(name, torch.cat(parts, 1), want_BTV, offset=half, note=f"{ROLLED_BACK} tokens cropped, twice")
+    return _named(subject, case, torch.cat(parts, 1), half) if case.excess > 1.0 else case
 
 
 def _named(subject: Subject, case: Measurement, got_BTV: Tensor, half: int) -> Measurement:
@@ -177,21 +136,21 @@ def _rows(subject: Subject, name: str, how: str, index: Row) -> Measurement:
     """Rows of one cache moved by what beam search calls; each goes on as the row that it now is."""
     half = subject.inputs.length // 2
     rows = (subject.inputs.row, subject.inputs.other(subject.inputs.row, salt=22))
-    cache = _filled(subject, tuple(row[:half] for row in rows))
+    cache = filled(subject, tuple(row[:half] for row in rows))
     rearrange(cache, how, index, subject.passes.device)
     wanted = tuple(rows[i] for i in index)
-    got_BTV = _continued(subject, cache, tuple(row[half:] for row in wanted))
-    want_BTV = torch.cat([subject.logits(Pass((row,))) for row in wanted])[:, half:]
+    got_BTV = continued(subject, cache, tuple(row[half:] for row in wanted))
+    want_BTV = torch.cat([subject.logits(yardstick(subject, row, half)) for row in wanted])[:, half:]
     return subject.compare(name, got_BTV, want_BTV, offset=half, note=f"`{how}`")
 
 
 def _prefix(subject: Subject, name: str) -> Measurement:
     """One prefix filled once; two copies of its cache, each continued with its own text, then the original once more."""
     half, row = subject.inputs.length // 2, subject.inputs.row
-    shared = _filled(subject, (row[:half],))
+    shared = filled(subject, (row[:half],))
     cases = []
     for salt, cache in ((23, copied(shared)), (24, copied(shared)), (0, shared)):
         whole = subject.inputs.other(row, half, salt=salt) if salt else row
-        got_BTV = _continued(subject, cache, (whole[half:],))
-        cases.append(subject.compare(name, got_BTV, subject.logits(Pass((whole,)))[:, half:], offset=half))
+        got_BTV = continued(subject, cache, (whole[half:],))
+        cases.append(subject.compare(name, got_BTV, subject.logits(yardstick(subject, whole, half))[:, half:], offset=half))
     return merged(name, cases)

@@ -39,6 +39,8 @@ from torch import Tensor
 from attncheck.errors import Unsupported
 from attncheck.finding import Evidence, Measurement, Ruling, Verdict, merged
 from attncheck.probe import Cost, attempt_call, judge_cases
+from attncheck.subject.decoding import pieces, yardstick
+from attncheck.subject.inputs import Row
 from attncheck.subject.padded import Padded, Side, pad_rows
 from attncheck.subject.passes import Mask2D, Pass, counting
 from attncheck.subject.subject import Subject
@@ -46,6 +48,7 @@ from attncheck.subject.subject import Subject
 # Axes: B batch, T positions, V vocabulary.
 
 IMPLEMENTATIONS = ("eager", "sdpa")
+TAIL = 3
 COUNTED = "without `position_ids` the padding is counted"
 
 
@@ -77,7 +80,7 @@ class Padding:
         yield _alone(subject, batch, "right, implicit positions", "right", batch.asked("right", salt=1), Verdict.FAIL)
         yield _alone(subject, batch, "left, implicit positions", "left", batch.asked("left"), Verdict.WARN, COUNTED)
         for attn in (None, *(each for each in IMPLEMENTATIONS if each != subject.attn)):
-            for chunks in ((), _schedule(subject)):
+            for chunks in ((), pieces(subject, batch.length, batch.length - TAIL)):
                 name = f"left, {'decoded on a padded cache' if chunks else 'explicit positions'}, {attn or subject.attn}"
                 if attn or chunks:
                     yield attempt_call(name, lambda: _left(subject, batch, name, attn, chunks))  # noqa: B023
@@ -87,11 +90,6 @@ class Padding:
     def judge(self, evidence: Evidence) -> Ruling:
         """The worst case decides."""
         return judge_cases(evidence)
-
-
-def _schedule(subject: Subject) -> tuple[int, ...]:
-    """A prefill, a step, and two tokens at once, where those agree on a cache without padding: else single steps."""
-    return (subject.inputs.length - 3, 1, *((1, 1) if subject.can.chunks_agree else (2,)))
 
 
 def _mask_matters(subject: Subject, batch: Padded) -> Measurement:
@@ -113,8 +111,8 @@ def _content(subject: Subject, batch: Padded, side: Side) -> Measurement:
 
 def _left(subject: Subject, batch: Padded, name: str, attn: str | None, chunks: tuple[int, ...]) -> Measurement:
     """Left padding with positions counted from the first real token, where the model can be told them."""
-    if chunks and subject.can.steps_agree:
-        raise Unsupported(subject.can.steps_agree)
+    if chunks and subject.can.steps:
+        raise Unsupported(subject.can.steps)
     asked = batch.asked("left", salt=1, explicit=not subject.can.takes_positions, chunks=chunks, attn=attn)
     return _alone(subject, batch, name, "left", asked, Verdict.FAIL)
 
@@ -122,10 +120,7 @@ def _left(subject: Subject, batch: Padded, name: str, attn: str | None, chunks: 
 def _alone(subject: Subject, batch: Padded, name: str, side: Side, asked: Pass, broken: Verdict, note: str = "") -> Measurement:
     """Each row of a padded batch against its own forward; what stands under the padding must be finite too."""
     logits_BTV = subject.logits(asked)
-    wants = {
-        row: subject.logits(Pass((tokens,), positions=counting(1, len(tokens)) if asked.positions else None))
-        for row, tokens in enumerate(batch.rows)
-    }
+    wants = {row: subject.logits(_one_row(subject, tokens, asked)) for row, tokens in enumerate(batch.rows)}
     case = merged(name, _by_row(subject, name, batch, side, asked, wants, broken))
     case = replace(case, nonfinite=int((~torch.isfinite(logits_BTV)).sum()), note=note if case.excess > 1.0 else "")
     if case.nonfinite or case.excess <= 1.0 or side == "right" or not subject.can.takes_positions:
@@ -133,11 +128,16 @@ def _alone(subject: Subject, batch: Padded, name: str, side: Side, asked: Pass, 
     return replace(case, expect="figure", note=f"{subject.can.takes_positions}: padding on the left moves its positions")
 
 
+def _one_row(subject: Subject, row: Row, asked: Pass) -> Pass:
+    positions = counting(1, len(row)) if asked.positions else None
+    return yardstick(subject, row, len(row) - TAIL, positions) if asked.chunks else Pass((row,), positions=positions)
+
+
 def _by_row(
     subject: Subject, name: str, batch: Padded, side: Side, asked: Pass, wants: dict[int, Tensor], broken: Verdict
 ) -> list[Measurement]:
     logits_BTV = subject.logits(asked)
-    alone = [Pass((tokens,), positions=counting(1, len(tokens)) if asked.positions else None) for tokens in batch.rows]
+    alone = [_one_row(subject, tokens, asked) for tokens in batch.rows]
     return [
         subject.compare(
             name, logits_BTV[row : row + 1, real], wants[row], broken=broken, offset=real.start, asked=(asked, alone[row])

@@ -10,7 +10,7 @@ from probing import HEALTHY, case, caught_by, finding, loaded
 
 from attncheck.finding import Verdict, verdict_of
 from attncheck.subject.subject import Subject
-from attncheck.subject.training import training_without_dropout
+from attncheck.subject.training import without_randomness
 
 
 @pytest.mark.parametrize("name", HEALTHY)
@@ -64,7 +64,7 @@ def test_training_mode_leaves_no_trace() -> None:
     model = loaded("builtin:mha").model
     dropout = next(module for module in model.modules() if isinstance(module, torch.nn.Dropout))
     dropout.p = 0.25
-    with training_without_dropout(model):
+    with without_randomness(model, training=True):
         assert model.training
         assert dropout.p == 0.0
     assert not any(module.training for module in model.modules())

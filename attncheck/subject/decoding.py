@@ -1,0 +1,78 @@
+"""Feeding a filled cache by hand, in pieces that the model takes rightly, and what that is to be compared with.
+
+Axes: B batch, T positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attncheck.finding import Measurement, Verdict
+from attncheck.numerics.budget import HEADROOM
+from attncheck.subject.cache_kinds import new_cache, send_through
+from attncheck.subject.inputs import Row, Tokens
+from attncheck.subject.passes import Pass, Positions
+from attncheck.subject.subject import Subject
+
+
+def pieces(subject: Subject, length: int, prefill: int) -> tuple[int, ...]:
+    """A prefill, a step, and the rest at once; in single steps where several tokens at once do not agree with one forward."""
+    rest = length - prefill - 1
+    return (prefill, 1, *((1,) * rest if subject.can.chunks_agree else (rest,)))
+
+
+def yardstick(subject: Subject, row: Row, prefill: int, positions: Positions | None = None) -> Pass:
+    """One row alone: one forward, or its decode in single steps where that differs already, which is for `decode-paths`."""
+    steps = (prefill, *(1,) * (len(row) - prefill))
+    return Pass((row,), chunks=steps if subject.can.steps_agree else (), positions=positions)
+
+
+def filled(subject: Subject, rows: Tokens) -> Any:
+    """A cache of the model's own kind that holds these rows.
+
+    Raises:
+        Unsupported: the model returns no cache.
+    """
+    return subject.passes.cache(Pass(rows, use_cache=True))
+
+
+def continued(subject: Subject, cache: Any, rows: Tokens) -> Tensor:
+    """Feed rows on a cache, logits_BTV; token by token where several at once do not agree with one forward."""
+    size = 1 if subject.can.chunks_agree else len(rows[0])
+    parts = []
+    with torch.no_grad():
+        for start in range(0, len(rows[0]), size):
+            reply = subject.passes.call(tuple(row[start : start + size] for row in rows), cache=cache, use_cache=True)
+            cache = reply.cache
+            parts.append(reply.logits_BTV)
+    return torch.cat(parts, 1)
+
+
+def approximate(subject: Subject, name: str, kind: str) -> Measurement:
+    """One case: a cache that rounds, no further from one forward than its rounding explains.
+
+    The explanation is measured: a dynamic cache is filled, its contents go once through the same storage, and it is continued.
+    """
+    row, half = subject.inputs.row, subject.inputs.length // 2
+    full_BTV = subject.logits(yardstick(subject, row, half))[:, half:]
+    got_BTV = subject.logits(Pass((row,), chunks=pieces(subject, len(row), half), cache_kind=kind))[:, half:]
+    store = new_cache(kind, subject.model, rows=1, length=len(row), dtype=subject.dtype)
+    cache = filled(subject, (row[:half],))
+    with torch.no_grad(), subject.numerics():
+        send_through(cache, store)
+    rounded_BTV = continued(subject, cache, (row[half:],))
+    apart, explained = (float((each - full_BTV).abs().max()) for each in (got_BTV, rounded_BTV))
+    return Measurement(
+        name=name,
+        expect="at-most",
+        broken=Verdict.WARN,
+        value=apart,
+        limit=HEADROOM * max(explained, subject.budget.value),
+        unit="largest logit difference",
+        positions=got_BTV.shape[1],
+        nonfinite=int((~torch.isfinite(got_BTV)).sum()),
+        note=f"one trip through {type(store).__name__} moves the logits by {explained:.2g}",
+    )
