@@ -8,12 +8,14 @@ import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, final
 
 import torch
 import transformers
 
 from attncheck import __version__, registry
+from attncheck.diagnosis.diagnose import Diagnoser
 from attncheck.errors import Unsupported
 from attncheck.finding import Finding, Measurement, Verdict, verdict_of
 from attncheck.gate import Gate
@@ -70,7 +72,7 @@ class Session:
     fail_on: frozenset[Verdict] = frozenset()
     fail_fast: bool = False
     on_forward: Callable[[int], None] | None = None
-    examine: Examine = run_probes
+    examine: Examine = field(default_factory=lambda: partial(run_probes, diagnose=Diagnoser()))
     loader: Loader = load_job
     gate: Gate = field(default_factory=Gate)
     report: Report = field(init=False)

@@ -92,7 +92,8 @@ def _explained(search: Search, finding: Finding) -> Finding:
     failure = search.failure
     place = locate(failure)
     diagnosis = _diagnosis(search, place)
-    place = ELSEWHERE.get(diagnosis.fault, lambda failure: place)(failure) or place
+    elsewhere = ELSEWHERE.get(diagnosis.fault)
+    place = (elsewhere(failure) if elsewhere else None) or place
     return replace(finding, diagnosis=diagnosis, location=place, replay={**finding.replay, **replay_of(failure)})
 
 

@@ -53,7 +53,7 @@ def locate_leak(failure: Failure) -> Location | None:
     keep_BT[:, -1] = False
     size = (1, inputs.length)
     found = _first(failure.subject, size, keep_BT, lambda: trusted.logits(usual), lambda: trusted.logits(moved))
-    return _location(failure, found) if found else None
+    return replace(_location(failure, found), source_position=inputs.length - 1) if found else None
 
 
 def locate_unsteady(failure: Failure) -> Location | None:
