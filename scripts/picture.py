@@ -1,0 +1,37 @@
+"""Draw the README's picture: the real output of a run on the built-in model with broken positions, as SVG.
+
+    python scripts/picture.py docs/picture.svg
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from functools import partial
+
+from rich.console import Console
+
+from attncheck import registry
+from attncheck.diagnosis.diagnose import diagnose
+from attncheck.report.table import print_target, summary_line
+from attncheck.runner import run_probes
+from attncheck.session import Session
+from attncheck.settings import Settings
+from attncheck.suite.plan import Job
+
+PROBES = ("future-token", "decode-paths", "kv-repeat")
+
+
+def main(path: str) -> None:
+    session = Session(command="", listener=lambda event, report: None, examine=partial(run_probes, diagnose=diagnose))
+    calls = tuple((name, dict[str, object]()) for name in registry.select(PROBES))
+    report = session.run([Job(target="builtin:broken-positions", settings=Settings(), probes=calls)])
+    console = Console(record=True, width=112, file=io.StringIO(), highlight=False, markup=False, emoji=False)
+    for target in report.targets:
+        print_target(target, console)
+    console.print(summary_line(report))
+    console.save_svg(path, title="attncheck run builtin:broken-positions --probe future-token --probe decode-paths --probe kv-repeat")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
