@@ -22,8 +22,9 @@ Rule = Callable[[int, int], Tensor]
 
 def _positioned(subject: Subject, rule: Rule) -> AbstractContextManager[None]:
     """Plant positions: `rule` gives position_ids (T,) for P cached tokens and T new ones when P > 0."""
-    if subject.can.reads_positions is not None:
-        raise CannotPlant(subject.can.reads_positions)
+    reason = subject.can.reads_positions or subject.can.steps
+    if reason is not None:
+        raise CannotPlant(reason)
     name, first = str(subject.door.positions_name), subject.can.first_position
 
     def edit(call: dict[str, Any]) -> dict[str, Any]:

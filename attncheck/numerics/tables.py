@@ -25,7 +25,8 @@ def nudged(model: nn.Module) -> Iterator[None]:
         for table in tables:
             born = torch.float32 if table.dtype == torch.float64 else table.dtype
             sign = torch.randint(2, table.shape, generator=generator).to(table.device, table.dtype) * 2 - 1
-            table.mul_(1 + torch.finfo(born).eps * sign)
+            rounded = table != table.round()  # whole numbers (a mask of 0 and 1, a smallest float) are stored exactly
+            table.mul_(1 + torch.finfo(born).eps * sign * rounded)
         yield
     finally:
         for table, before in zip(tables, saved, strict=True):

@@ -149,13 +149,19 @@ class Capabilities:
         return self._tried(lambda: self.passes.logits(asked), "a 2D `attention_mask`")
 
     @cached_property
+    def takes_mask_4d(self) -> str | None:
+        """A 4D mask is an argument, whether or not it is obeyed."""
+        cut = self.inputs.length // 2
+        asked = Pass(self.inputs.tokens, mask=blocks((cut, self.inputs.length - cut)))
+        return self._tried(lambda: self.passes.logits(asked), "a 4D `attention_mask`")
+
+    @cached_property
     def mask_4d(self) -> str | None:
         """A 4D mask is taken, and a block in it is obeyed: what it hides no longer moves the logits."""
+        if self.takes_mask_4d is not None:
+            return self.takes_mask_4d
         tokens, cut = self.inputs.tokens, self.inputs.length // 2
         row, mask = self.inputs.row, blocks((cut, self.inputs.length - cut))
-        reason = self._tried(lambda: self.passes.logits(Pass(tokens, mask=mask)), "a 4D `attention_mask`")
-        if reason is not None:
-            return reason
         changed = Pass((self.inputs.other(row, 0, cut),), mask=mask)
         moved = (self.passes.logits(Pass(tokens, mask=mask)) - self.passes.logits(changed))[:, cut:].abs().max()
         if float(moved) <= self.budget.value:
@@ -164,9 +170,14 @@ class Capabilities:
 
     @cached_property
     def packs(self) -> str | None:
-        """Restarted positions are meant to isolate: the masks come from the library's builder, which recognises them."""
-        if self.reads_positions or self.mask_4d:
-            return self.reads_positions or self.mask_4d
+        """Restarted positions are meant to isolate: the masks come from the library's builder, which recognises them.
+
+        A model that takes a 4D mask and does not obey it carries a state past every mask.
+        """
+        if self.reads_positions is not None:
+            return self.reads_positions
+        if self.takes_mask_4d is None and self.mask_4d is not None:
+            return self.mask_4d
         if recognises_packing(self.door.model):
             return None
         return "the masks do not come from the library's builder, which recognises packed documents"

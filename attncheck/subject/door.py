@@ -99,7 +99,7 @@ class Door:
         cache = cache_of(output)
         if cache is None and asked.get("use_cache") is True:
             cache = asked.get("cache")
-            if not self.needs_own_cache and own_cache(self.model, 1, self.dtype) is not None:
+            if self.cache_name and not self.needs_own_cache:
                 self.needs_own_cache = True
                 return self.call(ids_BT, before=before, extra=extra, **asked)
         return Reply(logits_BTV, cache, output)

@@ -1,6 +1,6 @@
-"""Caches that an architecture brought along itself, before the library had one for states: made and handed in beforehand.
+"""The cache of a model that makes none itself: of the class that its own module defines, or the library's dynamic one.
 
-Older releases leave this to generate(); a plain forward with `use_cache=True` then returns no cache at all.
+Such models leave it to generate(); a plain forward with `use_cache=True` then returns no cache at all.
 """
 
 from __future__ import annotations
@@ -12,11 +12,16 @@ from typing import Any
 import torch
 from torch import nn
 
+from attncheck.subject.cache_kinds import new_cache
 from attncheck.subject.compat import text_config
 
 
 def own_cache(model: nn.Module, rows: int, dtype: torch.dtype) -> Any:
-    """An empty cache of the class that the model's own module defines, for `rows` rows; None where it defines none."""
+    """An empty cache for `rows` rows, as generate() would hand it in.
+
+    Raises:
+        Unsupported: the library can make none for this model.
+    """
     device = next(model.parameters()).device
     config = text_config(getattr(model, "config", None))
     offered = {"config": config, "batch_size": rows, "max_batch_size": rows, "dtype": dtype, "device": device}
@@ -24,7 +29,7 @@ def own_cache(model: nn.Module, rows: int, dtype: torch.dtype) -> Any:
         wanted = inspect.signature(kind.__init__).parameters  # type: ignore[misc]
         if "config" in wanted and ("batch_size" in wanted or "max_batch_size" in wanted):
             return kind(**{name: value for name, value in offered.items() if name in wanted})
-    return None
+    return new_cache("dynamic", model, rows=rows, length=0, dtype=dtype)
 
 
 def _classes(home: str) -> list[type]:
