@@ -147,7 +147,8 @@ def _differs(event: Event, shape: tuple[int, int], rows_BT: Tensor, good: Trace,
     scale = float(good_BTK[rows_BT][finite].abs().max()) if bool(finite.any()) else 0.0
     least = torch.finfo(good_BTK.dtype).eps * scale
     floor = max(least, float((good_BTK - noise_BTK)[rows_BT].abs().nan_to_num(0.0).max()))
-    wrong_BT = ~((good_BTK - bad_BTK).abs().amax(-1) <= BEYOND_ROUNDING * floor) & rows_BT
+    lost_BT = torch.isfinite(good_BTK).all(-1) & ~torch.isfinite(bad_BTK).all(-1)
+    wrong_BT = (~((good_BTK - bad_BTK).abs().amax(-1) <= BEYOND_ROUNDING * floor) & rows_BT) | lost_BT
     return int(wrong_BT.any(0).nonzero()[0]) if bool(wrong_BT.any()) else None
 
 

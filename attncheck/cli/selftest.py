@@ -1,0 +1,82 @@
+"""`attncheck selftest`: plant every fault of the catalogue and show what the probes made of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from attncheck.settings import Settings
+from attncheck.subject.target import DEFAULT
+
+if TYPE_CHECKING:
+    from attncheck.selftest import Row
+
+Targets = Annotated[list[str] | None, typer.Argument(help="Healthy models to plant faults in.", show_default=False)]
+Faults = Annotated[list[str] | None, typer.Option("--fault", help="Only these faults (repeatable).")]
+Probes = Annotated[list[str] | None, typer.Option("--probe", help="Only these probes (globs, repeatable).")]
+Coverage = Annotated[Path | None, typer.Option("--coverage", help="Ask every probe about every fault and write the table here.")]
+LINE = "{:24s} {:18s} {:34s} {:32s} {:>6s}"
+
+
+def selftest(targets: Targets = None, fault: Faults = None, probe: Probes = None, coverage: Coverage = None) -> None:
+    """Plant every fault that the target can carry; exit 1 if one is missed."""
+    from attncheck import registry
+
+    names = registry.select(probe or ())
+    rows: list[Row] = []
+    for target in targets or [DEFAULT]:
+        rows += _one(target, names, _chosen(fault), thorough=coverage is not None)
+    if coverage is not None:
+        _write(coverage, rows, names)
+    missed = [row.fault for row in rows if row.missed]
+    planted = sum(not row.reason for row in rows)
+    named = sum(row.named == "yes" or row.named.startswith("as ") for row in rows)
+    typer.echo(f"\n{planted} planted, {planted - len(missed)} caught, {named} named" + _said(missed))
+    raise typer.Exit(1 if missed else 0)
+
+
+def _chosen(fault: list[str] | None) -> list[str]:
+    from attncheck.errors import UsageError, unknown
+    from attncheck.faults.catalogue import FAULTS
+
+    for name in fault or ():
+        if name not in FAULTS:
+            raise UsageError(unknown("fault", name, FAULTS))
+    return fault or list(FAULTS)
+
+
+def _one(target: str, probes: list[str], faults: list[str], thorough: bool) -> list[Row]:
+    from attncheck import registry
+    from attncheck.selftest import Selftest
+    from attncheck.subject.load import load
+
+    typer.echo(f"{target}\n{LINE.format('fault', 'caught by', 'named', 'located', 's')}")
+    rows = []
+    for row in Selftest(load(target, Settings()), [registry.load(name) for name in probes], thorough).run(faults):
+        rows.append(row)
+        typer.echo(line(row))
+    return rows
+
+
+def line(row: Row) -> str:
+    """One row of the table."""
+    if row.reason:
+        return f"{row.fault:24s} -  {row.reason}"
+    told = row.told
+    if told is None:
+        return LINE.format(row.fault, "MISSED", "", "", f"{row.seconds:.1f}")
+    place = told.location.module if told.location else ""
+    return LINE.format(row.fault, told.probe, row.named, place, f"{row.seconds:.1f}")
+
+
+def _said(missed: list[str]) -> str:
+    return f", MISSED: {', '.join(dict.fromkeys(missed))}" if missed else ""
+
+
+def _write(path: Path, rows: list[Row], probes: list[str]) -> None:
+    from attncheck.selftest import coverage
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(coverage(rows, probes), encoding="utf-8")

@@ -1,0 +1,203 @@
+"""The tool checked by itself: every fault of the catalogue planted in a healthy model, and what the probes made of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, final
+
+from attncheck.diagnosis.diagnose import Diagnoser
+from attncheck.errors import Unsupported
+from attncheck.faults.base import Fault
+from attncheck.faults.catalogue import FAULTS
+from attncheck.finding import Diagnosis, Finding, Location, Measurement, Verdict
+from attncheck.probe import Probe
+from attncheck.runner import ProbeFinished, noticed, run_probes
+from attncheck.subject.subject import Subject
+
+SAME_FROM_OUTSIDE: dict[str, frozenset[str]] = {
+    "generate-positions": frozenset({"position-offset"}),
+    "position-ignores-padding": frozenset({"position-ids-ignored"}),
+}
+"""Faults whose planted form is, on some calls, the very same as another one."""
+
+
+@final
+@dataclass(frozen=True)
+class Uncontrolled:
+    """A probe without its controls: what is planted here is known already."""
+
+    probe: Probe
+    controls: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The probe's own name."""
+        return self.probe.name
+
+    @property
+    def title(self) -> str:
+        """The probe's own title."""
+        return self.probe.title
+
+    @property
+    def cost(self) -> str:
+        """The probe's own cost."""
+        return self.probe.cost
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """What the probe needs of a model."""
+        return self.probe.needs
+
+    def measure(self, subject: Subject) -> Iterator[Measurement]:
+        """The probe's own measurements."""
+        return self.probe.measure(subject)
+
+    def judge(self, evidence: Any) -> Any:
+        """The probe's own judgement."""
+        return self.probe.judge(evidence)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Caught:
+    """What one probe made of one planted fault."""
+
+    probe: str
+    diagnosis: Diagnosis | None
+    location: Location | None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One fault planted in one target. `reason` says why it could not be planted."""
+
+    target: str
+    fault: str
+    caught: tuple[Caught, ...] = ()
+    seconds: float = 0.0
+    reason: str = ""
+
+    @property
+    def missed(self) -> bool:
+        """Planted, and no probe noticed."""
+        return not self.reason and not self.caught
+
+    @property
+    def told(self) -> Caught | None:
+        """The finding that says most: one that names the fault, else any with a diagnosis, else the first."""
+        named = [each for each in self.caught if names(self.fault, each.diagnosis)]
+        explained = [each for each in self.caught if each.diagnosis is not None and each.diagnosis.how != "unexplained"]
+        return next(iter([*named, *explained, *self.caught]), None)
+
+    @property
+    def named(self) -> str:
+        """`yes`, the other name that was given, the repair that healed it, or nothing."""
+        told = self.told.diagnosis if self.told else None
+        if told is None or told.how == "unexplained":
+            return ""
+        if names(self.fault, told):
+            return "yes" if told.fault == self.fault else f"as {told.fault}"
+        return f"healed by {told.fault}" if told.how == "repaired" else told.fault
+
+
+def names(fault: str, diagnosis: Diagnosis | None) -> bool:
+    """Whether a diagnosis names this fault, or one that is the same from outside."""
+    if diagnosis is None or diagnosis.how != "reproduced":
+        return False
+    return diagnosis.fault == fault or diagnosis.fault in SAME_FROM_OUTSIDE.get(fault, frozenset())
+
+
+@final
+@dataclass
+class Selftest:
+    """Plants faults in one subject. `thorough` asks every probe even when one has caught the fault already."""
+
+    subject: Subject
+    probes: Sequence[Probe]
+    thorough: bool = False
+    healthy: dict[str, Finding] = field(default_factory=dict)
+
+    def run(self, faults: Iterable[str] = tuple(FAULTS)) -> Iterator[Row]:
+        """One row a fault, in the order of the catalogue."""
+        for probe in self.probes:
+            self.healthy[probe.name] = _finding(self.subject, probe)
+        for name in faults:
+            yield self._row(FAULTS[name])
+
+    def _row(self, fault: Fault) -> Row:
+        started = time.perf_counter()
+        row = Row(target=self.subject.name, fault=fault.name)
+        try:
+            with fault.plant(self.subject), self.subject.passes.under(fault.name, fault.on_cache_only):
+                caught = tuple(self._caught(fault))
+        except Unsupported as reason:
+            return replace(row, reason=str(reason))
+        return replace(row, caught=caught, seconds=time.perf_counter() - started)
+
+    def _caught(self, fault: Fault) -> Iterator[Caught]:
+        diagnoser = Diagnoser()
+        for probe in sorted(self.probes, key=lambda each: fault.name not in each.controls):
+            found = _finding(self.subject, probe)
+            if not self._noticed(found):
+                continue
+            told = diagnoser(self.subject, found)
+            yield Caught(probe=probe.name, diagnosis=told.diagnosis, location=told.location)
+            if not self.thorough and names(fault.name, told.diagnosis):
+                return
+
+    def _noticed(self, found: Finding) -> bool:
+        before = {case.name: case for case in self.healthy[found.probe].cases}
+        if found.verdict not in (Verdict.FAIL, Verdict.WARN):
+            return False
+        return any(noticed(case, before.get(case.name)) for case in found.cases)
+
+
+def _finding(subject: Subject, probe: Probe) -> Finding:
+    """The finding of one probe without controls."""
+    found: Finding | None = None
+    for event in run_probes(subject, [Uncontrolled(probe)]):  # type: ignore[list-item]
+        if isinstance(event, ProbeFinished):
+            found = event.finding
+    assert found is not None
+    return found
+
+
+def coverage(rows: Sequence[Row], probes: Sequence[str]) -> str:
+    """The page `docs/coverage.md`: for each fault and target which probes catch it, and whether it was named and located."""
+    targets = list(dict.fromkeys(row.target for row in rows))
+    faults = list(dict.fromkeys(row.fault for row in rows))
+    head = [
+        "# What the probes catch",
+        "",
+        f"Written by `attncheck selftest {' '.join(targets)} --coverage docs/coverage.md`: every fault of the catalogue,",
+        "planted in healthy models. A number is how many of the targets show it to the probe; a dot, none. `n/m`: named in n of the m",
+        "targets that can carry it.",
+        "",
+        "| fault | " + " | ".join(probes) + " | caught | named | first module |",
+        "|---" * (len(probes) + 4) + "|",
+    ]
+    return "\n".join([*head, *(_line(fault, [row for row in rows if row.fault == fault], probes) for fault in faults), ""])
+
+
+def _line(fault: str, rows: list[Row], probes: Sequence[str]) -> str:
+    planted = [row for row in rows if not row.reason]
+    if not planted:
+        return f"| {fault} |" + " |" * len(probes) + " cannot be planted in these targets | | |"
+    counts = [sum(any(each.probe == probe for each in row.caught) for row in planted) for probe in probes]
+    caught, named = (sum(map(asked, planted)) for asked in (_is_caught, _is_named))
+    places = [row.told.location.module for row in planted if row.told and row.told.location]
+    cells = [str(number) if number else "·" for number in counts]
+    cells += [f"{caught}/{len(planted)}", f"{named}/{len(planted)}", places[0] if places else ""]
+    return f"| {fault} | " + " | ".join(cells) + " |"
+
+
+def _is_caught(row: Row) -> bool:
+    return bool(row.caught)
+
+
+def _is_named(row: Row) -> bool:
+    return any(names(row.fault, each.diagnosis) for each in row.caught)
