@@ -6,7 +6,9 @@ from typing import Any
 
 import torch
 
+from attncheck.errors import Unsupported, first_line
 from attncheck.subject.attention import KernelCall, intercept
+from attncheck.subject.passes import REFUSALS
 from attncheck.subject.subject import Subject
 
 SHORT = 4
@@ -27,3 +29,14 @@ def kernels_called(subject: Subject, attn: str | None) -> frozenset[tuple[str, s
     with subject.using(attn), intercept(subject.model, watch), torch.no_grad():
         subject.passes.call((subject.inputs.row[:SHORT],), use_cache=False)
     return frozenset(seen)
+
+
+def not_switched(subject: Subject, attn: str) -> str | None:
+    """Why a comparison with an implementation would compare nothing, or None: the kernel that runs is another one."""
+    try:
+        usual, switched = kernels_called(subject, None), kernels_called(subject, attn)
+    except Unsupported as reason:
+        return str(reason)
+    except REFUSALS as error:
+        return first_line(error)
+    return f"the same kernel runs when `{attn}` is asked for" if usual == switched else None

@@ -33,13 +33,13 @@ from typing import ClassVar, final
 
 import torch
 
-from attncheck.errors import Unsupported, first_line
+from attncheck.errors import Unsupported
 from attncheck.finding import Evidence, Measurement, Ruling, Verdict, merged
 from attncheck.probe import Cost, attempt_call, judge_cases
 from attncheck.subject.padded import pad_rows
-from attncheck.subject.passes import REFUSALS, Mask4D, Pass, blocks
+from attncheck.subject.passes import Mask4D, Pass, blocks
 from attncheck.subject.subject import Subject
-from attncheck.subject.switching import kernels_called
+from attncheck.subject.switching import not_switched
 from attncheck.subject.training import compare_gradients, without_randomness
 
 # Axes: B batch, T positions, V vocabulary, W hidden width.
@@ -67,7 +67,7 @@ class Implementations:
         yield attempt_call("training mode without dropout", lambda: _training(subject))
         compared = 0
         for attn in self.others or _others(subject):
-            reason = _not_switched(subject, attn)
+            reason = not_switched(subject, attn)
             compared += reason is None
             for what, measured in COMPARED.items():
                 name = f"{attn} vs {subject.attn}, {what}"
@@ -86,17 +86,6 @@ class Implementations:
 def _others(subject: Subject) -> tuple[str, ...]:
     names = EVERYWHERE if subject.device.type == "cpu" else EVERYWHERE + ON_A_GPU
     return tuple(name for name in names if name != subject.attn)
-
-
-def _not_switched(subject: Subject, attn: str) -> str | None:
-    """Why a comparison with this implementation would compare nothing, or None: the kernel that runs is another one."""
-    try:
-        usual, switched = kernels_called(subject, None), kernels_called(subject, attn)
-    except Unsupported as reason:
-        return str(reason)
-    except REFUSALS as error:
-        return first_line(error)
-    return f"the same kernel runs when `{attn}` is asked for" if usual == switched else None
 
 
 def _asked(subject: Subject, name: str, attn: str, reason: str | None, measured: Compared) -> Measurement:

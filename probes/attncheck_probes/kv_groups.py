@@ -26,7 +26,7 @@ References
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, final
 
 import torch
@@ -52,7 +52,7 @@ HeadMap = tuple[int, ...]
 @final
 @dataclass(frozen=True)
 class _Layer:
-    """What one layer's kernel does: the map it has and the one it should have."""
+    """What one layer's kernel does: the map it has, the one it should have, and whether the model repeats keys by itself."""
 
     module: str
     found: HeadMap
@@ -140,29 +140,22 @@ def _map(call: KernelCall, usual_BTHD: Tensor) -> HeadMap:
         code_H = torch.zeros(call.query_BHTD.shape[1], dtype=torch.long)
         for digit in range(held.bit_length()):
             moved_BTHD = _disturbed(call, part, [g for g in range(held) if (g + 1) >> digit & 1])
-            code_H += ((moved_BTHD != usual_BTHD).flatten(0, 1).any(0).any(-1).cpu().long()) << digit
+            same_BTHD = (moved_BTHD == usual_BTHD) | (moved_BTHD.isnan() & usual_BTHD.isnan())
+            code_H += (~same_BTHD).flatten(0, 1).any(0).any(-1).cpu().long() << digit
         numbers.append(tuple(int(code) - 1 for code in code_H))
     # a query that may read one key only does not move with it: then the values alone tell
     return tuple(value if key in (value, NOTHING) else NOTHING for value, key in zip(*numbers, strict=True))
 
 
 def _disturbed(call: KernelCall, part: str, heads: list[int]) -> Tensor:
-    usual_BGSD = getattr(call, part)
-    changed_BGSD = usual_BGSD.clone()
+    changed_BGSD = getattr(call, part).clone()
     changed_BGSD[:, heads] *= DISTURB
-    try:
-        setattr(call, part, changed_BGSD)
-        output_BTHD: Tensor = call.run()[0]
-    finally:
-        setattr(call, part, usual_BGSD)
+    output_BTHD: Tensor = replace(call, **{part: changed_BGSD}).run()[0]
     return output_BTHD
 
 
 def _unrepeated(call: KernelCall, found: HeadMap, expected: HeadMap) -> tuple[HeadMap, HeadMap, bool]:
-    """Where the kernel is handed one key for each query head: the first head with the same keys stands for the group.
-
-    The third value says that it was so.
-    """
+    """Where the kernel is handed repeated keys, which the third value says: the first head with the same keys is the group."""
     keys = call.key_BGSD.unbind(1)
     if len(keys) < len(found):
         return found, expected, False
