@@ -94,6 +94,7 @@ def _amount(case: Measurement) -> str:
         limit = f", expected at most {case.limit:.4g}" if case.limit is not None else ""
         return f"{case.value:.4g} {case.unit}{limit}"
     where = f" from position {case.first_position}" if case.first_position is not None else ""
+    what = case.unit or "logits"
     if case.expect == "differ":
-        return f"{case.unit or 'logits'} move by {case.max_abs:.2g}, no more than rounding ({case.budget:.1g}), where they must change"
-    return f"{case.unit or 'logits'} differ by {case.max_abs:.2g}{where}, rounding explains {case.budget:.1g}"
+        return f"{what} move by {case.max_abs:.2g}, no more than rounding ({case.budget:.1g}), where they must change"
+    return f"{what} differ by {case.max_abs:.2g}{where}, rounding explains {case.budget:.1g}"

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from attncheck.faults import cache, cache_contents, generation, masks, padding, positions, rows, scores, training, windows
+from attncheck.faults import (
+    cache,
+    cache_contents,
+    generation,
+    history,
+    masks,
+    padding,
+    positions,
+    rows,
+    scores,
+    training,
+    windows,
+)
 from attncheck.faults.base import Fault
 
 ALL = (
@@ -38,6 +50,7 @@ ALL = (
     Fault(name="softcap-missing", plant=scores.softcap_missing),
     Fault(name="sink-missing", plant=scores.sink_missing),
     Fault(name="kv-groups-tiled", plant=scores.kv_groups_tiled),
+    Fault(name="rope-scale-switch", plant=history.rope_scale_switch),
     Fault(name="dropout-active", plant=scores.dropout_active),
     Fault(name="label-shift", plant=training.label_shift),
     Fault(name="gradient-detached", plant=training.gradient_detached),

@@ -199,6 +199,10 @@ class Passes:
             for _ in self._replies(asked):
                 pass
 
+    def drop(self, asked: Pass) -> None:
+        """Forget one pass, so that it is run the next time it is asked for."""
+        self._memory.pop((asked, self._faults(asked)), None)
+
     def call(self, tokens: Tokens, **asked: Any) -> Reply:
         """One forward, not remembered, for what needs the cache or the whole output. Gradients follow the caller."""
         if asked.get("positions_BT") is not None:

@@ -1,0 +1,159 @@
+"""The same call twice, whatever ran in between.
+
+What it checks
+    In evaluation mode a call gives the same logits every time: at once again, after a longer input, after a conversation on a
+    cache, in one forward and in steps. No weight changes on the way.
+
+Why it matters
+    Dropout left on, a cache that outlives its conversation, a rotary table that grew for a long prompt and never shrank: each
+    makes an answer depend on who asked before. No comparison of two paths is worth anything where one path disagrees with
+    itself.
+
+How it measures
+    Calls are run again, never taken from memory, and compared. The same short input is asked after a shorter and after a
+    longer one, with lengths on both sides of every rotary switch. Weights are compared before and after; buffers that
+    changed are listed.
+
+False alarms
+    Kernels that add atomically (on a GPU) differ by rounding, which the budget covers; the note says so when the two calls
+    are equal but not to the bit. Dynamic NTK scaling depends on history by construction of its implementation: that is a
+    `fail` about the scheme. Routers that draw at random in training mode are not asked: the model is in evaluation mode.
+
+References
+    Hugging Face transformers issue 25104 (dynamic NTK: the cosine cache keeps the longest length seen).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+
+from attncheck.errors import Unsupported
+from attncheck.finding import Evidence, Measurement, Ruling
+from attncheck.probe import Cost, attempt, judge_cases
+from attncheck.subject.inputs import Row
+from attncheck.subject.passes import Pass
+from attncheck.subject.subject import Subject
+
+# Axes: B batch, T positions, V vocabulary.
+
+SHORTEST = 2
+SHORTS = 3
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Repeatability:
+    """Asks the same thing again, at once and after something else."""
+
+    name: ClassVar[str] = "repeatability"
+    title: ClassVar[str] = "the same call gives the same logits, whatever ran before"
+    cost: ClassVar[Cost] = "cheap"
+    needs: ClassVar[tuple[str, ...]] = ("sees_history",)
+    controls: ClassVar[tuple[str, ...]] = ("dropout-active", "rope-scale-switch")
+
+    def measure(self, subject: Subject) -> Iterator[Measurement]:
+        """Twice at once, short after long, after another conversation, in steps; then the weights and buffers."""
+        before = _state(subject)
+        row = subject.inputs.row
+        yield attempt("the same forward twice", lambda: self._case(subject, "the same forward twice", row, lambda: None))
+        for length in _shorts(subject):
+            name = f"{length} tokens after {_shorter(length)} and after {len(row)}"
+            yield attempt(name, lambda: self._around(subject, name, length))  # noqa: B023
+        name = "the same forward after another conversation"
+        yield attempt(name, lambda: self._case(subject, name, row, lambda: _converse(subject)))
+        yield attempt("the same steps twice", lambda: self._steps(subject))
+        yield from _changes(subject, before)
+
+    def judge(self, evidence: Evidence) -> Ruling:
+        """The worst case decides."""
+        return judge_cases(evidence)
+
+    def _case(self, subject: Subject, name: str, row: Row, between: Callable[[], None]) -> Measurement:
+        first_BTV = _asked(subject, Pass((row,)))
+        between()
+        return _compared(subject, name, _asked(subject, Pass((row,))), first_BTV)
+
+    def _around(self, subject: Subject, name: str, length: int) -> Measurement:
+        row = subject.inputs.row
+        _asked(subject, Pass((row[: _shorter(length)],)))
+        return self._case(subject, name, row[:length], lambda: subject.passes.replay(Pass((row,))))
+
+    def _steps(self, subject: Subject) -> Measurement:
+        if subject.can.steps:
+            raise Unsupported(subject.can.steps)
+        asked = Pass(subject.inputs.tokens, chunks=(subject.inputs.length - 3, 1, 1, 1))
+        first_BTV = _asked(subject, asked)
+        _converse(subject)
+        return _compared(subject, "the same steps twice", _asked(subject, asked), first_BTV)
+
+
+def _asked(subject: Subject, asked: Pass) -> Tensor:
+    """logits_BTV of a pass that is really run."""
+    subject.passes.drop(asked)
+    return subject.logits(asked)
+
+
+def _compared(subject: Subject, name: str, again_BTV: Tensor, first_BTV: Tensor) -> Measurement:
+    exact = torch.equal(again_BTV, first_BTV)
+    note = "equal to the bit" if exact else "not equal to the bit"
+    return subject.compare(name, again_BTV, first_BTV, note=note)
+
+
+def _shorter(length: int) -> int:
+    return max(SHORTEST, length // 3)
+
+
+def _shorts(subject: Subject) -> tuple[int, ...]:
+    """Lengths below the input's: half of it, and just beyond and below each rotary switch."""
+    whole = subject.inputs.length
+    near = [b.length + step for b in subject.inputs.borders if b.kind == "rope switch" for step in (4, -2)]
+    return tuple(dict.fromkeys(length for length in (*near, whole // 2) if 2 * SHORTEST <= length < whole))[:SHORTS]
+
+
+def _converse(subject: Subject) -> None:
+    """Another conversation: other tokens, with a cache where there is one."""
+    other = (subject.inputs.fresh(subject.inputs.length, salt=17),)
+    half = subject.inputs.length // 2
+    chunks = () if subject.can.cache else (half, subject.inputs.length - half)
+    subject.passes.replay(Pass(other, chunks=chunks, use_cache=False))
+
+
+def _state(subject: Subject) -> dict[str, Tensor]:
+    """A copy of every buffer, and one number for each weight: copies of all weights would double the memory."""
+    buffers = {name: value.clone() for name, value in subject.model.named_buffers()}
+    return {**buffers, **{name: _mark(value) for name, value in subject.model.named_parameters()}}
+
+
+def _mark(weight: Tensor) -> Tensor:
+    return weight.detach().flatten()[:: max(1, weight.numel() // 4096)].clone()
+
+
+def _changes(subject: Subject, before: dict[str, Tensor]) -> Iterator[Measurement]:
+    weights = {name for name, value in subject.model.named_parameters() if not torch.equal(_mark(value), before[name])}
+    buffers = {name for name, value in subject.model.named_buffers() if not _same(value, before.get(name))}
+    yield Measurement(
+        name="weights changed by a forward",
+        expect="at-most",
+        value=float(len(weights)),
+        limit=0.0,
+        unit="weights",
+        positions=len(before),
+        note=", ".join(sorted(weights)[:3]),
+    )
+    yield Measurement(
+        name="buffers changed by a forward",
+        expect="figure",
+        value=float(len(buffers)),
+        unit="buffers",
+        positions=1,
+        note=", ".join(sorted(buffers)[:3]),
+    )
+
+
+def _same(value: Tensor, before: Tensor | None) -> bool:
+    return before is not None and value.shape == before.shape and torch.equal(value, before)
