@@ -52,6 +52,7 @@ class TargetFinished:
 
 
 SessionEvent = TargetStarted | TargetLoaded | TargetFinished | ProbeStarted | ControlStarted | ProbeFinished
+NOTHING_RAN = 5
 Listener = Callable[[SessionEvent, Report], None]
 Loader = Callable[[Job], Subject]
 Examine = Callable[[Subject, Sequence[Probe]], Iterator[Event]]
@@ -86,6 +87,7 @@ class Session:
             command=self.command,
             started=started,
             environment=environment(),
+            exit_code=NOTHING_RAN,
             fail_on=tuple(sorted(verdict.value for verdict in self.fail_on)),
         )
 

@@ -179,6 +179,8 @@ def summary_line(report: Report) -> Text:
     known = sum(finding.known is not None for target in report.targets for finding in target.results)
     if known:
         line.append(f" ({known} known)", style="dim")
+    if not line:
+        line.append("nothing ran", style=STYLES[Verdict.SKIP])
     models = len(report.targets)
     return line.append(f" on {models} model{'s' if models != 1 else ''} in {seconds(report.seconds)}", style="dim")
 

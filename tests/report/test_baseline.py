@@ -97,7 +97,7 @@ def test_a_broken_baseline_is_told(tmp_path: Path, text: str, message: str) -> N
 
 
 def test_a_missing_baseline_says_how_to_make_one(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="No such file or directory .*--write-baseline"):
+    with pytest.raises(UsageError, match=r"No such file or directory .*--write-baseline"):
         baseline.read(tmp_path / "no.json")
 
 
