@@ -1,0 +1,219 @@
+"""Two recordings compared: how far apart by position, who would choose another token, and which module is first.
+
+Axes: B batch, T positions, V vocabulary, N real tokens, K numbers kept for each position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, final
+
+import torch
+from torch import Tensor
+
+from attncheck.compare.record import Print, Recording, Way
+from attncheck.finding import BEYOND_ROUNDING
+
+SameAs = Literal["identical", "rounding", "undecided", "different"]
+TOP = (1, 5, 10)
+SHARES = (0.5, 0.9, 0.99, 1.0)
+RESOLVED = 1e-3
+EPS = {"float64": 2.3e-16, "float32": 1.2e-7, "bfloat16": 7.9e-3, "float16": 9.8e-4}
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class First:
+    """The first module, in the order of execution, that puts out something else (or is given it, where `side` is "in")."""
+
+    module: str
+    side: str
+    position: int
+    apart: float
+    floor: float
+
+    @property
+    def home(self) -> str:
+        """Where the fault is: in the module itself, or in the code around it that gave it something else."""
+        above = self.module.rpartition(".")[0] if self.side == "in" else self.module
+        return above or self.module
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Apart:
+    """One way of asking on both sides. `by_position` is the largest difference at each T, `top` the share of equal top-k."""
+
+    way: str
+    verdict: SameAs
+    max_abs: float
+    budget: float
+    scale: float
+    nonfinite: int
+    flips: int
+    positions: int
+    first_position: int | None
+    by_position: tuple[float, ...]
+    top: tuple[tuple[int, float], ...]
+    kl: tuple[tuple[float, float], ...]
+    first: First | None = None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """All ways of asking that both sides have, and the weights that are not the same."""
+
+    left: Recording
+    right: Recording
+    ways: tuple[Apart, ...]
+    weights: tuple[str, ...]
+    missing: tuple[str, ...]
+
+    @property
+    def verdict(self) -> SameAs:
+        """The worst of the ways; different where nothing could be compared."""
+        order: tuple[SameAs, ...] = ("different", "undecided", "rounding", "identical")
+        seen = {way.verdict for way in self.ways}
+        return next((verdict for verdict in order if verdict in seen), "different")
+
+    @property
+    def worst(self) -> Apart | None:
+        """The way that says the most: the plainest of those that differ."""
+        return next((way for way in self.ways if way.verdict == self.verdict), None)
+
+
+def compare(left: Recording, right: Recording) -> Comparison:
+    """Every way that both recordings hold, in the order of the left one."""
+    others = {way.name: way for way in right.ways}
+    ways = [_apart(way, others[way.name], (left.dtype, right.dtype)) for way in left.ways if way.name in others]
+    return Comparison(
+        left=left,
+        right=right,
+        ways=tuple(ways),
+        weights=tuple(_changed(left, right)),
+        missing=tuple(sorted(set(left.weights) ^ set(right.weights))),
+    )
+
+
+def _changed(left: Recording, right: Recording) -> Iterator[str]:
+    """Names of weights whose sums differ by more than the coarser precision explains."""
+    slack = 4 * max(EPS.get(left.dtype, 1e-7), EPS.get(right.dtype, 1e-7)) if left.dtype != right.dtype else 1e-9
+    for name, sums in left.weights.items():
+        other = right.weights.get(name)
+        if other is not None and not _same(sums, other, slack):
+            yield name
+
+
+def _same(left: Tensor, right: Tensor, slack: float) -> bool:
+    """Sums of one tensor against another's, beside the sum of its sizes (the weighted one beside its own largest)."""
+    size = max(float(left[1]), float(right[1]), 1e-30)
+    limits = torch.tensor([size, size, max(float(left[2]), 1e-30), 8191 * size], dtype=torch.float64) * slack
+    return bool(((left - right).abs() <= limits).all())
+
+
+def _apart(left: Way, right: Way, dtypes: tuple[str, str]) -> Apart:
+    if left.logits_BTV.shape != right.logits_BTV.shape:
+        return _incomparable(left)
+    left_NV, right_NV = (_wide(way.logits_BTV)[left.real_BT] for way in (left, right))
+    finite_NV = torch.isfinite(left_NV) & torch.isfinite(right_NV)
+    delta_NV = torch.where(finite_NV, (left_NV - right_NV).abs(), 0.0)
+    budget = left.budget + right.budget
+    by_T = _by_position(delta_NV.amax(-1), left.real_BT)
+    scale = float(torch.where(finite_NV, right_NV, 0.0).abs().max())
+    largest, lost = float(delta_NV.max()), int((~finite_NV).sum())
+    wrong = [place for place, value in enumerate(by_T) if value > budget]
+    return Apart(
+        way=left.name,
+        verdict=_verdict(largest, budget, scale, lost),
+        max_abs=largest,
+        budget=budget,
+        scale=scale,
+        nonfinite=lost,
+        flips=int((left_NV.argmax(-1) != right_NV.argmax(-1)).sum()),
+        positions=len(delta_NV),
+        first_position=wrong[0] if wrong else None,
+        by_position=tuple(by_T),
+        top=tuple((k, _agreement(left_NV, right_NV, k)) for k in TOP if k < left_NV.shape[-1]),
+        kl=tuple(zip(SHARES, _percentiles(left_NV, right_NV), strict=True)),
+        first=first_of(left, right, dtypes) if largest else None,
+    )
+
+
+def _wide(logits_BTV: Tensor) -> Tensor:
+    return logits_BTV.double()
+
+
+def _incomparable(left: Way) -> Apart:
+    return Apart(
+        way=left.name,
+        verdict="different",
+        max_abs=float("inf"),
+        budget=left.budget,
+        scale=0.0,
+        nonfinite=0,
+        flips=0,
+        positions=0,
+        first_position=0,
+        by_position=(),
+        top=(),
+        kl=(),
+    )
+
+
+def _verdict(largest: float, budget: float, scale: float, lost: int) -> SameAs:
+    """Beyond rounding is different; within it is rounding, unless this precision is too coarse to tell."""
+    if lost or largest > budget:
+        return "different"
+    if not largest:
+        return "identical"
+    return "rounding" if budget <= RESOLVED * scale else "undecided"
+
+
+def _by_position(worst_N: Tensor, real_BT: Tensor) -> list[float]:
+    spread_BT = torch.zeros(real_BT.shape, dtype=worst_N.dtype)
+    spread_BT[real_BT] = worst_N
+    return [float(value) for value in spread_BT.amax(0)]
+
+
+def _agreement(left_NV: Tensor, right_NV: Tensor, k: int) -> float:
+    """Mean share of the left top-k tokens that are among the right top-k."""
+    left_NK, right_NK = left_NV.topk(k).indices, right_NV.topk(k).indices
+    return float((left_NK[:, :, None] == right_NK[:, None, :]).any(-1).double().mean())
+
+
+def _percentiles(left_NV: Tensor, right_NV: Tensor) -> list[float]:
+    """KL(left || right) in nats at the median, the 90th and 99th percentile, and the largest."""
+    left_log, right_log = left_NV.log_softmax(-1), right_NV.log_softmax(-1)
+    kl_N = (left_log.exp() * (left_log - right_log)).sum(-1).nan_to_num(0.0).clamp_min(0.0)
+    return [float(kl_N.quantile(share)) for share in SHARES]
+
+
+def first_of(left: Way, right: Way, dtypes: tuple[str, str]) -> First | None:
+    """The first event that both sides have and that differs beyond rounding.
+
+    Between equal precisions the limit is a multiple of the noise that was measured; between unequal ones, of the coarser's.
+    """
+    others = {each.event: each for each in right.prints}
+    times = BEYOND_ROUNDING if "float64" in dtypes and dtypes[0] == dtypes[1] else 8.0
+    for each in left.prints:
+        other = others.get(each.event)
+        found = None if other is None else _differs(each, other, left.real_BT, dtypes, times)
+        if found is not None:
+            return found
+    return None
+
+
+def _differs(left: Print, right: Print, real_BT: Tensor, dtypes: tuple[str, str], times: float) -> First | None:
+    if left.print_BTK.shape != right.print_BTK.shape:
+        return First(module=left.event[0], side=left.event[1], position=0, apart=float("inf"), floor=left.floor)
+    delta_BT = (left.print_BTK.double() - right.print_BTK.double()).abs().amax(-1)
+    scale = float(left.print_BTK[real_BT].abs().nan_to_num(0.0).max())
+    floor = max(left.floor, right.floor, scale * max(EPS.get(dtype, 1e-7) for dtype in dtypes))
+    wrong_BT = ~(delta_BT <= times * floor) & real_BT
+    if not bool(wrong_BT.any()):
+        return None
+    position = int(wrong_BT.any(0).nonzero()[0])
+    apart = float(delta_BT[real_BT].nan_to_num(float("inf")).max())
+    return First(module=left.event[0], side=left.event[1], position=position, apart=apart, floor=floor)

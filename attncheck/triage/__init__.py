@@ -1,0 +1,1 @@
+"""Shape right, output wrong: from what a reporter saw to what it is."""

@@ -1,0 +1,65 @@
+"""A good run beside the one that is complained about: whether weights or computation differ, and where first."""
+
+from __future__ import annotations
+
+import time
+
+from attncheck.compare.page import notes, verdict_words
+from attncheck.compare.sides import Sides, held_side_by_side
+from attncheck.finding import Diagnosis, Finding, Location, Measurement, Verdict
+from attncheck.settings import Settings
+from attncheck.triage.steps import Log
+
+ADVICE = {
+    "order": "Convert again with the model's real number of heads and KV heads: queries and keys were re-ordered for another.",
+    "rank": "One side has an adapter that the other lacks: load it, or merge it.",
+    "noise": "The weights were rounded (quantised) before they were merged or saved: merge into the unquantised base instead.",
+    "other": "The weights themselves differ: compare how both files were made before looking at any code.",
+}
+
+
+def held_against(target: str, other: str, settings: Settings, log: Log) -> Finding | None:
+    """The finding of a difference from the good run; None where both agree up to rounding.
+
+    Raises:
+        TargetError: the other side cannot be loaded.
+    """
+    started = time.perf_counter()
+    found = held_side_by_side(other, target, settings, settings, log.says)
+    words = f"{verdict_words(found)}. {' '.join(notes(found))}".strip()
+    differs = found.verdict == "different"
+    log.add(f"against {other}", Verdict.FAIL if differs else Verdict.PASS, words, started)
+    return _finding(found, words) if differs else None
+
+
+def _finding(found: Sides, words: str) -> Finding:
+    worst = found.comparison.worst
+    assert worst is not None
+    case = Measurement(
+        name=worst.way,
+        max_abs=worst.max_abs,
+        budget=worst.budget,
+        scale=worst.scale,
+        positions=max(1, worst.positions),
+        top1_flips=worst.flips,
+        first_position=worst.first_position,
+    )
+    first = worst.first
+    return Finding(
+        probe="against",
+        verdict=Verdict.FAIL,
+        summary=words,
+        cases=(case,),
+        diagnosis=_diagnosis(found),
+        location=Location(module=first.home, query_position=first.position) if first else None,
+    )
+
+
+def _diagnosis(found: Sides) -> Diagnosis:
+    if not found.comparison.weights:
+        advice = "The weights are the same: the code of this module, or a setting of it, changed between the two runs."
+        return Diagnosis(fault="computation-differs", how="reproduced", advice=advice)
+    kinds = [each.kind for each in found.how]
+    kind = max(sorted(set(kinds)), key=kinds.count) if kinds else "other"
+    fault = "weights-reordered" if kind == "order" else "weights-differ"
+    return Diagnosis(fault=fault, how="reproduced", residual=0.0 if kind == "order" else None, advice=ADVICE[kind])

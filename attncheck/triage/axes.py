@@ -1,0 +1,172 @@
+"""Crossing the axes: a setting becomes a pass, and every row of it is held against the same row on the trusted path.
+
+Axes: B batch, T positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import combinations, product
+
+from torch import Tensor
+
+from attncheck.errors import Unsupported
+from attncheck.finding import Measurement, Verdict, merged, verdict_of
+from attncheck.subject.cache_kinds import KINDS
+from attncheck.subject.inputs import Row, Tokens
+from attncheck.subject.padded import Padded, Side, pad_id
+from attncheck.subject.passes import Mask, Mask4D, Pass, all_ones, causal, counting
+from attncheck.subject.subject import Subject
+from attncheck.triage.material import Material
+from attncheck.triage.setting import Setting
+
+PAD = 5
+"""How many slots of padding a row gets where nothing longer stands beside it: more than a step, no whole chunk."""
+BATCH = 3
+IMPLEMENTATIONS = ("eager", "sdpa")
+
+
+def values(subject: Subject) -> dict[str, tuple[object, ...]]:
+    """What each axis can be set to on this model, the trusted path's own value left out."""
+    can = subject.can
+    left = () if can.takes_positions or can.reads_mask else ("left",)
+    offered: dict[str, tuple[object, ...]] = {
+        "attn": tuple(name for name in IMPLEMENTATIONS if name != subject.attn) if can.kernel is None else (),
+        "schedule": () if can.steps else (("steps",) if can.cache else ("steps", "chunks")),
+        "cache": () if can.steps else ("on", "static"),
+        "padding": () if can.reads_mask else (*left, "right"),
+        "batch": (BATCH,),
+        "mask": (*(() if can.mask_2d else ("2d",)), *(() if can.mask_4d or subject.facts.window else ("4d",))),
+        "positions": () if can.takes_positions else ("explicit",),
+    }
+    return {axis: found for axis, found in offered.items() if found}
+
+
+def alone(offered: dict[str, tuple[object, ...]], first: tuple[str, ...]) -> list[Setting]:
+    """Every axis moved by itself, those of `first` before the others."""
+    order = sorted(offered, key=lambda axis: (axis not in first, first.index(axis) if axis in first else 0))
+    return [Setting().but([(axis, value)]) for axis in order for value in offered[axis]]
+
+
+def crossed(offered: dict[str, tuple[object, ...]]) -> Iterator[Setting]:
+    """A few settings in which every two values of two axes meet at least once."""
+    names = list(offered)
+    usual = vars(Setting())
+    rows = [dict(zip(names, row, strict=True)) for row in product(*((usual[name], *offered[name]) for name in names))]
+    open_pairs = {pair for row in rows for pair in _pairs(row, usual)}
+    while open_pairs:
+        best = max(rows, key=lambda row: len(open_pairs & _pairs(row, usual)))
+        open_pairs -= _pairs(best, usual)
+        yield Setting().but(best.items())
+
+
+def _pairs(row: dict[str, object], usual: dict[str, object]) -> set[tuple[object, ...]]:
+    moved = [(name, value) for name, value in row.items() if value != usual[name]]
+    return set(combinations(moved, 2))
+
+
+def measure(subject: Subject, material: Material, setting: Setting) -> Measurement:
+    """One setting against the trusted path: each row's own plain forward.
+
+    Raises:
+        Unsupported: this model cannot be asked so.
+    """
+    asked, rows, real = passed(subject, material, setting)
+    logits_BTV = subject.logits(asked)
+    cases = [_row(subject, setting, asked, logits_BTV, index, row, real[index]) for index, row in enumerate(rows)]
+    return merged(str(setting), cases)
+
+
+def _row(subject: Subject, setting: Setting, asked: Pass, logits_BTV: Tensor, index: int, row: Row, real: slice) -> Measurement:
+    usual = Pass((row,))
+    got_BTV, want_BTV = logits_BTV[index : index + 1, real], subject.logits(usual)
+    return subject.compare(str(setting), got_BTV, want_BTV, offset=real.start or 0, asked=(asked, usual))
+
+
+def passed(subject: Subject, material: Material, setting: Setting) -> tuple[Pass, Tokens, tuple[slice, ...]]:
+    """The pass of a setting, the rows in it, and where the real tokens of each are.
+
+    Raises:
+        Unsupported: the setting means nothing for this model.
+    """
+    rows = _rows(material, setting)
+    padded = _padded(subject, rows) if setting.padding else None
+    side: Side = "left" if setting.padding == "left" else "right"
+    length = padded.length if padded else len(rows[0])
+    asked = Pass(
+        padded.tokens(side) if padded else rows,
+        chunks=_chunks(setting, length),
+        positions=_positions(subject, setting, rows, padded, side),
+        mask=_mask(setting, rows, padded, side),
+        use_cache=setting.cache == "on",
+        attn=setting.attn or None,
+        cache_kind=_kind(setting),
+    )
+    return asked, rows, padded.real(side) if padded else tuple(slice(0, length) for _ in rows)
+
+
+def _rows(material: Material, setting: Setting) -> Tokens:
+    """As many rows as the batch has: cut to one length where nothing pads them, of unequal lengths where something does."""
+    rows = material.rows[: setting.batch]
+    if setting.padding:
+        equal = len({len(row) for row in rows}) == 1
+        return tuple(row[: max(2, len(row) - index * (PAD - 2))] if equal else row for index, row in enumerate(rows))
+    shortest = min(len(row) for row in rows)
+    return tuple(row[:shortest] for row in rows)
+
+
+def _padded(subject: Subject, rows: Tokens) -> Padded:
+    longest = max(len(row) for row in rows)
+    unequal = len({len(row) for row in rows}) > 1
+    return Padded(rows=rows, length=longest if unequal else longest + PAD, pad=pad_id(subject), inputs=subject.inputs)
+
+
+def _chunks(setting: Setting, length: int) -> tuple[int, ...]:
+    if not setting.schedule:
+        return ()
+    if length < 3:
+        raise Unsupported(f"{length} tokens cannot be fed in several pieces")
+    if setting.schedule == "steps":
+        steps = min(4, length - 1)
+        return (length - steps, *((1,) * steps))
+    third = max(1, length // 3)
+    return (third, 1, length - third - 1) if length - third > 1 else (third, 1)
+
+
+def _positions(
+    subject: Subject, setting: Setting, rows: Tokens, padded: Padded | None, side: Side
+) -> tuple[tuple[int, ...], ...] | None:
+    """Padding on the left always comes with positions: without them a forward counts the padding, and may."""
+    if padded is not None and (setting.positions or side == "left"):
+        if subject.can.takes_positions:
+            raise Unsupported(subject.can.takes_positions)
+        return padded.positions(side)
+    return counting(len(rows), len(rows[0])) if setting.positions else None
+
+
+def _mask(setting: Setting, rows: Tokens, padded: Padded | None, side: Side) -> Mask:
+    if padded is not None:
+        real = padded.mask(side)
+        return Mask4D(tuple(tuple(1 - each for each in row) for row in real.rows)) if setting.mask == "4d" else real
+    if not setting.mask:
+        return None
+    return causal(rows) if setting.mask == "4d" else all_ones(rows)
+
+
+def _kind(setting: Setting) -> str:
+    if setting.cache in ("", "on"):
+        return ""
+    if setting.cache not in KINDS:
+        raise Unsupported(f"no kind of cache is called `{setting.cache}`")
+    return setting.cache
+
+
+def fails(case: Measurement) -> bool:
+    """Whether a case is beyond rounding, in this precision."""
+    return verdict_of(case) is Verdict.FAIL and case.resolved
+
+
+def renamed(case: Measurement, setting: Setting) -> Measurement:
+    """The case under the words of its setting."""
+    return replace(case, name=str(setting))

@@ -1,0 +1,117 @@
+"""Rounding or not: the same comparison in every precision, and where a greedy text turns.
+
+Rounding shrinks by orders of magnitude from bfloat16 to float64; a fault does not move.
+
+Axes: B batch, T positions, N generated tokens, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attncheck.errors import Unsupported
+from attncheck.finding import Measurement
+from attncheck.settings import LADDER
+from attncheck.subject.generation import greedy
+from attncheck.subject.passes import REFUSALS, Pass
+from attncheck.subject.precision import DTYPES, fits
+from attncheck.subject.subject import Subject
+from attncheck.triage import axes
+from attncheck.triage.answer import Line, Split
+from attncheck.triage.material import Material
+from attncheck.triage.setting import Setting
+
+SHOWN = ("bfloat16", "float32", "float64")
+
+
+def dtypes(subject: Subject, reported: str) -> list[str]:
+    """The precisions to show, coarse to fine: the reporter's own among them, as far as memory goes."""
+    wanted = [name for name in LADDER if name in (*SHOWN, reported)]
+    return [name for name in wanted if fits(subject.model, DTYPES[name], subject.device)]
+
+
+def ladder(subject: Subject, material: Material, settings: Sequence[Setting], reported: str) -> Iterator[Line]:
+    """One line a precision: of all settings the one that moves the logits most."""
+    for dtype in dtypes(subject, reported):
+        try:
+            with subject.at(dtype):
+                line = _line(subject, material, settings, dtype)
+        except (RuntimeError, NotImplementedError, TypeError):
+            continue  # quantised weights and some kernels refuse another precision
+        if line is not None:
+            yield line
+
+
+def _line(subject: Subject, material: Material, settings: Iterable[Setting], dtype: str) -> Line | None:
+    cases = list(_measured(subject, material, settings))
+    if not cases:
+        return None
+    worst = max(cases, key=lambda case: case.max_abs or 0.0)
+    most = max(cases, key=lambda case: case.top1_flips or 0)
+    shown = most if most.top1_flips else worst
+    return Line(
+        dtype=dtype,
+        way=shown.name,
+        max_abs=worst.max_abs or 0.0,
+        budget=worst.budget or 0.0,
+        flips=shown.top1_flips or 0,
+        positions=shown.positions,
+    )
+
+
+def _measured(subject: Subject, material: Material, settings: Iterable[Setting]) -> Iterator[Measurement]:
+    for setting in settings:
+        try:
+            yield axes.measure(subject, material, setting)
+        except (Unsupported, *REFUSALS):
+            continue
+
+
+def split(subject: Subject, material: Material, tokens: int) -> Split | None:
+    """Greedy generation against forwards over what it returned: where they first choose another token.
+
+    None where they never do. Runs in the present precision.
+
+    Raises:
+        Unsupported: the model has no generate(), or it raises.
+    """
+    row = material.rows[0]
+    made = greedy(subject, row, tokens)
+    full_NV = subject.logits(Pass((row + made.tokens,)))[0, len(row) - 1 : -1]
+    forced_NV = made.logits_BNV[0].to(full_NV.device)
+    chosen_N = torch.tensor(made.tokens, device=full_NV.device)
+    turned_N = (full_NV.argmax(-1) != chosen_N).nonzero().flatten()
+    if not len(turned_N):
+        return None
+    at = int(turned_N[0])
+    return _split(subject.tokenizer, full_NV, forced_NV, at, len(row), len(turned_N))
+
+
+def _split(tokenizer: Any, full_NV: Tensor, forced_NV: Tensor, at: int, start: int, flips: int) -> Split:
+    two = full_NV[at].float().topk(2)
+    other, chosen = int(two.indices[0]), int(forced_NV[at].argmax())
+    return Split(
+        position=start + at,
+        chosen=_shown(tokenizer, chosen),
+        other=_shown(tokenizer, other),
+        margin=float(full_NV[at, other] - full_NV[at, chosen]),
+        difference=float((full_NV[at] - forced_NV[at]).abs().max()),
+        flips=flips,
+        tokens=len(full_NV),
+    )
+
+
+def _shown(tokenizer: Any, token: int) -> str:
+    return repr(tokenizer.decode([token])) if tokenizer is not None else f"token {token}"
+
+
+def generated_rows(subject: Subject, material: Material, tokens: int) -> Material:
+    """The first row with what the model itself goes on with: text, where random ids would hide near ties."""
+    row = material.rows[0]
+    made = greedy(subject, row, tokens)
+    return replace(material, rows=(row + made.tokens, *material.rows[1:]))

@@ -1,0 +1,30 @@
+"""The model of a report, loaded in the precision that decides, with the precision that the reporter uses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from attncheck.settings import Settings
+from attncheck.subject.load import load
+from attncheck.subject.precision import NAMES
+from attncheck.subject.subject import Subject
+
+USUAL = "float32"
+
+
+def opened(target: str, settings: Settings) -> tuple[Subject, str]:
+    """The subject in the highest precision that fits, and the reporter's: what they asked for, else the checkpoint's own.
+
+    Raises:
+        TargetError: the target cannot be loaded.
+    """
+    subject = load(target, replace(settings, dtype="auto"))
+    own = settings.dtype if settings.dtype != "auto" else _own(subject)
+    return subject, own
+
+
+def _own(subject: Subject) -> str:
+    """The dtype that the config says the checkpoint is in."""
+    said: Any = getattr(subject.config, "dtype", None) or getattr(subject.config, "torch_dtype", None)
+    return NAMES.get(said, str(said).removeprefix("torch.") if isinstance(said, str) else USUAL)

@@ -1,0 +1,109 @@
+"""The rows that triage asks with: the reporter's prompts, or the model's own material; cut shorter and shallower in turn.
+
+Axes: B batch, T positions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import final
+
+from torch import nn
+
+from attncheck.errors import CannotPlant, Unsupported
+from attncheck.faults.planting import LAYER, decoder_layers
+from attncheck.subject.inputs import Row, Tokens
+from attncheck.subject.subject import Subject
+
+LONGEST = 96
+"""Prompts are cut to this many tokens: enough for every border within reach, and every pass stays quick."""
+
+
+@final
+@dataclass(frozen=True)
+class Material:
+    """Token rows to ask with. `own` are the reporter's prompts."""
+
+    rows: Tokens
+    own: bool
+
+    def first(self, length: int) -> Material:
+        """The same rows, each at most `length` tokens."""
+        return Material(tuple(row[:length] for row in self.rows), self.own)
+
+    @property
+    def length(self) -> int:
+        """The longest row."""
+        return max(len(row) for row in self.rows)
+
+
+def material(subject: Subject, prompts: tuple[str, ...]) -> Material:
+    """The reporter's prompts as rows; without a tokenizer or prompts the main row and two others of its length.
+
+    Raises:
+        Unsupported: no prompt gives at least two tokens.
+    """
+    inputs = subject.inputs
+    others = (inputs.row, inputs.other(inputs.row, salt=21), inputs.other(inputs.row, salt=22))
+    if not prompts or subject.tokenizer is None:
+        return Material(others, own=False)
+    rows = [_encoded(subject, prompt) for prompt in prompts]
+    if any(len(row) < 2 for row in rows):
+        raise Unsupported("a prompt of fewer than two tokens leaves nothing to compare")
+    fill = [tuple(inputs.other(rows[0], salt=21 + n)) for n in range(3 - len(rows))]
+    return Material((*rows, *fill), own=True)
+
+
+def _encoded(subject: Subject, prompt: str) -> Row:
+    ids = subject.tokenizer(prompt)["input_ids"]
+    return tuple(int(token) for token in ids if 0 <= int(token) < subject.facts.vocab)[:LONGEST]
+
+
+@contextlib.contextmanager
+def shorter(subject: Subject, length: int) -> Iterator[None]:
+    """The main row cut to `length` tokens for a while."""
+    before = subject.inputs
+    borders = [each for each in before.borders if each.length + 1 < length]
+    vars(subject)["inputs"] = replace(before, row=before.row[:length], borders=tuple(borders))
+    try:
+        yield
+    finally:
+        vars(subject)["inputs"] = before
+
+
+def depth(subject: Subject) -> int:
+    """How many decoder layers run; 0 where they cannot be told."""
+    try:
+        return len(decoder_layers(subject))
+    except (CannotPlant, Unsupported):
+        return 0
+
+
+@contextlib.contextmanager
+def shallower(subject: Subject, layers: int) -> Iterator[None]:
+    """The first `layers` decoder layers only, for a while.
+
+    Raises:
+        CannotPlant: the layers are in no list that can be cut.
+    """
+    found = decoder_layers(subject)
+    home, name, whole = _list_of(subject.model, found[0])
+    setattr(home, name, nn.ModuleList(list(whole)[:layers]))
+    try:
+        with subject.passes.under(f"the first {layers} layers", False):
+            yield
+    finally:
+        setattr(home, name, whole)
+
+
+def _list_of(model: nn.Module, layer: nn.Module) -> tuple[nn.Module, str, nn.ModuleList]:
+    path = next(name for name, module in model.named_modules() if module is layer)
+    above = path[: LAYER.search(path).start()] if LAYER.search(path) else ""  # type: ignore[union-attr]
+    list_path = path.rpartition(".")[0]
+    home, name = model.get_submodule(above), list_path[len(above) :].lstrip(".")
+    whole = getattr(home, name, None)
+    if not isinstance(whole, nn.ModuleList):
+        raise CannotPlant("the layers are in no list that can be cut")
+    return home, name, whole

@@ -1,0 +1,115 @@
+"""A triage on a terminal: the answer first, then what it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from attncheck.report.numbers import number, seconds
+from attncheck.report.table import mark
+from attncheck.triage.answer import Answer, Line, Smallest, Split, Triage
+
+STYLES = {
+    Answer.CONFIRMED: "bold red",
+    Answer.NOT_REPRODUCED: "bold",
+    Answer.NUMERICS: "bold cyan",
+    Answer.BEHAVIOUR: "bold yellow",
+}
+
+
+def print_page(triage: Triage, console: Console) -> None:
+    """The whole page."""
+    for block in _blocks(triage):
+        console.print(block)
+
+
+def _blocks(triage: Triage) -> Iterator[RenderableType]:
+    line = Text(overflow="fold").append(triage.answer.value, style=STYLES[triage.answer])
+    yield line.append(f"  {triage.headline}")
+    yield Text()
+    for title, words in parts(triage):
+        yield _paragraph(title, words)
+    if triage.lines:
+        yield Padding(_ladder(triage.lines), (0, 0, 0, 2))
+        yield Text()
+    for remark in triage.remarks:
+        yield _paragraph("note", f"{remark.title}. {remark.words}")
+    yield Padding(_steps(triage), (0, 0, 0, 2))
+    yield Text()
+    yield _paragraph("would change this", triage.mind)
+    yield Text(", ".join(f"{name} {value}" for name, value in triage.read) + f"; {seconds(triage.seconds)}", style="dim")
+
+
+def _paragraph(title: str, words: str) -> Padding:
+    return Padding(Text(overflow="fold").append(f"{title}: ", style="bold").append(words), (0, 0, 1, 2))
+
+
+def parts(triage: Triage) -> Iterator[tuple[str, str]]:
+    """(heading, words) of what stands between the headline and the tables."""
+    diagnosis, place = triage.diagnosis, triage.location
+    if diagnosis is not None:
+        residual = f" to {number(diagnosis.residual)}" if diagnosis.residual is not None else ""
+        rival = diagnosis.runner_up or {}
+        other = f"; next best {rival.get('fault')} {number(rival.get('residual'))}" if rival else ""
+        yield "cause", f"{diagnosis.how} {diagnosis.fault or 'by nothing known'}{residual}{other}"
+    if place is not None:
+        at = f", query position {place.query_position}" if place.query_position is not None else ""
+        yield "first diverges in", f"{place.module}{at}{'; ' + place.note if place.note else ''}"
+    if triage.smallest is not None:
+        yield "smallest that still fails", small(triage.smallest)
+    if triage.split is not None:
+        yield "greedy text", turned(triage.split)
+    if triage.advice:
+        yield "what to do", triage.advice
+
+
+def small(found: Smallest) -> str:
+    """The smallest setting in words."""
+    sizes = [f"{found.tokens} tokens" if found.tokens else "", _layers(found.layers)]
+    said = ", ".join(filter(None, (found.words, *sizes)))
+    return f"{said} ({found.passes} passes{', stopped there' if found.spent else ''})" if found.passes else said
+
+
+def _layers(count: int | None) -> str:
+    return "" if not count else f"the first {count} layers" if count > 1 else "the first layer"
+
+
+def turned(split: Split) -> str:
+    """Where a greedy text turns, in words."""
+    why = "nearer than rounding moves them" if split.explained else "farther apart than rounding moves them"
+    return (
+        f"at position {split.position} generate() chose {split.chosen} and a forward over the same ids {split.other}: the two "
+        f"best are {number(split.margin)} apart and the logits differ by {number(split.difference)}, so they are {why}; "
+        f"{split.flips} of {split.tokens} tokens flip"
+    )
+
+
+def _ladder(lines: tuple[Line, ...]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", show_edge=False)
+    for heading in LADDER:
+        table.add_column(heading, justify="left" if heading in ("dtype", "most in") else "right")
+    for line in lines:
+        table.add_row(*cells(line))
+    return table
+
+
+LADDER = ("dtype", "max|Δ|", "rounding explains", "top-1 flips", "most in")
+
+
+def cells(line: Line) -> tuple[str, ...]:
+    """One line of the ladder."""
+    return (line.dtype, number(line.max_abs), number(line.budget), f"{line.flips} of {line.positions}", line.way)
+
+
+def _steps(triage: Triage) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", show_edge=False)
+    table.add_column("tried", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    table.add_column("what came out", overflow="fold", ratio=1)
+    for step in triage.steps:
+        table.add_row(step.name, mark(step.verdict), step.words)
+    return table

@@ -1,0 +1,121 @@
+"""What can be read off a model before anything runs: how it is really set, and what of it explains a report by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import transformers
+
+from attncheck import __version__
+from attncheck.subject.subject import Subject
+from attncheck.triage.answer import Question, Remark
+from attncheck.triage.material import Material
+
+SAMPLING = ("temperature", "top_p", "top_k", "min_p", "typical_p")
+CHANGING = {"repetition_penalty": 1.0, "no_repeat_ngram_size": 0, "encoder_repetition_penalty": 1.0}
+
+
+def facts(subject: Subject, reported: str) -> Iterator[tuple[str, str]]:
+    """(what, value) as resolved: read back from the objects, not from what was asked."""
+    yield "model", f"{subject.facts.class_name}, {subject.facts.layers} layers"
+    yield "attention", str(subject.attn)
+    yield "dtype", reported
+    if subject.tokenizer is not None:
+        yield "padding side", str(getattr(subject.tokenizer, "padding_side", "unknown"))
+    yield "versions", f"attncheck {__version__}, torch {torch.__version__}, transformers {transformers.__version__}"
+
+
+def remarks(subject: Subject, question: Question, material: Material) -> Iterator[Remark]:
+    """What is no fault of attention and still changes what people see."""
+    yield from _sampling(subject, question)
+    yield from _right_padding(subject, question, material)
+    yield from _pad_is_eos(subject, question)
+    yield from _template(subject, question)
+    yield from _position_limit(subject, material)
+
+
+def _sampling(subject: Subject, question: Question) -> Iterator[Remark]:
+    config = getattr(subject.model, "generation_config", None)
+    if getattr(config, "do_sample", False):
+        said = ", ".join(f"{name}={value}" for name in SAMPLING if (value := getattr(config, name, None)) is not None)
+        yield Remark(
+            title="sampling is on",
+            words=f"The model's generation config has do_sample=True ({said}): generate() draws another text on every call "
+            "unless do_sample=False is passed. Compare logits, or greedy text.",
+            decides=question.symptom in ("", "batch", "cache", "implementation"),
+        )
+    changed = {
+        name: getattr(config, name, None) for name, usual in CHANGING.items() if getattr(config, name, None) not in (None, usual)
+    }
+    if changed:
+        said = ", ".join(f"{name}={value}" for name, value in changed.items())
+        yield Remark(
+            title="generate() changes the logits",
+            words=f"The model's generation config has {said}: two engines agree only if both apply it.",
+        )
+
+
+def _right_padding(subject: Subject, question: Question, material: Material) -> Iterator[Remark]:
+    side = question.setting.padding or getattr(subject.tokenizer, "padding_side", "")
+    lengths = {len(row) for row in material.rows[: max(1, len(question.prompts))]}
+    if side == "right" and question.generate and len(lengths) > 1:
+        yield Remark(
+            title="padding on the right of a prompt",
+            words=f"The prompts have {min(lengths)} to {max(lengths)} tokens and are padded on the right: generate() then goes "
+            "on after padding in every row but the longest. Set tokenizer.padding_side = 'left'.",
+            decides=True,
+        )
+
+
+def _pad_is_eos(subject: Subject, question: Question) -> Iterator[Remark]:
+    tokenizer = subject.tokenizer
+    pad, eos = (getattr(tokenizer, name, None) for name in ("pad_token_id", "eos_token_id"))
+    if pad is None or pad != eos:
+        return
+    lost = _label_lost(tokenizer, int(eos))
+    yield Remark(
+        title="padding is the end of text",
+        words=f"pad_token_id and eos_token_id are both {eos}. "
+        + (
+            "A collator that sets the labels of padding to -100 does so with every end of text as well: "
+            f"in a batch of two texts that end with it, it is a target {lost} times. A model tuned so never learns to stop."
+            if lost is not None
+            else "Training that ignores padding in its labels ignores every end of text as well."
+        ),
+        decides=question.symptom == "training" and lost in (0, None),
+    )
+
+
+def _label_lost(tokenizer: Any, eos: int) -> int | None:
+    """How often the end of text is a target when the library's own collator makes the labels; None where it cannot run."""
+    try:
+        collator = transformers.DataCollatorForLanguageModeling(tokenizer, mlm=False)
+        texts = [{"input_ids": [*tokenizer(text)["input_ids"], eos]} for text in ("one two three", "one")]
+        return int((collator(texts)["labels"] == eos).sum())
+    except Exception:
+        return None  # a tokenizer that cannot pad or a collator of another release: the remark is made without a count
+
+
+def _template(subject: Subject, question: Question) -> Iterator[Remark]:
+    template = getattr(subject.tokenizer, "chat_template", None)
+    if not template or not question.prompts:
+        return
+    marks = [token for token in getattr(subject.tokenizer, "all_special_tokens", ()) if token and token in str(template)]
+    if not any(mark in prompt for mark in marks for prompt in question.prompts):
+        yield Remark(
+            title="the chat template is missing",
+            words="The tokenizer has a chat template and no prompt holds its marks: a chat model asked with bare text answers "
+            "with whatever follows such a text on the web. Use tokenizer.apply_chat_template(…, add_generation_prompt=True).",
+        )
+
+
+def _position_limit(subject: Subject, material: Material) -> Iterator[Remark]:
+    context = subject.facts.context
+    if context and material.own and material.length > context:
+        yield Remark(
+            title="longer than the context",
+            words=f"The prompt has {material.length} tokens, the config promises {context} positions.",
+            decides=True,
+        )

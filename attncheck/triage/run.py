@@ -1,0 +1,212 @@
+"""From a report to an answer: what runs, in which order, and what decides.
+
+A fault decides first, then what the model does by design, then rounding; only what none of them explains was not reproduced.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import final
+
+from attncheck import registry
+from attncheck.errors import Unsupported
+from attncheck.finding import Finding, Measurement, Verdict, verdict_of
+from attncheck.session import load_findings
+from attncheck.subject.passes import REFUSALS
+from attncheck.subject.subject import Subject
+from attncheck.triage import axes, ladder, reading, smallest, steps
+from attncheck.triage.answer import Answer, Line, Question, Remark, Smallest, Split, Triage
+from attncheck.triage.material import Material, material
+from attncheck.triage.routes import Route, present, route
+from attncheck.triage.setting import Setting
+from attncheck.triage.settings_of import setting_of
+from attncheck.triage.words import advised, headline, mind
+
+HALF = ("bfloat16", "float16")
+NUMERIC = ("batch", "cache", "padding", "implementation", "upgrade", "long")
+"""Symptoms under which any difference at all is what the reporter saw."""
+SEARCH = 60
+"""Passes that the search for the smallest setting may take."""
+
+
+@final
+@dataclass
+class Investigation:
+    """One triage of one loaded model. `reported` is the reporter's own precision; `first` are attempts before all others."""
+
+    subject: Subject
+    question: Question
+    reported: str
+    says: Callable[[str], None] = lambda what: None
+    log: steps.Log = field(init=False)
+    route: Route = field(init=False)
+    material: Material = field(init=False)
+    first: list[Callable[[], Finding | None]] = field(default_factory=list)
+    traps: list[Measurement] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.log = steps.Log(self.says)
+        self.route = route(self.question.symptom)
+        self.material = material(self.subject, self.question.prompts)
+        self._start = self.subject.forwards
+        self._clock = time.perf_counter()
+
+    def run(self) -> Triage:
+        """Everything, until something decides."""
+        finding = self.fault()
+        if finding is not None:
+            return self._answer(Answer.CONFIRMED, finding=finding, smallest=self._smallest(finding))
+        remarks = tuple(reading.remarks(self.subject, self.question, self.material))
+        decisive = [remark for remark in remarks if remark.decides]
+        lines, split = self._numerics()
+        if self.traps or decisive:
+            return self._answer(Answer.BEHAVIOUR, remarks=remarks, lines=lines, split=split)
+        steps.control(self.subject, self.material, self._singles(), self.log)
+        if self._visible(lines, split):
+            return self._answer(Answer.NUMERICS, remarks=remarks, lines=lines, split=split)
+        if any("template" in remark.title for remark in remarks):
+            return self._answer(Answer.BEHAVIOUR, remarks=remarks, lines=lines)
+        return self._answer(Answer.NOT_REPRODUCED, remarks=remarks, lines=lines)
+
+    def fault(self) -> Finding | None:
+        """The first finding that names its fault, else the best of those that failed."""
+        found: list[Finding] = []
+        for attempt in self._attempts():
+            if self._spent and found:
+                break
+            finding = attempt()
+            if finding is None or finding.verdict is not Verdict.FAIL:
+                continue
+            found.append(finding)
+            if finding.diagnosis is not None and finding.diagnosis.how == "reproduced":
+                return finding
+        return min(found, key=_vague, default=None)
+
+    @property
+    def _spent(self) -> bool:
+        return self.subject.forwards - self._start > self.question.passes
+
+    def _attempts(self) -> list[Callable[[], Finding | None]]:
+        loaded = load_findings(self.subject)
+        own = self.question.setting
+        found: list[Callable[[], Finding | None]] = [lambda finding=each: finding for each in loaded]  # type: ignore[misc]
+        found += self.first
+        found.append(lambda: steps.scanned(self.subject, self.material, self.reported, self.log))
+        names = present(self.route.probes, registry.installed())
+        judge = names[:1] if names[:1] == ["reference"] else []
+        found += [lambda name=name: self._probe(name) for name in judge]  # type: ignore[misc]
+        if own.axes:
+            found.append(lambda: steps.asked(self.subject, self.material, [own], "the reporter's own way", self.log))
+        found += [lambda name=name: self._probe(name) for name in names if name not in judge]  # type: ignore[misc]
+        found.append(lambda: steps.asked(self.subject, self.material, self._singles(), "one axis at a time", self.log))
+        found.append(lambda: steps.asked(self.subject, self.material, self._crossed(), "axes crossed", self.log))
+        return found
+
+    def _probe(self, name: str) -> Finding | None:
+        if self._spent:
+            return None
+        finding = steps.probed(self.subject, name, self.log)
+        if name in self.route.traps:
+            self.traps += steps.trapped(self.subject, finding, self.reported)
+        return finding
+
+    def _singles(self) -> list[Setting]:
+        return axes.alone(axes.values(self.subject), self.route.axes)
+
+    def _crossed(self) -> list[Setting]:
+        return list(axes.crossed(axes.values(self.subject)))
+
+    def _smallest(self, finding: Finding) -> Smallest | None:
+        """The failing case as axes, cut down; else the probe itself on ever shorter rows."""
+        self.says("the smallest setting that still fails")
+        case = next((each for each in finding.cases if verdict_of(each) is Verdict.FAIL), None)
+        if case is None or finding.probe in ("finite-values", "load", "against"):
+            return Smallest(words=f"one plain forward in {self.reported}")
+        setting = setting_of(case.asked[0]) if case.asked else Setting()
+        if setting.axes and self._fails(setting):
+            return smallest.of_setting(self.subject, self.material, setting, SEARCH)[1]
+        if finding.probe == "axes":
+            return Smallest(words=str(setting))
+        probe = registry.load(finding.probe)
+        words = str(setting) if not setting.axes else f"{setting} ({case.name})"
+        return smallest.of_probe(self.subject, probe, words if case.asked else f"one plain forward ({case.name})", SEARCH)
+
+    def _fails(self, setting: Setting) -> bool:
+        try:
+            return axes.fails(axes.measure(self.subject, self.material, setting))
+        except (Unsupported, *REFUSALS):
+            return False
+
+    def _numerics(self) -> tuple[tuple[Line, ...], Split | None]:
+        """The ladder over the axes of the symptom, and where a greedy text turns, both with the reporter's own prompts."""
+        asked = self.question
+        if not (asked.symptom in NUMERIC or asked.generate or self.reported in HALF):
+            return (), None
+        self.says("the same in every precision")
+        offered = axes.values(self.subject)
+        about = {axis: found for axis, found in offered.items() if axis in self.route.axes} or offered
+        settings = [self.question.setting] if self.question.setting.axes else axes.alone(about, self.route.axes)
+        rows, split = self.material, None
+        if asked.generate:
+            try:
+                with self.subject.at(self.reported):
+                    split = ladder.split(self.subject, rows, asked.generate)
+                    rows = ladder.generated_rows(self.subject, rows, asked.generate)
+            except (Unsupported, *REFUSALS):
+                split = None
+        return tuple(ladder.ladder(self.subject, rows, settings, self.reported)), split
+
+    def _visible(self, lines: tuple[Line, ...], split: Split | None) -> bool:
+        """Whether the reporter's own precision shows a difference at all."""
+        own = next((line for line in lines if line.dtype == self.reported), None)
+        if own is None:
+            return False
+        told = self.question.symptom in NUMERIC or self.reported in HALF
+        return split is not None or own.flips > 0 or (told and own.max_abs > 0)
+
+    def _answer(
+        self,
+        answer: Answer,
+        *,
+        finding: Finding | None = None,
+        smallest: Smallest | None = None,
+        remarks: tuple[Remark, ...] = (),
+        lines: tuple[Line, ...] = (),
+        split: Split | None = None,
+    ) -> Triage:
+        told = (*_as_remarks(self.traps), *remarks)
+        triage = Triage(
+            target=self.subject.name,
+            question=self.question,
+            answer=answer,
+            headline="",
+            finding=finding,
+            smallest=smallest,
+            steps=tuple(self.log.steps),
+            remarks=told,
+            lines=lines,
+            split=split,
+            read=tuple(reading.facts(self.subject, self.reported)),
+            seconds=time.perf_counter() - self._clock,
+        )
+        triage = replace(triage, headline=headline(triage, self.reported))
+        return replace(triage, advice=advised(triage), mind=mind(triage))
+
+
+def _vague(finding: Finding) -> int:
+    """How little a finding says about its cause."""
+    how = finding.diagnosis.how if finding.diagnosis else "unexplained"
+    return ("reproduced", "repaired", "unexplained").index(how)
+
+
+def _as_remarks(traps: list[Measurement]) -> tuple[Remark, ...]:
+    return tuple(
+        Remark(
+            title=f"this call does something else than it seems to: {case.name}",
+            words=f"logits move by {case.max_abs:.2g}; {case.note}" if case.max_abs is not None else case.note,
+            decides=True,
+        )
+        for case in traps
+    )

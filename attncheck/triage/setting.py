@@ -1,0 +1,56 @@
+"""One way of asking a model, as axes: each field has the value of the trusted path as its default. Standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+from typing import Any, final
+
+CACHES = ("dynamic", "static", "offloaded", "static offloaded", "quantised")
+WORDS = {
+    ("schedule", "steps"): "decoded token by token on a cache",
+    ("schedule", "chunks"): "fed in uneven chunks on a cache",
+    ("cache", "on"): "with `use_cache=True`",
+    ("cache", "static"): "on a static cache",
+    ("cache", "quantised"): "on a quantised cache",
+    ("padding", "left"): "left-padded",
+    ("padding", "right"): "right-padded",
+    ("mask", "2d"): "with a 2D mask of ones",
+    ("mask", "4d"): "with a 4D mask",
+    ("positions", "explicit"): "with `position_ids` passed",
+}
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """How logits are asked for. The defaults: one forward, one row, no cache, no padding, no mask, the model's own choices."""
+
+    attn: str = ""
+    schedule: str = ""
+    cache: str = ""
+    padding: str = ""
+    batch: int = 1
+    mask: str = ""
+    positions: str = ""
+
+    @property
+    def axes(self) -> tuple[tuple[str, Any], ...]:
+        """What differs from the trusted path."""
+        return tuple((each.name, getattr(self, each.name)) for each in fields(self) if getattr(self, each.name) != each.default)
+
+    def but(self, axes: Iterable[tuple[str, Any]]) -> Setting:
+        """The trusted path with these axes only."""
+        return replace(Setting(), **dict(axes))
+
+    def __str__(self) -> str:
+        said = [_words(name, value) for name, value in self.axes]
+        return ", ".join(said) if said else "one plain forward"
+
+
+def _words(name: str, value: Any) -> str:
+    if name == "attn":
+        return f"under `{value}` attention"
+    if name == "batch":
+        return f"in a batch of {value}"
+    return WORDS.get((name, value), f"{name} {value}")

@@ -1,0 +1,143 @@
+"""The smallest setting that still fails: delta debugging over axes, then the shortest input and the fewest layers.
+
+Every search here is bounded by a number of forward passes; what is found when they are spent is what is answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, final
+
+from attncheck.errors import CannotPlant, Unsupported
+from attncheck.finding import Verdict
+from attncheck.probe import Probe
+from attncheck.subject.passes import REFUSALS
+from attncheck.subject.subject import Subject
+from attncheck.triage import axes
+from attncheck.triage.answer import Smallest
+from attncheck.triage.material import Material, depth, shallower, shorter
+from attncheck.triage.setting import Setting
+
+Item = TypeVar("Item")
+Fails = Callable[[], bool]
+SHORTEST = 2
+
+
+@final
+@dataclass
+class Budgeted:
+    """Counts forward passes of a subject against a limit."""
+
+    subject: Subject
+    limit: int
+    start: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.start = self.subject.forwards
+
+    @property
+    def used(self) -> int:
+        """Passes so far."""
+        return self.subject.forwards - self.start
+
+    @property
+    def spent(self) -> bool:
+        """Whether no more may run."""
+        return self.used >= self.limit
+
+
+def ddmin(items: Sequence[Item], fails: Callable[[Sequence[Item]], bool], spent: Callable[[], bool]) -> list[Item]:
+    """The items cut down until none of them can be left out: Zeller's delta debugging. `fails(items)` must hold.
+
+    The result is 1-minimal unless `spent` says stop before it is.
+    """
+    left, parts = list(items), 2
+    while len(left) > 1 and not spent():
+        size = -(-len(left) // parts)
+        pieces = [left[start : start + size] for start in range(0, len(left), size)]
+        smaller = next((kept for kept in _candidates(pieces, left) if not spent() and fails(kept)), None)
+        if smaller is not None:
+            parts = max(2, parts - 1 if len(smaller) > size else 2)
+            left = smaller
+        elif parts >= len(left):
+            break
+        else:
+            parts = min(len(left), parts * 2)
+    return left
+
+
+def _candidates(pieces: list[list[Item]], left: list[Item]) -> list[list[Item]]:
+    """Each piece alone, then everything but each piece."""
+    without = [[each for other in pieces if other is not piece for each in other] for piece in pieces]
+    return [each for each in [*pieces, *without] if 0 < len(each) < len(left)]
+
+
+def least(low: int, high: int, fails: Callable[[int], bool], spent: Callable[[], bool]) -> int:
+    """The least number in low..high that fails, by halving; `high` is known to fail."""
+    while low < high and not spent():
+        middle = (low + high) // 2
+        if fails(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return high
+
+
+def of_setting(subject: Subject, material: Material, setting: Setting, limit: int) -> tuple[Setting, Smallest]:
+    """The smallest setting, row and depth at which the axes still disagree with the trusted path."""
+    count = Budgeted(subject, limit)
+
+    def broken(kept: Sequence[tuple[str, Any]]) -> bool:
+        return _broken(subject, material, Setting().but(kept))
+
+    small = Setting().but(ddmin(setting.axes, broken, lambda: count.spent))
+    tokens = least(SHORTEST, material.length, lambda n: _broken(subject, material.first(n), small), lambda: count.spent)
+    layers = _fewest(subject, lambda: _broken(subject, material.first(tokens), small), count)
+    return small, Smallest(words=str(small), tokens=tokens, layers=layers, passes=count.used, spent=count.spent)
+
+
+def _broken(subject: Subject, material: Material, setting: Setting) -> bool:
+    try:
+        return axes.fails(axes.measure(subject, material, setting))
+    except (Unsupported, *REFUSALS):
+        return False
+
+
+def of_probe(subject: Subject, probe: Probe, words: str, limit: int) -> Smallest:
+    """The shortest main row and the fewest layers at which a probe still finds a failing case."""
+    count = Budgeted(subject, limit)
+
+    def broken(length: int) -> bool:
+        with shorter(subject, length):
+            return _finds(subject, probe)
+
+    tokens = least(4, subject.inputs.length, broken, lambda: count.spent)
+    with shorter(subject, tokens):
+        layers = _fewest(subject, lambda: _finds(subject, probe), count)
+    return Smallest(words=words, tokens=tokens, layers=layers, passes=count.used, spent=count.spent)
+
+
+def _finds(subject: Subject, probe: Probe) -> bool:
+    """Whether a failing case comes up; measuring stops at it."""
+    try:
+        return any(axes.fails(case) for case in probe.measure(subject) if case.broken is Verdict.FAIL)
+    except (Unsupported, *REFUSALS):
+        return False
+
+
+def _fewest(subject: Subject, broken: Fails, count: Budgeted) -> int | None:
+    """The fewest first layers that still fail; None where layers cannot be cut."""
+    whole = depth(subject)
+    if whole < 2:
+        return whole or None
+
+    def cut(layers: int) -> bool:
+        try:
+            with shallower(subject, layers):
+                return broken()
+        except (CannotPlant, *REFUSALS):
+            return False
+
+    found = least(1, whole, cut, lambda: count.spent)
+    return found if found < whole else whole

@@ -1,0 +1,208 @@
+"""The single steps of a triage: each runs something on the model and leaves a `Step`, and a `Finding` where it found a fault."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, final
+
+from attncheck import registry
+from attncheck.diagnosis.diagnose import Diagnoser
+from attncheck.errors import Unsupported, first_line
+from attncheck.faults.catalogue import FAULTS
+from attncheck.finding import Diagnosis, Evidence, Finding, Location, Measurement, Ruling, Verdict, verdict_of
+from attncheck.probe import Cost, Probe, describe
+from attncheck.runner import ProbeFinished, run_probes
+from attncheck.subject.passes import REFUSALS
+from attncheck.subject.subject import Subject
+from attncheck.triage import axes
+from attncheck.triage.answer import Step
+from attncheck.triage.material import Material
+from attncheck.triage.scan import Overflow, overflow
+from attncheck.triage.setting import Setting
+
+PLANTED = ("position-restart", "cache-drops-token", "padding-visible", "mask-top-left", "rows-mixed", "softmax-scale")
+
+
+@final
+@dataclass(frozen=True)
+class Quick:
+    """A probe without its controls: a report is answered by what fails, and one control at the end backs the rest."""
+
+    inner: Probe
+    controls: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def name(self) -> str:
+        """The probe's name."""
+        return self.inner.name
+
+    @property
+    def title(self) -> str:
+        """The probe's title."""
+        return self.inner.title
+
+    @property
+    def cost(self) -> Cost:
+        """The probe's cost."""
+        return self.inner.cost
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The probe's needs."""
+        return self.inner.needs
+
+    def measure(self, subject: Subject) -> Iterator[Measurement]:
+        """What the probe measures."""
+        return self.inner.measure(subject)
+
+    def judge(self, evidence: Evidence) -> Ruling:
+        """What the probe judges."""
+        return self.inner.judge(evidence)
+
+
+@final
+@dataclass
+class Log:
+    """What was tried so far. `says` shows what runs now."""
+
+    says: Callable[[str], None]
+    steps: list[Step] = field(default_factory=list)
+    diagnoser: Diagnoser = field(default_factory=Diagnoser)
+
+    def add(self, name: str, verdict: Verdict, words: str, started: float) -> None:
+        """Write down one step."""
+        self.steps.append(Step(name=name, verdict=verdict, words=words, seconds=time.perf_counter() - started))
+
+
+def probed(subject: Subject, name: str, log: Log) -> Finding:
+    """One installed probe with its diagnosis."""
+    log.says(name)
+    started = time.perf_counter()
+    probe = Quick(registry.load(name))
+    events = run_probes(subject, [probe], diagnose=log.diagnoser)  # type: ignore[list-item]
+    finding = next(event.finding for event in events if isinstance(event, ProbeFinished))
+    log.add(name, finding.verdict, finding.summary, started)
+    return finding
+
+
+def scanned(subject: Subject, material: Material, dtype: str, log: Log) -> Finding | None:
+    """The scan for values that are not finite, in the reporter's precision."""
+    log.says("values that are not finite")
+    started = time.perf_counter()
+    try:
+        with subject.at(dtype):
+            found = overflow(subject, material.rows)
+    except (Unsupported, *REFUSALS) as reason:
+        log.add("finite values", Verdict.SKIP, f"{dtype}: {first_line(reason)}", started)
+        return None
+    if found is None:
+        log.add("finite values", Verdict.PASS, f"every value of a plain forward is finite in {dtype}", started)
+        return None
+    log.add("finite values", Verdict.FAIL, found.words, started)
+    return _overflow(found)
+
+
+def _overflow(found: Overflow) -> Finding:
+    case = Measurement(
+        name=f"one plain forward in {found.dtype}",
+        expect="at-most",
+        value=float(found.lost),
+        limit=0.0,
+        unit="values that are not finite",
+        positions=1,
+        nonfinite=found.lost,
+        module=found.module,
+    )
+    advice = f"Run it in bfloat16 or float32, which reach further than {found.dtype}, or keep this module in float32."
+    numbers = [int(part) for part in found.module.split(".") if part.isdigit()]
+    return Finding(
+        probe="finite-values",
+        verdict=Verdict.FAIL,
+        summary=found.words,
+        cases=(case,),
+        diagnosis=Diagnosis(fault="overflow", how="reproduced", residual=0.0, advice=advice),
+        location=Location(module=found.module, layer=numbers[0] if numbers else None),
+    )
+
+
+def asked(subject: Subject, material: Material, settings: Sequence[Setting], what: str, log: Log) -> Finding | None:
+    """Settings against the trusted path, until the first that fails; None where all hold."""
+    started = time.perf_counter()
+    cases: list[Measurement] = []
+    for setting in settings:
+        log.says(f"{what}: {setting}")
+        try:
+            case = axes.measure(subject, material, setting)
+        except (Unsupported, *REFUSALS):
+            continue
+        cases.append(case)
+        if axes.fails(case):
+            log.add(what, Verdict.FAIL, f"{case.name}: {describe(case)}", started)
+            return explained(subject, tuple(cases), log)
+    if cases:
+        worst = max(cases, key=lambda case: case.excess)
+        words = f"{len(cases)} ways of asking agree with the plain forward; the farthest, {worst.name}, by {worst.max_abs:.2g}"
+        log.add(what, Verdict.PASS, f"{words} where rounding explains {worst.budget:.1g}", started)
+    return None
+
+
+def explained(subject: Subject, cases: tuple[Measurement, ...], log: Log) -> Finding:
+    """A finding of failing axes, diagnosed and located."""
+    log.says("which fault reproduces it")
+    failing = next(case for case in cases if axes.fails(case))
+    summary = f"{failing.name}: {describe(failing)}"
+    finding = Finding(probe="axes", verdict=Verdict.FAIL, summary=summary, cases=cases, seconds=5.0)
+    return log.diagnoser(subject, finding)
+
+
+def control(subject: Subject, material: Material, settings: Sequence[Setting], log: Log) -> None:
+    """Plant one fault and ask the same settings again: had there been a fault, they would have shown it."""
+    started = time.perf_counter()
+    for name in PLANTED:
+        log.says(f"{name} planted")
+        try:
+            with FAULTS[name].plant(subject), subject.passes.under(name, FAULTS[name].on_cache_only):
+                noticed = _noticed(subject, material, settings)
+        except (Unsupported, *REFUSALS):
+            continue
+        if noticed is not None:
+            words = f"with {name} planted, {noticed.name} moves the logits by {noticed.max_abs:.2g}: a fault would have shown"
+            log.add("control", Verdict.PASS, words, started)
+            return
+    log.add("control", Verdict.VACUOUS, "no planted fault was noticed: these ways of asking prove nothing", started)
+
+
+def _noticed(subject: Subject, material: Material, settings: Sequence[Setting]) -> Measurement | None:
+    for setting in settings:
+        try:
+            case = axes.measure(subject, material, setting)
+        except (Unsupported, *REFUSALS):
+            continue
+        if axes.fails(case):
+            return case
+    return None
+
+
+def trapped(subject: Subject, finding: Finding, reported: str) -> list[Measurement]:
+    """The warnings of a finding that the reporter can run into: those that their own precision shows as well."""
+    warned = {case.name: case for case in finding.cases if verdict_of(case) is Verdict.WARN}
+    if not warned:
+        return []
+    probe = registry.load(finding.probe)
+    try:
+        with subject.at(reported):
+            own = {case.name: case for case in probe.measure(subject) if case.name in warned}
+    except (Unsupported, *REFUSALS):
+        return list(warned.values())
+    return [case for name, case in warned.items() if name in own and _met(own[name])]
+
+
+def _met(case: Measurement) -> bool:
+    return case.expect != "skip" and (verdict_of(case) is not Verdict.PASS or not case.resolved)
+
+
+def without_passes(finding: Finding) -> Finding:
+    """The finding without the passes in memory that its cases hold."""
+    return replace(finding, cases=tuple(replace(case, asked=None) for case in finding.cases))
