@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from attncheck.diagnosis.failure import Failure, Side, real_tokens
+from attncheck.diagnosis.layers import by_layer
 from attncheck.diagnosis.trace import Event, Trace, tracing
 from attncheck.finding import BEYOND_ROUNDING, Location
 from attncheck.numerics.reorder import Reorder
@@ -32,10 +33,11 @@ Run = Callable[[], object]
 @final
 @dataclass(frozen=True)
 class Diverged:
-    """The first event that differs, and the first position where it does."""
+    """The first event that differs, the first position where it does, and how far apart the layers are."""
 
     event: Event
     position: int
+    layers: tuple[float, ...] = ()
 
 
 def locate(failure: Failure) -> Location | None:
@@ -128,7 +130,7 @@ def _compared(size: tuple[int, int], rows_BT: Tensor, good: Trace, noise: Trace,
     for event in good.prints:
         position = _differs(event, size, rows_BT, good, noise, bad)
         if position is not None:
-            return Diverged(event, position)
+            return Diverged(event, position, by_layer(size, rows_BT, good, bad))
     return None
 
 
@@ -161,6 +163,7 @@ def _location(failure: Failure, found: Diverged) -> Location:
         module=module,
         layer=int(match.group(1)) if match else None,
         query_position=found.position,
+        layers=found.layers,
         note="" if attention or match is None else "outside attention",
     )
 

@@ -47,7 +47,7 @@ def prints(target: TargetReport, finding: Finding) -> tuple[Print, ...]:
     """The fingerprints of a finding, one for each kind of case that makes its verdict; none for what passes."""
     if finding.verdict in HARMLESS:
         return ()
-    fault = finding.diagnosis.fault if finding.diagnosis is not None else ""
+    fault = _fault(finding)
     found = {
         Print(
             target=target.target,
@@ -55,11 +55,17 @@ def prints(target: TargetReport, finding: Finding) -> tuple[Print, ...]:
             probe=finding.probe,
             verdict=finding.verdict.value,
             case=kind,
-            fault="" if fault in UNEXPLAINED else fault,
+            fault=fault,
         )
         for kind in _kinds(finding)
     }
     return tuple(sorted(found))
+
+
+def _fault(finding: Finding) -> str:
+    """The name of the fault without its parameters: `position-offset` of `position-offset (by -4)`."""
+    found = finding.diagnosis.fault.partition(" (")[0] if finding.diagnosis is not None else ""
+    return "" if found in UNEXPLAINED else found
 
 
 def case_kind(name: str) -> str:

@@ -180,6 +180,15 @@ def wrong_pairs(seen: Seen, reach: Reach) -> int:
     return int((allowed[:, seen.stop - width :] != seen.reads_TS).sum() + cut.sum())
 
 
+def drawn(seen: Seen, reach: Reach) -> tuple[str, ...]:
+    """Who reads whom, as `Measurement.reach` writes it: a text for each query, a character for each key."""
+    allowed = reach.allowed_TS(seen.stop, seen.stop, seen.reads_TS.device)[list(seen.positions)]
+    reads = torch.zeros_like(allowed)
+    reads[:, seen.stop - seen.reads_TS.shape[1] :] = seen.reads_TS
+    code = allowed.long() + 2 * reads.long()
+    return tuple("".join(".-+#"[sign] for sign in row) for row in code.tolist())
+
+
 def reads_ahead(seen: Seen) -> bool:
     """Whether any query reads a key after its own."""
     own = FULL.allowed_TS(seen.stop, seen.stop, seen.reads_TS.device)[list(seen.positions)]

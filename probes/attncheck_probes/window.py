@@ -34,11 +34,12 @@ from attncheck.finding import Evidence, Measurement, Ruling, skipped
 from attncheck.probe import Cost, judge_cases
 from attncheck.subject.passes import Pass, all_ones
 from attncheck.subject.promises import FULL, Reach, ReachPromise, promised_reach
-from attncheck.subject.reach import Seen, excuse, reads_ahead, seen_at_kernel, seen_in_gradient, wrong_pairs
+from attncheck.subject.reach import Seen, drawn, excuse, reads_ahead, seen_at_kernel, seen_in_gradient, wrong_pairs
 from attncheck.subject.subject import Subject
 
 # Axes: T query positions, S key positions.
 
+DRAWN = 64
 Ask = Callable[[Subject, Pass], list[Seen]]
 
 
@@ -135,7 +136,14 @@ def _case(subject: Subject, name: str, promise: ReachPromise, seen: list[Seen], 
         note=_explained(worst, promise, wrong),
         module=worst.name if wrong else "",
         fault=_fault(worst, promise) if wrong else "",
+        reach=_picture(worst, promise),
     )
+
+
+def _picture(seen: Seen, promise: ReachPromise) -> tuple[str, ...]:
+    """Who reads whom in the layer that is furthest from its promise, where that fits on a page."""
+    nearest = min(promise.reaches, key=lambda reach: wrong_pairs(seen, reach))
+    return drawn(seen, nearest) if seen.stop <= DRAWN else ()
 
 
 def _least_wrong(seen: Seen, promise: ReachPromise) -> int:

@@ -46,6 +46,7 @@ def test_another_fault_is_new_and_a_fault_found_later_is_not() -> None:
     assert explained.diagnosis is not None
     other = failing(diagnosis=replace(explained.diagnosis, fault="window-ignored"))
     assert not known(explained, other)
+    assert known(explained, failing(diagnosis=replace(explained.diagnosis, fault="position-restart (by -4)")))
     assert known(unexplained, explained)
     assert not known(explained, unexplained)
 
