@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,9 @@ from attncheck.report.outcome import label, outcome
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+    from markupsafe import Markup
 
+BACKTICKS = re.compile("`([^`]+)`")
 TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -37,7 +40,7 @@ def _environment() -> Environment:
     made = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    made.filters.update(number=number, seconds=seconds, amount=count)
+    made.filters.update(number=number, seconds=seconds, amount=count, code=code)
     made.globals.update(
         strips=charts.strips,
         curve=charts.curve,
@@ -54,6 +57,13 @@ def _environment() -> Environment:
         finding_of=finding_of,
     )
     return made
+
+
+def code(text: str) -> Markup:
+    """Text of a report with what stands in backticks set as code."""
+    from markupsafe import Markup, escape
+
+    return Markup(BACKTICKS.sub(r"<code>\1</code>", str(escape(text))))
 
 
 def finding_of(results: tuple[Finding, ...], probe: str) -> Finding | None:
