@@ -18,6 +18,7 @@ from attncheck.errors import CannotPlant
 from attncheck.faults.planting import at_arguments, at_kernel, cache_argument, repeats
 from attncheck.subject.attention import KernelCall
 from attncheck.subject.caches import key_values, states
+from attncheck.subject.compat import cached_length
 from attncheck.subject.passes import Pass
 from attncheck.subject.subject import Subject
 
@@ -46,8 +47,9 @@ def cache_drops_token(subject: Subject) -> AbstractContextManager[None]:
         raise CannotPlant("the cache holds no keys and values")
 
     def change(cache: Any) -> None:
+        # A static buffer is wider than what it holds, a sliding one narrower than what it has seen.
         for each in key_values(cache):
-            each.tensor[:, :, -1] = 0
+            each.tensor[:, :, min(cached_length(cache), each.tensor.shape[2]) - 1] = 0
 
     return _before_each_call(subject, change)
 
