@@ -15,7 +15,7 @@ SOURCES = sorted((ROOT / "attncheck").rglob("*.py")) + sorted((ROOT / "probes").
 LEVELS = (
     ("attncheck.cli", "attncheck.__main__"),
     ("attncheck.pytest_plugin", "attncheck.api"),
-    ("attncheck.sweep", "attncheck.triage", "attncheck.compare", "attncheck.maskmap", "attncheck.selftest", "attncheck.doctor"),
+    ("attncheck.sweep", "attncheck.triage", "attncheck.compare", "attncheck.maskmap", "attncheck.mapdraw", "attncheck.selftest", "attncheck.doctor"),
     ("attncheck.session",),
     ("attncheck.suite", "attncheck.report", "attncheck.diagnosis", "attncheck.runner", "attncheck.gate"),
     ("attncheck.probe", "attncheck.faults"),

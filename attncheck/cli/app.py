@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from attncheck import __version__
-from attncheck.cli import compare, doctor, explain, init, probes, record, run, schema, triage, validate
+from attncheck.cli import compare, doctor, explain, init, mask, probes, record, run, schema, triage, validate
 
 # Help without rich: drawing it there takes longer than everything else `--help` does.
 app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -35,4 +35,5 @@ app.command("schema")(schema.schema)
 app.command("triage")(triage.triage)
 app.command("compare")(compare.compare)
 app.command("record")(record.record)
+app.command("mask")(mask.mask)
 app.command("doctor")(doctor.doctor)
