@@ -16,6 +16,7 @@ from torch import Tensor
 from attncheck.errors import Unsupported, first_line
 from attncheck.subject.caches import KEYS, key_values
 from attncheck.subject.compat import text_config
+from attncheck.subject.placement import input_device
 
 SPARE = 5
 """Slots that a static cache has beyond what is fed: a model that takes the buffer's end for the newest token shows it."""
@@ -24,7 +25,10 @@ REFUSALS = (TypeError, ValueError, ImportError, AttributeError, NotImplementedEr
 
 
 def _dynamic(config: Any, **size: Any) -> Any:
-    return transformers.DynamicCache(config=config)
+    try:
+        return transformers.DynamicCache(config=config)
+    except TypeError:
+        return transformers.DynamicCache()  # before 4.56 it knew no layers in advance
 
 
 def _static(config: Any, *, rows: int, length: int, dtype: torch.dtype, device: torch.device, **offloading: bool) -> Any:
@@ -71,7 +75,7 @@ def new_cache(kind: str, model: Any, *, rows: int, length: int, dtype: torch.dty
     if "static" in kind and getattr(model, "_supports_static_cache", True) is False:
         raise Unsupported(f"{type(model).__name__} declares that it takes no static cache")
     config = getattr(model, "config", None)
-    device = next(model.parameters()).device
+    device = input_device(model)
     if "offloaded" in kind and device.type == "cpu":
         raise Unsupported("offloading moves layers between an accelerator and the host: the model runs on the host")
     try:
