@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 from attncheck.diagnosis.failure import Failure, failing, open_case
-from attncheck.diagnosis.locate import locate, locate_leak, locate_unsteady
-from attncheck.diagnosis.outside import carried_elsewhere, explained_outside
+from attncheck.diagnosis.locate import in_attention, locate, locate_leak, locate_padding, locate_unsteady
+from attncheck.diagnosis.outside import Outside, carried_elsewhere, explained_outside
 from attncheck.diagnosis.recorded import pass_dict
 from attncheck.diagnosis.repair import repaired
 from attncheck.diagnosis.reproduce import Search, Tried
@@ -53,6 +53,7 @@ class Diagnoser:
 ELSEWHERE: dict[str, Callable[[Failure], Location | None]] = {
     "leak-outside-attention": locate_leak,
     "dropout-active": locate_unsteady,
+    "padding-visible": locate_padding,
 }
 """Faults that show best in another comparison than the one that failed."""
 
@@ -93,17 +94,18 @@ def _explained(search: Search, finding: Finding) -> Finding:
     place = locate(failure)
     diagnosis = _diagnosis(search, place)
     elsewhere = ELSEWHERE.get(diagnosis.fault)
-    place = (elsewhere(failure) if elsewhere else None) or place
+    if elsewhere is not None and (place is None or diagnosis.fault != "padding-visible"):
+        place = elsewhere(failure) or place
     return replace(finding, diagnosis=diagnosis, location=place, replay={**finding.replay, **replay_of(failure)})
 
 
 def _diagnosis(search: Search, place: Location | None) -> Diagnosis:
     failure = search.failure
-    outside = explained_outside(failure)
+    outside = _vouched(failure, explained_outside(failure))
     found = search.run(place.layer if place else None) if outside is None else None
     if found is not None:
         return _reproduced(search, found)
-    outside = outside or carried_elsewhere(failure)
+    outside = outside or _vouched(failure, carried_elsewhere(failure))
     if outside is not None:
         text = f"{outside.parameter[0].upper()}{outside.parameter[1:]}. {advice(outside.fault)}"
         return Diagnosis(fault=outside.fault, how="reproduced", residual=outside.residual, advice=text)
@@ -119,6 +121,14 @@ def _diagnosis(search: Search, place: Location | None) -> Diagnosis:
         advice=healed.advice,
         ruled_out=ruled_out,
     )
+
+
+def _vouched(failure: Failure, outside: Outside | None) -> Outside | None:
+    """Where attention is out of reach, the trusted path cannot vouch for it: only the location can rule it out."""
+    if outside is None or failure.subject.can.kernel is None or outside.fault not in ELSEWHERE:
+        return outside
+    place = ELSEWHERE[outside.fault](failure)
+    return None if place is None or in_attention(place.module) else outside
 
 
 def _reproduced(search: Search, found: Tried) -> Diagnosis:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from attncheck.diagnosis.failure import Failure, Side, real_tokens
 from attncheck.diagnosis.layers import by_layer
+from attncheck.diagnosis.outside import under_padding
 from attncheck.diagnosis.trace import Event, Trace, tracing
 from attncheck.finding import BEYOND_ROUNDING, Location
 from attncheck.numerics.reorder import Reorder
@@ -56,6 +57,18 @@ def locate_leak(failure: Failure) -> Location | None:
     size = (1, inputs.length)
     found = _first(failure.subject, size, keep_BT, lambda: trusted.logits(usual), lambda: trusted.logits(moved))
     return replace(_location(failure, found), source_position=inputs.length - 1) if found else None
+
+
+def locate_padding(failure: Failure) -> Location | None:
+    """The first module through which the tokens under the padding reach a real one, on the trusted path."""
+    usual, changed, trusted = failure.sides[0].asked, under_padding(failure), failure.trusted
+    if changed is None:
+        return None
+    real_BT = real_tokens(usual)
+    assert real_BT is not None
+    size = (len(usual.tokens), usual.length)
+    found = _first(failure.subject, size, real_BT, lambda: trusted.logits(usual), lambda: trusted.logits(changed))
+    return _location(failure, found) if found else None
 
 
 def locate_unsteady(failure: Failure) -> Location | None:
@@ -158,7 +171,7 @@ def _location(failure: Failure, found: Diverged) -> Location:
     name, kind = found.event
     module = _home(name if kind == "out" else _around(failure.subject.model, name))
     match = NUMBER.search(f".{module}")
-    attention = bool(ATTENTION.search(module))
+    attention = in_attention(module)
     return Location(
         module=module,
         layer=int(match.group(1)) if match else None,
@@ -166,6 +179,11 @@ def _location(failure: Failure, found: Diverged) -> Location:
         layers=found.layers,
         note="" if attention or match is None else "outside attention",
     )
+
+
+def in_attention(module: str) -> bool:
+    """Whether a module is attention or inside it, by its name."""
+    return any(ATTENTION.search(part) and "norm" not in part for part in module.split("."))
 
 
 def _around(model: nn.Module, name: str) -> str:
@@ -180,6 +198,6 @@ def _home(module: str) -> str:
     """The attention module that a projection or a rotary table belongs to, else the module itself."""
     parts = module.split(".")
     for stop in range(len(parts), 0, -1):
-        if ATTENTION.search(parts[stop - 1]) and "norm" not in parts[stop - 1]:
+        if in_attention(parts[stop - 1]):
             return ".".join(parts[:stop])
     return module

@@ -81,7 +81,28 @@ def carried_elsewhere(failure: Failure) -> Outside | None:
     plain_BTV, moved_BTV = trusted.logits(Pass(inputs.tokens)), trusted.logits(moved)
     if apart(plain_BTV[:, :-1], moved_BTV[:, :-1]) > failure.budget:
         return Outside("leak-outside-attention", "attention itself is right", 0.0)
-    return None
+    return Outside("padding-visible", "attention itself is right", 0.0) if padding_moves(failure) else None
+
+
+def under_padding(failure: Failure) -> Pass | None:
+    """The failing pass with other tokens under its padding; None where it has no padding."""
+    asked, inputs = failure.sides[0].asked, failure.subject.inputs
+    if not isinstance(asked.mask, Mask2D) or all(all(row) for row in asked.mask.rows):
+        return None
+    rows = []
+    for tokens, mask in zip(asked.tokens, asked.mask.rows, strict=True):
+        other = inputs.other(tokens, salt=31)
+        rows.append(tuple(token if real else new for token, new, real in zip(tokens, other, mask, strict=True)))
+    return replace(asked, tokens=tuple(rows))
+
+
+def padding_moves(failure: Failure) -> bool:
+    """Whether tokens under the padding move real logits on the trusted path."""
+    changed = under_padding(failure)
+    if changed is None:
+        return False
+    asked = failure.sides[0].asked
+    return apart(failure.trusted.logits(asked), failure.trusted.logits(changed), real_tokens(asked)) > failure.budget
 
 
 def _rows_matter(failure: Failure, got: Pass) -> bool:

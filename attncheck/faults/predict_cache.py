@@ -37,8 +37,10 @@ def hypotheses(trusted: Trusted, asked: Pass) -> Iterator[Hypothesis]:
     if 1 in asked.chunks[1:]:
         yield Hypothesis(fault="generate-repeats-token", predict=_repeated)
     yield Hypothesis(fault="state-dropped", predict=_chunks_alone)
-    for words in ("", "conv", "not conv"):
-        yield Hypothesis(fault="state-dropped", parameter=words and f"{words} states", predict=partial(_steps, words))
+    for several in (False, True):
+        for words in ("", "conv", "not conv"):
+            said = ", ".join(filter(None, (words and f"{words} states", "in chunks of several tokens" if several else "")))
+            yield Hypothesis(fault="state-dropped", parameter=said, predict=partial(_steps, words, several))
 
 
 def _without_ends(allowed: Tensor, view: View) -> Tensor:
@@ -201,15 +203,18 @@ def _chunks_alone(trusted: Trusted, asked: Pass) -> Tensor:
     return torch.cat(alone, 1)
 
 
-def _steps(words: str, trusted: Trusted, asked: Pass) -> Tensor:
-    """One token at a time, where single steps are sound, with the recurrent states zeroed at the borders of the chunks."""
+def _steps(words: str, several: bool, trusted: Trusted, asked: Pass) -> Tensor:
+    """One token at a time, where single steps are sound, with the recurrent states zeroed where chunks begin.
+
+    `several` zeroes them only where a chunk of more than one token begins: such chunks often take another path.
+    """
     subject = trusted.subject
     alone = Pass(asked.tokens, chunks=(1,) * asked.length)
     if not states(subject.passes.cache(Pass(asked.tokens, use_cache=True))):
         raise Unsupported("the cache holds no recurrent state")
     if float((subject.logits(alone) - trusted.logits(Pass(asked.tokens))).abs().max()) > subject.budget.value:
         raise Unsupported("single steps disagree with one forward as well")
-    borders = set(torch.tensor(asked.chunks).cumsum(0).tolist())
+    borders = _beginnings(asked, several)
     cache, replies = None, []
     for position in range(asked.length):
         if position in borders and cache is not None:
@@ -218,6 +223,11 @@ def _steps(words: str, trusted: Trusted, asked: Pass) -> Tensor:
         cache = reply[1]
         replies.append(reply[0])
     return torch.cat(replies, 1)
+
+
+def _beginnings(asked: Pass, several: bool) -> set[int]:
+    starts = [sum(asked.chunks[:number]) for number in range(1, len(asked.chunks))]
+    return {start for start, size in zip(starts, asked.chunks[1:], strict=True) if size > 1 or not several}
 
 
 def _step(trusted: Trusted, asked: Pass, position: int, cache: object) -> tuple[Tensor, object]:

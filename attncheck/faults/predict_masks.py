@@ -31,7 +31,7 @@ def hypotheses(trusted: Trusted, asked: Pass) -> Iterator[Hypothesis]:
         yield _masked("mask-top-left", "in chunks of several tokens", _top_left_of_many)
     if trusted.subject.can.kernel is None and trusted.windows(asked):
         yield from _windows(trusted, asked)
-    yield from _padding(asked)
+    yield from _padding(asked) if trusted.subject.can.kernel is None else _padding_by_argument(asked)
     if trusted.segmented(asked):
         yield replace(_masked("document-leak", "", _without_documents), holds=lambda path: not masks_ignored(path))
 
@@ -109,6 +109,12 @@ def _padding(asked: Pass) -> Iterator[Hypothesis]:
             parameter="counted as text",
             change=lambda each: Change(allowed=_without_padding, mask_2d=all_ones(each.tokens)),
         )
+
+
+def _padding_by_argument(asked: Pass) -> Iterator[Hypothesis]:
+    """Where attention is out of reach, the 2D mask itself can say that padding is text."""
+    if isinstance(asked.mask, Mask2D) and any(0 in row for row in asked.mask.rows):
+        yield Hypothesis(fault="padding-visible", change=lambda each: Change(mask_2d=all_ones(each.tokens)))
 
 
 def masks_ignored(trusted: Trusted) -> bool:
