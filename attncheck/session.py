@@ -183,6 +183,7 @@ def loaded_report(subject: Subject, load_seconds: float) -> TargetReport:
         notes = tuple(f"{b.kind} {b.length} is not reached by {subject.inputs.length} tokens" for b in subject.inputs.unreached)
     except Unsupported as reason:
         notes = (str(reason),)
+    notes = (*subject.remarks, *notes)
     return TargetReport(
         target=subject.name, model=subject.facts.as_dict(), settings=settings, load_seconds=load_seconds, notes=notes
     )

@@ -7,20 +7,21 @@ from 1e-15 to 1e-6. `Promote` rewrites every such explicit request to float64 wh
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
 LOW = frozenset({torch.float32, torch.bfloat16, torch.float16})
 CASTS = frozenset({torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16})
+REREADING = frozenset({torch.Tensor.view, torch.frombuffer})
+"""What reads the same bytes as another dtype: weights that come from a file while their layer runs."""
 
 
 def _raised(value: object) -> object:
     return torch.float64 if isinstance(value, torch.dtype) and value in LOW else value
 
 
-@final
 class Promote(TorchFunctionMode):
     """Rewrites `x.float()`, `x.to(torch.float32)`, `softmax(dtype=torch.float32)` and their like to float64."""
 
@@ -44,6 +45,8 @@ class Promote(TorchFunctionMode):
         named = dict(kwargs) if kwargs else {}
         if func in CASTS:
             return torch.Tensor.double(*args)
+        if func in REREADING:
+            return func(*args, **named)
         if "dtype" in named:
             named["dtype"] = _raised(named["dtype"])
         if any(isinstance(arg, torch.dtype) for arg in args):

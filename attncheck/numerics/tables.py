@@ -34,6 +34,11 @@ def nudged(model: nn.Module) -> Iterator[None]:
 
 
 def stored_tables(model: nn.Module) -> list[Tensor]:
-    """Floating buffers and frozen parameters with at least two axes: nothing that is trained, no list of frequencies."""
-    frozen = [parameter.data for parameter in model.parameters() if not parameter.requires_grad]
+    """Floating buffers and frozen parameters with at least two axes: nothing that is trained, no list of frequencies.
+
+    Where most parameters are frozen (under an adapter, in quantised weights), being frozen does not mark a table.
+    """
+    weights = list(model.parameters())
+    still = [parameter.data for parameter in weights if not parameter.requires_grad]
+    frozen = still if 2 * sum(each.numel() for each in still) < sum(each.numel() for each in weights) else []
     return [t for t in (*model.buffers(), *frozen) if t.is_floating_point() and t.ndim >= 2 and sum(n > 1 for n in t.shape) > 1]

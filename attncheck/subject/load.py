@@ -17,7 +17,9 @@ from attncheck.registry import import_file
 from attncheck.settings import Settings
 from attncheck.subject import builtin, compat, random_init
 from attncheck.subject.hub import reachable
-from attncheck.subject.subject import DTYPES, Subject, fits
+from attncheck.subject.placement import device_map_arguments, drop_with, move, offloaded, why_not_cast
+from attncheck.subject.precision import DTYPES, NAMES, cast_back, own_dtypes, widens
+from attncheck.subject.subject import Subject
 from attncheck.subject.target import Target, parse
 
 Loaded = tuple[Any, Any, dict[str, Any]]
@@ -70,7 +72,7 @@ def explain_load(error: Exception) -> str:
 def _prepared(target: Target, settings: Settings, model: nn.Module, tokenizer: Any, info: dict[str, Any]) -> Subject:
     device = _device(settings.device)
     if settings.device_map is None:
-        model.to(device)
+        move(model, device)
     subject = Subject(name=target.text, model=model, tokenizer=tokenizer, settings=settings, load_notes=notices(info))
     settle_dtype(subject, settings.dtype)
     return subject
@@ -86,22 +88,53 @@ def _device(asked: str) -> torch.device:
 
 
 def settle_dtype(subject: Subject, asked: str) -> None:
-    """Bring the weights to the dtype that is asked for; `auto` takes the highest that fits and runs."""
-    own = subject.dtype_name
-    if asked != "auto":
-        subject.take(DTYPES[asked])
-        return
-    for name in ("float64", "float32"):
-        wider = DTYPES[name].itemsize >= subject.dtype.itemsize
-        if wider and fits(subject.model, DTYPES[name], subject.device) and _runs(subject, name):
+    """Bring the weights to the dtype that is asked for; `auto` takes the highest that fits and runs.
+
+    Weights that are too many or cannot be cast stay, and are widened to float64 operator by operator.
+
+    Raises:
+        TargetError: the weights cannot be cast to what is asked for.
+    """
+    if asked == "auto":
+        _settle_highest(subject)
+    else:
+        _take(subject, asked)
+    subject.remarks = (*subject.remarks, *_remarks(subject))
+
+
+def _take(subject: Subject, asked: str) -> None:
+    reason = why_not_cast(subject.model)
+    if reason is not None and asked not in ("float64", subject.dtype_name):
+        raise TargetError(f"{subject.name}: the weights stay in {subject.dtype_name}: {reason}")
+    subject.take(DTYPES[asked])
+
+
+def _settle_highest(subject: Subject) -> None:
+    before, own = subject.stored_dtype, own_dtypes(subject.model)
+    names = [name for name in ("float64", "float32") if DTYPES[name].itemsize >= before.itemsize and subject.casts(DTYPES[name])]
+    for name in (*names, *(["float64"] if widens(before) and "float64" not in names else [])):
+        if _runs(subject, name):
             return
-    subject.take(DTYPES[own])
+        if subject.stored_dtype != before:
+            cast_back(subject.model, own, before)
+    subject.take(before)
+
+
+def _remarks(subject: Subject) -> list[str]:
+    """What a reader has to know about where and how this model computes."""
+    stored, count = NAMES.get(subject.stored_dtype, str(subject.stored_dtype)), offloaded(subject.model)
+    away = f"{count} of {subject.facts.parameters} parameters are offloaded: they come in when their layer runs"
+    found = [away] if count else []
+    if subject.widened:
+        why = why_not_cast(subject.model) or "the whole model does not fit in float64"
+        found.append(f"float64 from {stored} weights, widened operator by operator: {why}")
+    return found
 
 
 def _runs(subject: Subject, dtype: str) -> bool:
     """Whether one short forward works in this dtype: fused expert kernels, for instance, may refuse float64."""
-    subject.take(DTYPES[dtype])
     try:
+        subject.take(DTYPES[dtype])
         with torch.no_grad(), subject.numerics():
             ids = torch.tensor([[0, 1, 2, 3]], device=subject.device).clamp(max=max(0, subject.facts.vocab - 1))
             subject.door.call(ids, use_cache=False)
@@ -137,7 +170,8 @@ def _notice(key: str, what: str, names: list[str]) -> Measurement:
 
 def _arguments(settings: Settings) -> dict[str, Any]:
     """Keyword arguments of every `from_pretrained`."""
-    dtype = "auto" if settings.dtype in ("auto", "float64") else DTYPES[settings.dtype]
+    exact = settings.dtype == "float64" and not settings.device_map
+    dtype = "auto" if settings.dtype == "auto" or exact else DTYPES[settings.dtype]
     arguments: dict[str, Any] = {
         "trust_remote_code": settings.trust_remote_code,
         "local_files_only": settings.offline,
@@ -146,15 +180,18 @@ def _arguments(settings: Settings) -> dict[str, Any]:
     if settings.attn:
         arguments["attn_implementation"] = settings.attn
     if settings.device_map:
-        arguments["device_map"] = settings.device_map
+        arguments.update(device_map_arguments(settings.device_map))
     return arguments
 
 
 def _from_pretrained(where: str, settings: Settings, **extra: Any) -> Loaded:
     safe = {} if "gguf_file" in extra else {"use_safetensors": True}
+    arguments = {**safe, **_arguments(settings), **extra}
     model, info = auto_class(where, settings, extra).from_pretrained(
-        where, output_loading_info=True, ignore_mismatched_sizes=True, **safe, **_arguments(settings), **extra
+        where, output_loading_info=True, ignore_mismatched_sizes=True, **arguments
     )
+    if "offload_folder" in arguments:
+        drop_with(model, arguments["offload_folder"])
     return model, _tokenizer(where, settings, **extra), info
 
 

@@ -14,6 +14,7 @@ from torch import nn
 
 from attncheck.subject.cache_kinds import new_cache
 from attncheck.subject.compat import text_config
+from attncheck.subject.placement import input_device
 
 
 def own_cache(model: nn.Module, rows: int, dtype: torch.dtype) -> Any:
@@ -22,7 +23,7 @@ def own_cache(model: nn.Module, rows: int, dtype: torch.dtype) -> Any:
     Raises:
         Unsupported: the library can make none for this model.
     """
-    device = next(model.parameters()).device
+    device = input_device(model)
     config = text_config(getattr(model, "config", None))
     offered = {"config": config, "batch_size": rows, "max_batch_size": rows, "dtype": dtype, "device": device}
     for kind in _classes(type(model).__module__):

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, final
 
-import psutil
 import torch
 from torch import Tensor, nn
 
@@ -22,6 +21,7 @@ from attncheck.numerics.budget import Budget, measure_budget
 from attncheck.numerics.divergence import compare_logits
 from attncheck.numerics.promote import Promote
 from attncheck.numerics.tables import nudged, stored_tables
+from attncheck.numerics.widen import Widen
 from attncheck.settings import Settings
 from attncheck.subject.capabilities import Capabilities
 from attncheck.subject.compat import plain_experts, text_config
@@ -30,8 +30,9 @@ from attncheck.subject.encoder import fixed_input
 from attncheck.subject.facts import Facts, read_facts
 from attncheck.subject.inputs import Inputs, build_inputs
 from attncheck.subject.passes import Pass, Passes
+from attncheck.subject.placement import input_device, undisturbed, why_not_cast
+from attncheck.subject.precision import DTYPES, NAMES, cast_back, fits, own_dtypes, put_buffers_back, widens
 
-NAMES = {torch.float64: "float64", torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 LEAST_MEMORY = 16 << 20
 MEMORY_SHARE = 0.1
 
@@ -46,12 +47,15 @@ class Subject:
     tokenizer: Any = None
     settings: Settings = field(default_factory=Settings)
     promoted: bool = False
+    widened: bool = False
     load_notes: tuple[Measurement, ...] = ()
+    remarks: tuple[str, ...] = ()
     on_forward: Callable[[int], None] | None = None
     forwards: int = 0
 
     def __post_init__(self) -> None:
         self.model.eval()
+        undisturbed(self.model)
 
     @cached_property
     def facts(self) -> Facts:
@@ -108,17 +112,22 @@ class Subject:
     @property
     def device(self) -> torch.device:
         """Where inputs go."""
-        return next(self.model.parameters()).device
+        return input_device(self.model)
 
     @property
-    def dtype(self) -> torch.dtype:
+    def stored_dtype(self) -> torch.dtype:
         """The dtype of the weights."""
         floating = (p.dtype for p in self.model.parameters() if p.is_floating_point())
         return next(floating, torch.float32)
 
     @property
+    def dtype(self) -> torch.dtype:
+        """The dtype that passes compute in: that of the weights, or float64 where operators are given them widened."""
+        return torch.float64 if self.widened else self.stored_dtype
+
+    @property
     def dtype_name(self) -> str:
-        """The dtype of the weights as users write it."""
+        """The dtype that passes compute in as users write it."""
         return NAMES.get(self.dtype, str(self.dtype).removeprefix("torch."))
 
     @property
@@ -128,6 +137,8 @@ class Subject:
 
     def numerics(self) -> AbstractContextManager[Any]:
         """The numerics that passes run under: float64 without hidden float32 where that works."""
+        if self.widened:
+            return Widen()
         return Promote() if self.promoted else contextlib.nullcontext()
 
     @contextlib.contextmanager
@@ -207,9 +218,14 @@ class Subject:
         )
 
     def higher_dtype(self) -> str | None:
-        """The highest precision above the present one that fits into free memory, or None."""
+        """The highest precision above the present one: cast where it fits into memory, else operator by operator; or None."""
         names = [name for name in ("float64", "float32") if DTYPES[name].itemsize > self.dtype.itemsize]
-        return next((name for name in names if fits(self.model, DTYPES[name], self.device)), None)
+        fitting = next((name for name in names if self.casts(DTYPES[name])), None)
+        return fitting or ("float64" if names and widens(self.stored_dtype) else None)
+
+    def casts(self, dtype: torch.dtype) -> bool:
+        """Whether the weights can be cast to a dtype and fit into free memory in it."""
+        return why_not_cast(self.model) is None and fits(self.model, dtype, self.device)
 
     def lacks(self, capability: str) -> str | None:
         """Why the model cannot take something, or None; asked in a higher precision where rounding would hide the answer."""
@@ -229,57 +245,45 @@ class Subject:
     def at(self, dtype: str | None) -> Iterator[None]:
         """The same weights in another dtype for a while; they come back bit for bit, buffers included.
 
+        Weights that cannot be cast, or would not fit, are widened to float64 operator by operator instead.
+
         Raises:
             RuntimeError: the weights cannot be cast (quantised weights refuse).
         """
         if dtype is None or dtype == self.dtype_name:
             yield
             return
-        before, promoted = self.dtype, self.promoted
+        before, own, flags = self.stored_dtype, own_dtypes(self.model), (self.promoted, self.widened)
         saved = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
         known = {name: self.__dict__.pop(name) for name in MEASURED if name in self.__dict__}
         try:
             self.take(DTYPES[dtype])
             yield
         finally:
-            self.take(before)
-            self.promoted = promoted
-            _restore_buffers(self.model, saved)
+            if self.stored_dtype != before:
+                cast_back(self.model, own, before)
+            self.promoted, self.widened = flags
+            put_buffers_back(self.model, saved)
             for name in MEASURED:
                 self.__dict__.pop(name, None)
             self.__dict__.update(known)
 
     def take(self, dtype: torch.dtype) -> None:
-        """Cast the weights. float64 runs without hidden float32, and without fused expert kernels, which refuse it."""
-        if dtype != self.dtype:
+        """Cast the weights, or have operators widen them to float64 where they cannot be cast or would not fit.
+
+        float64 runs without hidden float32, and without fused expert kernels, which refuse it.
+
+        Raises:
+            RuntimeError: the weights cannot be cast.
+        """
+        wide = dtype == torch.float64
+        self.widened = wide and self.stored_dtype != dtype and not self.casts(dtype)
+        if dtype != self.stored_dtype and not self.widened:
             self.model.to(dtype)
-        self.promoted = dtype == torch.float64
-        if self.promoted:
+        self.promoted = wide and not self.widened
+        if wide:
             plain_experts(self.model)
 
 
 MEASURED = ("passes", "budget", "can")
 RESOLVED = 1e-3
-DTYPES = {name: dtype for dtype, name in NAMES.items()}
-COMFORT = 0.4
-
-
-def free_memory(device: torch.device) -> int:
-    """Bytes free where the model lives."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    return int(psutil.virtual_memory().available)
-
-
-def fits(model: nn.Module, dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether the weights in this dtype take at most `COMFORT` of the free memory."""
-    count = sum(parameter.numel() for parameter in model.parameters() if parameter.is_floating_point())
-    return count * dtype.itemsize <= COMFORT * free_memory(device)
-
-
-def _restore_buffers(model: nn.Module, saved: dict[str, Tensor]) -> None:
-    for path, value in saved.items():
-        home, _, name = path.rpartition(".")
-        module = model.get_submodule(home)
-        if name in module._buffers:
-            module._buffers[name] = value

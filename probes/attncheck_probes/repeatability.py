@@ -37,6 +37,7 @@ from attncheck.finding import Evidence, Measurement, Ruling
 from attncheck.probe import Cost, attempt, judge_cases
 from attncheck.subject.inputs import Row
 from attncheck.subject.passes import Pass
+from attncheck.subject.placement import weights_in_memory
 from attncheck.subject.subject import Subject
 
 # Axes: B batch, T positions, V vocabulary.
@@ -126,7 +127,7 @@ def _converse(subject: Subject) -> None:
 def _state(subject: Subject) -> dict[str, Tensor]:
     """A copy of every buffer, and one number for each weight: copies of all weights would double the memory."""
     buffers = {name: value.clone() for name, value in subject.model.named_buffers()}
-    return {**buffers, **{name: _mark(value) for name, value in subject.model.named_parameters()}}
+    return {**buffers, **{name: _mark(value) for name, value in weights_in_memory(subject.model).items()}}
 
 
 def _mark(weight: Tensor) -> Tensor:
@@ -134,7 +135,7 @@ def _mark(weight: Tensor) -> Tensor:
 
 
 def _changes(subject: Subject, before: dict[str, Tensor]) -> Iterator[Measurement]:
-    weights = {name for name, value in subject.model.named_parameters() if not torch.equal(_mark(value), before[name])}
+    weights = {name for name, value in weights_in_memory(subject.model).items() if not torch.equal(_mark(value), before[name])}
     buffers = {name for name, value in subject.model.named_buffers() if not _same(value, before.get(name))}
     yield Measurement(
         name="weights changed by a forward",

@@ -1,0 +1,68 @@
+"""Compute in float64 with weights that stay as they are: each operator gets its narrower arguments widened, one at a time.
+
+Every float32, bfloat16 and float16 number is a float64 number, so this equals casting the whole model without the memory for
+it: only the weights of the running operator exist in float64. It reaches weights that cannot be cast as well, such as
+offloaded ones, which exist only while their layer runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from attncheck.numerics.promote import LOW, Promote
+
+DTYPE = torch.Tensor.dtype.__get__  # type: ignore[attr-defined]
+PICKING = frozenset({"embedding", "__getitem__", "index_select", "gather", "select", "narrow", "chunk", "split", "unbind"})
+SHAPING = frozenset(
+    {"view", "reshape", "flatten", "unflatten", "transpose", "permute", "t", "movedim"}
+    | {"squeeze", "unsqueeze", "expand", "detach"}
+)
+ASKING = frozenset(
+    {"__get__", "__set__", "size", "stride", "dim", "numel", "element_size", "data_ptr", "untyped_storage", "is_contiguous"}
+    | {"is_floating_point", "is_complex", "get_device", "__len__", "requires_grad_", "register_hook", "equal", "isfinite"}
+)
+AS_THEY_ARE = PICKING | SHAPING | ASKING
+"""Operators whose outcome is as exact without widening: they only pick, shape or ask."""
+
+IN_PLACE = frozenset({"__iadd__", "__isub__", "__imul__", "__itruediv__", "__ifloordiv__", "__imod__", "__ipow__", "__imatmul__"})
+
+
+@final
+class Widen(Promote):
+    """`Promote`, and every operator that computes with a narrower floating tensor is given it as float64."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        named = dict(kwargs) if kwargs else {}
+        if func == DTYPE:
+            return torch.float64 if (own := func(*args)) in LOW else own
+        name = getattr(func, "__name__", "")
+        if name in AS_THEY_ARE:
+            return super().__torch_function__(func, types, args, named)
+        kept = 1 if _writes_to_its_first(name) else 0
+        wide = (*args[:kept], *map(_wide, args[kept:]))
+        named = {key: value if key == "out" else _wide(value) for key, value in named.items()}
+        return super().__torch_function__(func, types, wide, named)
+
+
+def _writes_to_its_first(name: str) -> bool:
+    if name.endswith("__"):
+        return name == "__setitem__" or name in IN_PLACE
+    return name.endswith("_")
+
+
+def _wide(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.double() if value.dtype in LOW else value
+    if isinstance(value, (list, tuple)) and any(isinstance(each, Tensor) for each in value):
+        return type(value)(map(_wide, value)) if type(value) in (list, tuple) else value
+    return value

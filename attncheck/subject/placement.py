@@ -1,0 +1,105 @@
+"""Where a model's weights live: on one device, spread over several, or offloaded and brought in layer by layer."""
+
+from __future__ import annotations
+
+import functools
+import json
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attncheck.errors import TargetError, first_line
+
+ELSEWHERE = "meta"
+"""The device of a parameter whose values are on disk or in another memory until its layer runs."""
+
+
+def input_device(model: nn.Module) -> torch.device:
+    """Where token ids go: the device of the first weights that are in memory, else the one on which the first layer runs."""
+    placed = (parameter.device for parameter in model.parameters() if parameter.device.type != ELSEWHERE)
+    found = next(placed, None) or next(filter(None, map(_runs_on, model.modules())), None)
+    return found or torch.device("cpu")
+
+
+def _runs_on(module: nn.Module) -> torch.device | None:
+    """The device on which accelerate runs a module whose weights it brings in."""
+    device = getattr(getattr(module, "_hf_hook", None), "execution_device", None)
+    return None if device is None else torch.empty(0, device=device).device
+
+
+def offloaded(model: nn.Module) -> int:
+    """How many parameters are elsewhere until their layer runs."""
+    return sum(parameter.numel() for parameter in model.parameters() if parameter.device.type == ELSEWHERE)
+
+
+def why_not_cast(model: nn.Module) -> str | None:
+    """Why the weights cannot take another dtype, or None."""
+    count = offloaded(model)
+    if not count:
+        return None
+    share = count / sum(parameter.numel() for parameter in model.parameters())
+    return f"{share:.0%} of the weights are offloaded, and offloaded weights cannot be cast"
+
+
+def move(model: nn.Module, device: torch.device) -> None:
+    """Bring a model to a device, unless it is spread over several or there already."""
+    spread: Mapping[str, Any] = getattr(model, "hf_device_map", None) or {}
+    if len(set(spread.values())) > 1:
+        return
+    here = input_device(model)
+    if (here.type, here.index or 0) != (device.type, device.index or 0):
+        model.to(device)
+
+
+def undisturbed(model: nn.Module) -> None:
+    """Have weights brought in and taken away as they are stored, whatever numerics a pass runs under."""
+    hooks = {id(hook): hook for module in model.modules() if (hook := getattr(module, "_hf_hook", None)) is not None}
+    for hook in hooks.values():
+        for name in ("pre_forward", "post_forward"):
+            bound = getattr(hook, name)
+            if not hasattr(bound, "undisturbed"):
+                setattr(hook, name, _outside_modes(bound))
+
+
+def _outside_modes(bring: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(bring)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with torch._C.DisableTorchFunction():
+            return bring(*args, **kwargs)
+
+    call.undisturbed = True  # type: ignore[attr-defined]
+    return call
+
+
+def device_map_arguments(asked: str) -> dict[str, Any]:
+    """Keyword arguments of `from_pretrained` for a device map: a strategy's name, or a JSON file {module: device or "disk"}.
+
+    Raises:
+        TargetError: the file cannot be read or holds something else.
+    """
+    chosen: str | dict[str, Any] = asked
+    if asked.endswith(".json"):
+        try:
+            chosen = json.loads(Path(asked).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise TargetError(f"--device-map {asked}: {first_line(error)}") from error
+        if not isinstance(chosen, Mapping) or not chosen:
+            raise TargetError(f"--device-map {asked}: expected an object of modules and devices")
+    return {"device_map": chosen, "offload_folder": tempfile.mkdtemp(prefix="attncheck-offload-")}
+
+
+def drop_with(model: nn.Module, folder: str) -> None:
+    """Delete the folder of the weights on disk when the model goes."""
+    weakref.finalize(model, shutil.rmtree, folder, ignore_errors=True)
+
+
+def weights_in_memory(model: nn.Module) -> dict[str, Tensor]:
+    """The weights that are here, by name: not those that are offloaded, and of sharded ones this process's part."""
+    here = {name: value.detach() for name, value in model.named_parameters() if value.device.type != ELSEWHERE}
+    return {name: value.to_local() if hasattr(value, "to_local") else value for name, value in here.items()}

@@ -1,0 +1,53 @@
+"""The dtypes that a model's weights can take for a while, and whether they fit into memory."""
+
+from __future__ import annotations
+
+import psutil
+import torch
+from torch import Tensor, nn
+
+NAMES = {torch.float64: "float64", torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
+DTYPES = {name: dtype for dtype, name in NAMES.items()}
+COMFORT = 0.4
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes free where the model lives."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    return int(psutil.virtual_memory().available)
+
+
+def fits(model: nn.Module, dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether the weights in this dtype take at most `COMFORT` of the free memory."""
+    count = sum(parameter.numel() for parameter in model.parameters() if parameter.is_floating_point())
+    return count * dtype.itemsize <= COMFORT * free_memory(device)
+
+
+def widens(dtype: torch.dtype) -> bool:
+    """Whether every number of a dtype is a float64 number, so that operators can be given it as one."""
+    return dtype in NAMES and dtype != torch.float64
+
+
+def own_dtypes(model: nn.Module) -> dict[str, torch.dtype]:
+    """The dtype of each floating parameter by name: not all have the same."""
+    return {name: value.dtype for name, value in model.named_parameters() if value.is_floating_point()}
+
+
+def cast_back(model: nn.Module, dtypes: dict[str, torch.dtype], to: torch.dtype) -> None:
+    """Undo a cast to a wider dtype, bit for bit, also where a few parameters are wider than `to`, the dtype of the most."""
+    apart = {name: dtype for name, dtype in dtypes.items() if dtype != to}
+    kept = {name: value.data.to(apart[name]) for name, value in model.named_parameters() if name in apart}
+    model.to(to)
+    for name, value in model.named_parameters():
+        if name in kept:
+            value.data = kept[name]
+
+
+def put_buffers_back(model: nn.Module, saved: dict[str, Tensor]) -> None:
+    """Give a model the buffers that it had."""
+    for path, value in saved.items():
+        home, _, name = path.rpartition(".")
+        module = model.get_submodule(home)
+        if name in module._buffers:
+            module._buffers[name] = value

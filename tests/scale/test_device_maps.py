@@ -1,0 +1,118 @@
+"""A model whose layers live in memory and on disk is checked like any other, and computes what it computes in one place."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from attncheck import registry
+from attncheck.diagnosis.diagnose import Diagnoser
+from attncheck.errors import TargetError
+from attncheck.finding import Finding, Verdict
+from attncheck.runner import ProbeFinished, run_probes
+from attncheck.settings import Settings
+from attncheck.subject.calls import wrap_forward
+from attncheck.subject.compat import CACHE_NAMES, cached_length
+from attncheck.subject.load import load
+from attncheck.subject.passes import Pass
+from attncheck.subject.placement import offloaded
+from attncheck.subject.random_init import build
+from attncheck.subject.subject import Subject
+
+MAP = {"model.embed_tokens": "cpu", "model.norm": "cpu", "model.rotary_emb": "cpu", "lm_head": "cpu"}
+
+
+def saved(folder: Path, kind: str) -> tuple[str, str]:
+    """A two-layer model of a type in bfloat16, and a map that keeps its second layer on disk."""
+    model = build(kind, Settings(layers=2)).to(torch.bfloat16)
+    model.save_pretrained(folder / kind)
+    where = {**MAP, **{f"model.layers.{i}": "disk" if i % 2 else "cpu" for i in range(model.config.num_hidden_layers)}}
+    (folder / "map.json").write_text(json.dumps(where))
+    return str(folder / kind), str(folder / "map.json")
+
+
+def split(folder: Path, kind: str = "llama", **settings: object) -> Subject:
+    target, device_map = saved(folder, kind)
+    return load(target, Settings(device_map=device_map, length=12, **settings))  # type: ignore[arg-type]
+
+
+def findings(subject: Subject, *names: str) -> list[Finding]:
+    events = run_probes(subject, [registry.load(name) for name in registry.select(names)], Diagnoser())
+    return [event.finding for event in events if isinstance(event, ProbeFinished)]
+
+
+def test_offloaded_layers_compute_what_the_whole_model_computes(tmp_path: Path) -> None:
+    apart = split(tmp_path)
+    whole = load(str(tmp_path / "llama"), Settings(length=12))
+    assert offloaded(apart.model) > 0
+    assert (apart.dtype_name, whole.dtype_name) == ("float64", "float64")
+    assert apart.device == torch.device("cpu")
+    asked = Pass(whole.inputs.tokens, chunks=(5, 1, 6))
+    assert torch.equal(apart.logits(asked), whole.logits(asked))
+    assert apart.stored_dtype == torch.bfloat16
+    assert any("are offloaded" in remark for remark in apart.remarks)
+    assert any("widened operator by operator" in remark for remark in apart.remarks)
+
+
+def test_every_probe_works_on_offloaded_layers_or_says_why_not(tmp_path: Path) -> None:
+    found = findings(split(tmp_path))
+    assert {finding.probe for finding in found} == set(registry.installed())
+    assert not [(finding.probe, finding.summary) for finding in found if finding.verdict in (Verdict.ERROR, Verdict.FAIL)]
+    assert not [finding.probe for finding in found if finding.verdict is Verdict.VACUOUS]
+    ran = [finding for finding in found if finding.verdict is not Verdict.SKIP]
+    assert len(ran) >= 12
+    assert all(finding.controls for finding in ran if not finding.controls_missing)
+
+
+def test_sinks_of_offloaded_layers_are_read_while_they_run(tmp_path: Path) -> None:
+    (reference,) = findings(split(tmp_path, "gpt_oss"), "reference")
+    assert reference.verdict is Verdict.PASS
+    assert {control.fault for control in reference.controls if control.detected}
+
+
+def test_a_fault_in_offloaded_layers_is_named_and_located(tmp_path: Path) -> None:
+    subject = split(tmp_path)
+
+    def restart(call: dict[str, object]) -> dict[str, object]:
+        if not max(cached_length(call.get(name)) for name in CACHE_NAMES):
+            return call
+        return {**call, "position_ids": torch.arange(call["input_ids"].shape[1])[None]}  # type: ignore[attr-defined]
+
+    wrap_forward(subject.model, restart)
+    (found,) = findings(subject, "decode-paths")
+    assert found.verdict is Verdict.FAIL
+    assert found.diagnosis is not None
+    assert found.diagnosis.fault == "position-restart"
+    assert found.location is not None
+    assert found.location.module == "model.layers.0.self_attn"
+
+
+def test_offloaded_weights_keep_the_dtype_that_is_asked_for(tmp_path: Path) -> None:
+    subject = split(tmp_path, dtype="bfloat16")
+    assert subject.dtype_name == "bfloat16"
+    assert subject.higher_dtype() == "float64"
+    with subject.at("float64"):
+        assert subject.logits(Pass(subject.inputs.tokens)).dtype == torch.float64
+    assert subject.logits(Pass(subject.inputs.tokens)).dtype == torch.bfloat16
+
+
+def test_the_folder_of_offloaded_weights_goes_with_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "offload"
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.mkdtemp", lambda prefix: str(folder))
+    subject = split(tmp_path)
+    assert folder.is_dir()
+    del subject
+    import gc
+
+    gc.collect()
+    assert not folder.exists()
+
+
+def test_a_device_map_that_cannot_be_read_is_said_in_one_line(tmp_path: Path) -> None:
+    target, _ = saved(tmp_path, "llama")
+    with pytest.raises(TargetError, match="FileNotFoundError"):
+        load(target, Settings(device_map="nowhere.json"))
