@@ -1,0 +1,59 @@
+"""Every confirmed finding still shows its number, by a script that uses none of the code under test.
+
+The scripts are bound to the release that the findings were made in: a later one may have mended them.
+"""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+import transformers
+
+RELEASE = "5.24.0"
+HERE = Path(__file__).parent
+HEALTHY = 1e-4
+SCRIPTS = sorted(path.stem for path in HERE.glob("*.py") if not path.stem.startswith("test_"))
+CONTROLS = {
+    "bamba_positions_restart": {"bamba with explicit positions", "falcon_h1"},
+    "left_padding_counts": {"llama4_text without the scaling", "llama"},
+    "mamba_step_with_full_mask": set(),
+    "moshi_window_only_in_cache": {"window 64"},
+    "packed_rows_cache_or_mask": {"no mask, cache off"},
+    "packed_rows_leak": {"llama"},
+    "prophetnet_reads_ahead": {"bart"},
+    "recurrent_gemma_remembers": {"two tokens"},
+    "roberta_generate_positions": {"bert"},
+    "rotary_scaling_across_a_cache": {"llama within the trained length", "phi3 within the trained length"},
+    "state_lost_in_second_chunk": {"mamba2"},
+    "time_step_limit_in_steps": {"nemotron_h without the limit", "zamba2 without the limit"},
+}
+
+
+def numbers_of(name: str) -> dict[str, float]:
+    spec = importlib.util.spec_from_file_location(f"finding_{name}", HERE / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.main()
+
+
+def test_every_script_is_listed() -> None:
+    assert set(SCRIPTS) == set(CONTROLS)
+
+
+@pytest.mark.skipif(transformers.__version__ != RELEASE, reason=f"the findings are about transformers {RELEASE}")
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_finding_is_confirmed(name: str) -> None:
+    numbers = numbers_of(name)
+    assert CONTROLS[name] < set(numbers)
+    for kind, number in numbers.items():
+        if kind in CONTROLS[name]:
+            assert number < HEALTHY, f"the control {kind} moves by {number}"
+        else:
+            assert number > 10 * HEALTHY, f"{kind} moves by no more than {number}"
+
+
+def test_scripts_use_none_of_the_code_under_test() -> None:
+    for name in SCRIPTS:
+        assert "attncheck" not in (HERE / f"{name}.py").read_text(encoding="utf-8")
