@@ -124,7 +124,7 @@ class Selftest:
     def run(self, faults: Iterable[str] = tuple(FAULTS)) -> Iterator[Row]:
         """One row a fault, in the order of the catalogue."""
         for probe in self.probes:
-            self.healthy[probe.name] = _finding(self.subject, probe)
+            self.healthy[probe.name] = finding_of(self.subject, probe)
         for name in faults:
             yield self._row(FAULTS[name])
 
@@ -141,7 +141,7 @@ class Selftest:
     def _caught(self, fault: Fault) -> Iterator[Caught]:
         diagnoser = Diagnoser()
         for probe in sorted(self.probes, key=lambda each: fault.name not in each.controls):
-            found = _finding(self.subject, probe)
+            found = finding_of(self.subject, probe)
             if not self._noticed(found):
                 continue
             told = diagnoser(self.subject, found)
@@ -156,7 +156,7 @@ class Selftest:
         return any(noticed(case, before.get(case.name)) for case in found.cases)
 
 
-def _finding(subject: Subject, probe: Probe) -> Finding:
+def finding_of(subject: Subject, probe: Probe) -> Finding:
     """The finding of one probe without controls."""
     found: Finding | None = None
     for event in run_probes(subject, [Uncontrolled(probe)]):  # type: ignore[list-item]

@@ -125,7 +125,7 @@ def _diagnosis(search: Search, place: Location | None) -> Diagnosis:
 
 def _vouched(failure: Failure, outside: Outside | None) -> Outside | None:
     """Where attention is out of reach, the trusted path cannot vouch for it: only the location can rule it out."""
-    if outside is None or failure.subject.can.kernel is None or outside.fault not in ELSEWHERE:
+    if outside is None or failure.subject.can.kernel is None or outside.fault != "leak-outside-attention":
         return outside
     place = ELSEWHERE[outside.fault](failure)
     return None if place is None or in_attention(place.module) else outside

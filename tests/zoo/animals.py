@@ -1,0 +1,211 @@
+"""The planted zoo: tiny models of many architectures, each healthy or with exactly one fault, and where that fault sits.
+
+`PLANTED` uses the catalogue's own plants. `BY_HAND` holds faults written here, in one layer or in another form than the
+catalogue's, so that naming them does not only mean recognising our own handwriting.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attncheck.faults.catalogue import FAULTS
+from attncheck.faults.planting import allowed_BHTS, with_allowed
+from attncheck.settings import Settings
+from attncheck.subject.attention import KernelCall, intercept
+from attncheck.subject.calls import edited
+from attncheck.subject.compat import CACHE_NAMES, cached_length
+from attncheck.subject.layers import layer_index
+from attncheck.subject.load import load
+from attncheck.subject.subject import Subject
+
+Plant = Callable[[Subject], AbstractContextManager[None]]
+
+
+@dataclass(frozen=True)
+class Animal:
+    """One model with one fault. `probes` may rightly say so; `layer` is where the fault sits, None where it has no layer."""
+
+    kind: str
+    fault: str
+    probes: tuple[str, ...]
+    layer: int | None = 0
+    plant: Plant | None = None
+    note: str = ""
+
+    @property
+    def name(self) -> str:
+        return "-".join(filter(None, (self.kind, self.fault, self.note)))
+
+    def planted(self, subject: Subject) -> AbstractContextManager[None]:
+        return self.plant(subject) if self.plant else FAULTS[self.fault].plant(subject)
+
+
+def healthy(kind: str) -> Subject:
+    return load(f"config:{kind}", Settings())
+
+
+def at_layer(number: int, change: Callable[[KernelCall], KernelCall]) -> Plant:
+    """A fault in the attention of one layer only."""
+
+    @contextlib.contextmanager
+    def plant(subject: Subject) -> Iterator[None]:
+        names = {id(module): name for name, module in subject.model.named_modules()}
+
+        def handle(call: KernelCall) -> Any:
+            here = layer_index(call.module, names.get(id(call.module), "")) == number
+            return (change(call) if here else call).run()
+
+        with intercept(subject.model, handle):
+            yield
+
+    return plant
+
+
+def next_key(call: KernelCall) -> KernelCall:
+    allowed = allowed_BHTS(call)
+    return with_allowed(call, allowed | torch.cat([allowed[:, :, 1:], allowed[:, :, -1:]], 2))
+
+
+def whole_block(call: KernelCall) -> KernelCall:
+    allowed = allowed_BHTS(call)
+    return with_allowed(call, allowed.any(2, keepdim=True).expand(allowed.shape))
+
+
+def square_mask(call: KernelCall) -> KernelCall:
+    allowed = allowed_BHTS(call)
+    return with_allowed(call, torch.ones_like(allowed).tril()) if allowed.shape[2] < allowed.shape[3] else call
+
+
+def doubled_scale(call: KernelCall) -> KernelCall:
+    call.query_BHTD = call.query_BHTD * call.query_BHTD.shape[-1] ** -0.5
+    return call
+
+
+def counted(rule: Callable[[int, int], Tensor]) -> Plant:
+    """Positions of cached calls by a rule of (cached, new)."""
+
+    def plant(subject: Subject) -> AbstractContextManager[None]:
+        name = str(subject.door.positions_name)
+
+        def edit(call: dict[str, Any]) -> dict[str, Any]:
+            before = max(cached_length(call.get(each)) for each in CACHE_NAMES)
+            ids_BT = call.get("input_ids")
+            if not before or ids_BT is None:
+                return call
+            return {**call, name: rule(before, ids_BT.shape[1]).expand(ids_BT.shape).contiguous()}
+
+        return edited(subject.model, edit)
+
+    return plant
+
+
+def packing_forgotten(subject: Subject) -> AbstractContextManager[None]:
+    """Positions that restart no longer keep documents apart: a plain causal mask is handed on."""
+
+    def edit(call: dict[str, Any]) -> dict[str, Any]:
+        positions_BT = call.get("position_ids")
+        if positions_BT is None or call.get("attention_mask") is not None or not bool((positions_BT.diff(dim=-1) < 0).any()):
+            return call
+        length = positions_BT.shape[-1]
+        hidden_TS = ~torch.ones(length, length, dtype=torch.bool).tril()
+        mask = torch.zeros(length, length, dtype=subject.dtype).masked_fill(hidden_TS, torch.finfo(torch.float32).min)
+        return {**call, "attention_mask": mask[None, None]}
+
+    return edited(subject.model, edit)
+
+
+def hooked(path: str, change: Callable[[Tensor], Tensor]) -> Plant:
+    """A fault in what one module puts out, whatever that module is."""
+
+    @contextlib.contextmanager
+    def plant(subject: Subject) -> Iterator[None]:
+        module = subject.model.get_submodule(path)
+
+        def hook(module: Any, args: Any, output: Any) -> Any:
+            return (change(output[0]), *output[1:]) if isinstance(output, tuple) else change(output)
+
+        handle = module.register_forward_hook(hook)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+    return plant
+
+
+def looks_ahead(hidden_BTW: Tensor) -> Tensor:
+    return hidden_BTW + 0.2 * hidden_BTW.roll(-1, 1)
+
+
+def over_time(hidden_BTW: Tensor) -> Tensor:
+    return hidden_BTW - 0.3 * hidden_BTW.mean(1, keepdim=True)
+
+
+DECODE = ("decode-paths",)
+FUTURE = ("future-token",)
+PLANTED = (
+    Animal("llama", "causal-mask-missing", FUTURE),
+    Animal("qwen2", "causal-mask-missing", FUTURE),
+    Animal("phi", "mask-off-by-one", FUTURE),
+    Animal("mixtral", "mask-off-by-one", FUTURE),
+    Animal("gpt2", "mask-top-left", DECODE),
+    Animal("olmo2", "mask-top-left", DECODE),
+    Animal("bloom", "leak-outside-attention", FUTURE),
+    Animal("mamba2", "leak-outside-attention", FUTURE),
+    Animal("cohere", "attention-mask-ignored", ("padding",)),
+    Animal("stablelm", "position-restart", DECODE),
+    Animal("gpt2", "position-restart", DECODE, None),
+    Animal("gpt_neox", "position-offset", DECODE),
+    Animal("gpt2", "position-offset", DECODE, None),
+    Animal("llama", "position-frozen", DECODE),
+    Animal("gemma2", "position-frozen", DECODE),
+    Animal("granite", "cache-drops-token", DECODE),
+    Animal("mistral", "cache-drops-token", DECODE),
+    Animal("gpt2", "cache-stale", DECODE),
+    Animal("qwen3", "cache-stale", DECODE),
+    Animal("llama", "cache-layer-mixup", DECODE),
+    Animal("gpt_neox", "cache-wrong-slot", DECODE),
+    Animal("phi3", "cache-wrong-slot", DECODE),
+    Animal("olmo2", "cache-crop", ("cache-kinds",), None),
+    Animal("starcoder2", "cache-reorder", ("batch-rows",)),
+    Animal("qwen2", "cache-low-precision", DECODE),
+    Animal("stablelm", "key-rotated-twice", DECODE),
+    Animal("mamba2", "state-dropped", DECODE),
+    Animal("llama", "kv-stored-repeated", ("kv-repeat",), None),
+    Animal("qwen3", "kv-repeat-copied", ("kv-repeat",), None),
+    Animal("phi", "padding-visible", ("padding",)),
+    Animal("granite", "nan-masked-row", ("padding",)),
+    Animal("cohere", "rows-mixed", ("batch-rows",)),
+    Animal("gemma2", "window-off-by-one", ("window", "decode-paths")),
+    Animal("mistral", "window-ignored", ("window", "decode-paths")),
+    Animal("gemma3_text", "window-layers-swapped", ("window",)),
+    Animal("starcoder2", "softmax-scale", ("implementations",)),
+    Animal("gemma2", "softcap-missing", ("reference", "implementations")),
+    Animal("gpt_oss", "sink-missing", ("reference", "implementations")),
+    Animal("llama", "kv-groups-tiled", ("kv-groups",)),
+    Animal("phi3", "dropout-active", ("repeatability",)),
+)
+BY_HAND = (
+    Animal("llama", "mask-off-by-one", FUTURE, 2, at_layer(2, next_key), "one layer"),
+    Animal("gpt_neox", "causal-mask-missing", FUTURE, 1, at_layer(1, whole_block), "one layer"),
+    Animal("qwen3", "mask-top-left", DECODE, 3, at_layer(3, square_mask), "one layer"),
+    Animal("phi", "softmax-scale", ("reference",), 2, at_layer(2, doubled_scale), "one layer"),
+    Animal("mixtral", "causal-mask-missing", DECODE, 3, at_layer(3, whole_block), "one layer"),
+    Animal("granite", "position-restart", DECODE, 0, counted(lambda before, new: torch.arange(new)), "by hand"),
+    Animal("gpt2", "position-offset", DECODE, None, counted(lambda p, n: torch.arange(p, p + n) + 2), "by two"),
+    Animal("olmo2", "position-offset", DECODE, 0, counted(lambda p, n: torch.arange(p, p + n) - 1), "backwards"),
+    Animal("stablelm", "position-frozen", DECODE, 0, counted(lambda p, n: torch.full((n,), p)), "at the first new one"),
+    Animal("granite", "document-leak", ("document-leakage",), 0, packing_forgotten, "positions unread"),
+    Animal("olmo2", "document-leak", ("document-leakage",), 0, packing_forgotten, "positions unread"),
+    Animal("qwen2", "leak-outside-attention", FUTURE, 1, hooked("model.layers.1.mlp", looks_ahead), "mlp"),
+    Animal("llama", "leak-outside-attention", FUTURE, 2, hooked("model.layers.2.input_layernorm", over_time), "norm over time"),
+)
+ANIMALS = (*PLANTED, *BY_HAND)
+KINDS = tuple(dict.fromkeys(animal.kind for animal in ANIMALS))
