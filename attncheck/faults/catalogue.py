@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from attncheck.faults import (
+    alibi,
     cache,
     cache_contents,
     generation,
@@ -43,6 +44,7 @@ ALL = (
     Fault(name="cache-reorder", plant=cache_contents.cache_reorder, on_cache_only=True),
     Fault(name="cache-low-precision", plant=cache_contents.cache_low_precision, on_cache_only=True),
     Fault(name="key-rotated-twice", plant=cache_contents.key_rotated_twice, on_cache_only=True),
+    Fault(name="alibi-local", plant=alibi.alibi_local, on_cache_only=True),
     Fault(name="window-off-by-one", plant=windows.window_off_by_one),
     Fault(name="window-ignored", plant=windows.window_ignored),
     Fault(name="window-layers-swapped", plant=windows.window_layers_swapped),

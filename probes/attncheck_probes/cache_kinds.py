@@ -12,10 +12,10 @@ Why it matters
 
 How it measures
     One forward without a cache is the yardstick. Each kind takes the row in pieces of many, one and several tokens; static
-    buffers have slots to spare. Roll-back: wrong tokens are fed and cropped, as assisted decoding does, twice. Rows: two
-    rows in one cache, turned round, one of them kept, one repeated. A prefix is filled once, copied, and continued in two ways.
-    A quantised cache is judged by its own precision: keys and values are sent once through its own rounding in a dynamic
-    cache, and it may be no further off than that explains.
+    buffers have slots to spare and take a padded batch as well. Roll-back: wrong tokens are fed and cropped, as assisted
+    decoding does, twice. Rows: two rows in one cache, turned round, one of them kept, each repeated. A prefix is filled
+    once, copied, and continued in two ways. A quantised cache is judged by its own precision: keys and values are sent
+    once through its own rounding in a dynamic cache, and it may be no further off than that explains.
 
 False alarms
     Models that make a cache of their own kind, and caches that say that they cannot be rolled back (recurrent states), are
@@ -42,6 +42,7 @@ from attncheck.probe import Cost, attempt_call, judge_cases
 from attncheck.subject.cache_kinds import copied, crop, may_crop, new_cache, rearrange
 from attncheck.subject.decoding import approximate, continued, filled, pieces, yardstick
 from attncheck.subject.inputs import Row
+from attncheck.subject.padded import pad_rows
 from attncheck.subject.passes import Pass
 from attncheck.subject.subject import Subject
 
@@ -85,6 +86,8 @@ class CacheKinds:
         for kind in self.kinds:
             name = f"{kind} cache"
             yield attempt_call(name, lambda: (_kind if kind in EXACT else approximate)(subject, name, kind))  # noqa: B023
+        name = "static cache, left-padded batch"
+        yield attempt_call(name, lambda: _static_padded(subject, name))
 
     def judge(self, evidence: Evidence) -> Ruling:
         """The worst case decides."""
@@ -97,6 +100,20 @@ def _kind(subject: Subject, name: str, kind: str) -> Measurement:
     )
     full = yardstick(subject, subject.inputs.row, subject.inputs.length // 2)
     return subject.compare(name, subject.logits(asked), subject.logits(full), asked=(asked, full))
+
+
+def _static_padded(subject: Subject, name: str) -> Measurement:
+    """A padded batch decoded on a static cache against the same on the model's own, where the real tokens are."""
+    if subject.can.reads_mask:
+        raise Unsupported(subject.can.reads_mask)
+    batch, length = pad_rows(subject), subject.inputs.length
+    usual = batch.asked("left", salt=1, explicit=not subject.can.takes_positions, chunks=pieces(subject, length, length - 3))
+    asked, cases = (replace(usual, cache_kind="static"), usual), []
+    got_BTV, want_BTV = (subject.logits(each) for each in asked)
+    for row, real in enumerate(batch.real("left")):
+        pair = (got_BTV[row : row + 1, real], want_BTV[row : row + 1, real])
+        cases.append(subject.compare(name, *pair, offset=real.start, asked=asked))
+    return merged(name, cases)
 
 
 def _rolled_back(subject: Subject, name: str) -> Measurement:

@@ -44,6 +44,16 @@ def test_planted_faults_are_caught(subject: Subject, fault: str) -> None:
     assert caught_by(subject, "cache-kinds", fault) is not None
 
 
+def test_a_padded_batch_is_decoded_on_a_static_cache_too(subject: Subject) -> None:
+    padded = case(finding(subject, "cache-kinds"), "static cache, left-padded batch")
+    assert verdict_of(padded) is Verdict.PASS
+    assert padded.positions > 2 * subject.inputs.length
+
+
+def test_biases_that_start_again_in_each_chunk_are_caught() -> None:
+    assert caught_by(loaded("builtin:alibi"), "cache-kinds", "alibi-local") is not None
+
+
 def test_a_crop_that_keeps_one_token_too_many_shows_in_the_roll_back_alone(subject: Subject) -> None:
     broken = caught_by(subject, "cache-kinds", "cache-crop")
     assert broken is not None
