@@ -16,7 +16,7 @@ from attncheck.errors import UsageError, unknown
 from attncheck.report import table
 from attncheck.report.github import tell_github
 from attncheck.report.model import Report, finding_dict, finite, to_json
-from attncheck.report.write import FORMATS, write_report
+from attncheck.report.write import FORMATS, Writer
 from attncheck.runner import ControlStarted, ProbeFinished, ProbeStarted
 from attncheck.session import SessionEvent, TargetFinished, TargetLoaded, TargetStarted
 
@@ -53,7 +53,7 @@ class Presenter:
         self, *, output: str, destinations: Sequence[Destination], probes: int, verbose: bool, progress: bool, color: bool
     ) -> None:
         self.output = output
-        self.destinations = destinations
+        self.writer = Writer(destinations)
         self.verbose = verbose
         self.noted = 0
         self.console = console(color)
@@ -78,11 +78,11 @@ class Presenter:
             line = {"target": event.target, **finding_dict(event.finding)}
             print(json.dumps(finite(line), ensure_ascii=False), flush=True)
         if isinstance(event, (ProbeFinished, TargetFinished)):
-            self._write(report)
+            self.writer.write(report, must=isinstance(event, TargetFinished))
 
     def ends(self, report: Report) -> None:
         """The last line, or the whole report as JSON."""
-        self._write(report)
+        self.writer.write(report, must=True)
         for line in tell_github(report):
             print(line, file=sys.stderr)
         if self.output == "json":
@@ -97,10 +97,6 @@ class Presenter:
         for target in report.targets:
             if target.error is not None:
                 print(f"attncheck: {target.error}", file=sys.stderr)
-
-    def _write(self, report: Report) -> None:
-        for kind, path in self.destinations:
-            write_report(report, kind, path)
 
     def _print(self, event: SessionEvent) -> None:
         if isinstance(event, TargetFinished) and event.target.error is None:

@@ -217,34 +217,40 @@ def _finding(data: Mapping[str, Any]) -> Finding:
         **rest,
         verdict=Verdict(data["verdict"]),
         cases=tuple(_case(item) for item in data["cases"]),
-        controls=tuple(Control(**_numbers(item)) for item in data["controls"]),
+        controls=tuple(Control(**_numbers(_fields(Control, item))) for item in data["controls"]),
         controls_missing=data.get("controls_missing", ""),
         diagnosis=_diagnosis(data.get("diagnosis")),
         location=_location(data.get("location")),
-        known=Known(**data["known"]) if data.get("known") else None,
+        known=Known(**_fields(Known, data["known"])) if data.get("known") else None,
     )
 
 
 def _diagnosis(data: Mapping[str, Any] | None) -> Diagnosis | None:
     if data is None:
         return None
-    return Diagnosis(**{**_numbers(data), "ruled_out": tuple(data.get("ruled_out", ()))})
+    return Diagnosis(**{**_numbers(_fields(Diagnosis, data)), "ruled_out": tuple(data.get("ruled_out", ()))})
 
 
 def _location(data: Mapping[str, Any] | None) -> Location | None:
     if data is None:
         return None
     layers = tuple(NONFINITE.get(value, value) for value in data.get("layers", ()))
-    return Location(**{**data, "layers": layers})
+    return Location(**{**_fields(Location, data), "layers": layers})
 
 
 def _case(data: Mapping[str, Any]) -> Measurement:
-    plain = _numbers({key: value for key, value in data.items() if key not in ("verdict", "ladder", "broken")})
-    ladder = tuple(Rung(**_numbers(rung)) for rung in data.get("ladder", ()))
+    plain = _numbers(_fields(Measurement, data))
+    ladder = tuple(Rung(**_numbers(_fields(Rung, rung))) for rung in data.get("ladder", ()))
     for name in ("profile", "cuts", "reach"):
         plain[name] = tuple(plain.get(name, ()))
     plain["beside"] = tuple((name, value) for name, value in plain.get("beside", ()))
-    return Measurement(**plain, broken=Verdict(data.get("broken", "fail")), ladder=ladder)
+    return Measurement(**{**plain, "broken": Verdict(data.get("broken", "fail")), "ladder": ladder})
+
+
+def _fields(kind: type, data: Mapping[str, Any]) -> dict[str, Any]:
+    """What a report says of one part, without the fields of a later version."""
+    known = {item.name for item in dataclasses.fields(kind)}
+    return {key: value for key, value in data.items() if key in known}
 
 
 def _numbers(data: Mapping[str, Any]) -> dict[str, Any]:

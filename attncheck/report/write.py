@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import final
 
 from attncheck.report.html import html
 from attncheck.report.junit import junit
@@ -19,6 +22,34 @@ FORMATS: dict[str, Callable[[Report], str]] = {
     "markdown": markdown,
     "html": html,
 }
+
+
+AT_ONCE = 0.1
+SHARE = 10
+
+
+@final
+@dataclass
+class Writer:
+    """Writes the reports of a run anew whenever something is finished.
+
+    Reports that take longer than `AT_ONCE` seconds to write are written so seldom that writing takes a tenth of the time,
+    and whenever it `must` be: at the end of each target, and at the end.
+    """
+
+    destinations: Sequence[tuple[str, Path]]
+    _took: float = 0.0
+    _ended: float = 0.0
+
+    def write(self, report: Report, must: bool = False) -> None:
+        """Write every report, unless that has to wait."""
+        started = time.monotonic()
+        if not must and self._took > AT_ONCE and started < self._ended + SHARE * self._took:
+            return
+        for kind, path in self.destinations:
+            write_report(report, kind, path)
+        self._ended = time.monotonic()
+        self._took = self._ended - started
 
 
 def write_report(report: Report, kind: str, path: Path) -> None:

@@ -20,7 +20,7 @@ from attncheck.report.markdown import markdown
 from attncheck.report.model import Report, from_json, to_json
 from attncheck.report.sarif import sarif
 from attncheck.report.schema import first_complaint
-from attncheck.report.write import FORMATS, write_report
+from attncheck.report.write import FORMATS, Writer, write_report
 
 SARIF = json.loads((Path(__file__).parent / "sarif_schema.json").read_text(encoding="utf-8"))
 
@@ -256,3 +256,30 @@ def test_writing_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_every_verdict_is_in_the_report_that_the_tests_use() -> None:
     seen = {finding.verdict for each in everything().targets for finding in each.results}
     assert seen == set(Verdict) - {Verdict.NOISE}
+
+
+def test_a_report_of_a_later_version_can_be_read() -> None:
+    data = json.loads(to_json(everything()))
+    data["later"] = 1
+    for result in data["targets"][0]["results"]:
+        for part in (result, *result["cases"], *result["controls"], result["diagnosis"], result["location"], result["known"]):
+            (part or {})["later"] = 1
+    assert from_json(json.dumps(data)) == from_json(to_json(everything()))
+
+
+def test_reports_that_take_long_are_written_seldom_but_always_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, written = [0.0], []
+    monkeypatch.setattr("attncheck.report.write.time.monotonic", lambda: now[0])
+
+    def write(report: Report, kind: str, path: Path) -> None:
+        now[0] += 0.5
+        written.append(now[0])
+
+    monkeypatch.setattr("attncheck.report.write.write_report", write)
+    writer = Writer([("json", tmp_path / "a")])
+    for _ in range(20):
+        writer.write(report())
+        now[0] += 0.5
+    assert written == [0.5, 6.0]
+    writer.write(report(), must=True)
+    assert len(written) == 3

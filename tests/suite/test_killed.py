@@ -48,7 +48,8 @@ def _warm() -> None:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.usefixtures("_warm")
 @pytest.mark.parametrize("seed", range(KILLS))
-def test_killed_at_a_random_moment(tmp_path: Path, seed: int) -> None:
+def test_killed_at_a_random_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    monkeypatch.setattr("attncheck.report.write.AT_ONCE", 3600.0)
     ours, theirs = multiprocessing.get_context("fork").Pipe(duplex=False)
     child = multiprocessing.get_context("fork").Process(target=run, args=(tmp_path, theirs), daemon=True)
     child.start()
