@@ -14,6 +14,8 @@ from torch import Tensor
 
 from attncheck.errors import CannotPlant
 from attncheck.faults.planting import at_arguments, tokens_before
+from attncheck.subject.compat import cached_length
+from attncheck.subject.passes import Pass
 from attncheck.subject.subject import Subject
 
 KEEP = "logits_to_keep"
@@ -23,6 +25,7 @@ def generate_positions(subject: Subject) -> AbstractContextManager[None]:
     """Positions that are handed over with a filled cache count one too far."""
     if subject.can.reads_positions is not None:
         raise CannotPlant(subject.can.reads_positions)
+    _require_counting_cache(subject)
     name = str(subject.door.positions_name)
 
     def edit(call: dict[str, Any]) -> dict[str, Any]:
@@ -40,21 +43,41 @@ def generate_positions(subject: Subject) -> AbstractContextManager[None]:
 
 
 def generate_repeats_token(subject: Subject) -> AbstractContextManager[None]:
-    """Every single-token step on a cache feeds the token before once more."""
+    """The first step after a prompt feeds the prompt's last token again, on top of a cache that already holds it."""
     last: list[Tensor] = []
 
     def edit(call: dict[str, Any]) -> dict[str, Any]:
-        ids_BT = call.get(subject.door.ids_name)
+        ids_BT, before = call.get(subject.door.ids_name), tokens_before(subject, call)
         if not isinstance(ids_BT, Tensor):
             return call
-        repeated = tokens_before(subject, call) > 0 and ids_BT.shape[1] == 1 and bool(last)
-        fed = {**call, subject.door.ids_name: last[0]} if repeated and last[0].shape == ids_BT.shape else call
-        last[:] = [ids_BT[:, -1:]]
-        return fed
+        if ids_BT.shape[1] != 1 or not before:
+            last[:] = [ids_BT[:, -1:]]
+            return call
+        fed = {name: value for name, value in call.items() if name not in (subject.door.positions_name, "cache_position")}
+        if last and last[0].shape == ids_BT.shape:
+            fed[subject.door.ids_name] = torch.cat([last.pop(), ids_BT], 1)
+        return _lengthened(subject, fed, before + fed[subject.door.ids_name].shape[1])
 
+    if subject.can.cache is not None:
+        raise CannotPlant(subject.can.cache)
+    _require_counting_cache(subject)
+    return at_arguments(subject, edit)
+
+
+def _require_counting_cache(subject: Subject) -> None:
     if subject.can.steps is not None:
         raise CannotPlant(subject.can.steps)
-    return at_arguments(subject, edit)
+    if not cached_length(subject.passes.cache(Pass(subject.inputs.tokens, use_cache=True))):
+        raise CannotPlant("the cache does not count its tokens")
+
+
+def _lengthened(subject: Subject, call: dict[str, Any], total: int) -> dict[str, Any]:
+    """The call with a 2D mask that covers all `total` tokens."""
+    mask_BS = call.get(subject.door.mask_name or "")
+    if not isinstance(mask_BS, Tensor) or mask_BS.ndim != 2:
+        return call
+    more_BS = mask_BS.new_ones(mask_BS.shape[0], max(0, total - mask_BS.shape[1]))
+    return {**call, str(subject.door.mask_name): torch.cat([mask_BS, more_BS], 1)}
 
 
 def logits_to_keep(subject: Subject) -> AbstractContextManager[None]:

@@ -5,7 +5,9 @@ Axes: B batch, T positions, N generated tokens, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -16,9 +18,11 @@ from transformers import GenerationConfig
 from attncheck.errors import Unsupported, first_line
 from attncheck.subject.calls import edited
 from attncheck.subject.encoder import for_rows
-from attncheck.subject.inputs import Row
+from attncheck.subject.inputs import Row, Tokens
 from attncheck.subject.passes import REFUSALS, Mask2D, Pass
 from attncheck.subject.subject import Subject
+
+KEEP = "logits_to_keep"
 
 
 @final
@@ -62,23 +66,74 @@ def greedy(subject: Subject, prompt: Row, new_tokens: int, padding: int = 0, **o
     Raises:
         Unsupported: the model has no generate(), takes no 2D mask where padding is asked for, or generate() raises.
     """
-    generate: Callable[..., Any] | None = getattr(subject.model, "generate", None)
-    if generate is None or not _can_generate(subject.model):
-        raise Unsupported(f"{type(subject.model).__name__} has no generate()")
     if padding and subject.can.mask_2d:
         raise Unsupported(subject.can.mask_2d)
-    ids_BT = subject.passes.ids(((_pad_id(subject),) * padding + prompt,))
-    mask_BT = torch.tensor([[0] * padding + [1] * len(prompt)], device=ids_BT.device)
+    ids_BT, mask_BT = padded(subject, (prompt,), len(prompt) + padding)
     seen: list[Row | None] = []
-    asked = {subject.door.ids_name: ids_BT, subject.door.mask_name or "attention_mask": mask_BT, **_encoder(subject, ids_BT)}
-    with torch.no_grad(), subject.numerics(), edited(subject.model, lambda call: _noted(subject, call, seen)):
-        try:
-            made = generate(**asked, generation_config=_settings(subject, new_tokens, options))
-        except REFUSALS as error:
-            raise Unsupported(f"generate() raises {first_line(error)}") from error
+    made = run(subject, ids_BT, mask_BT, new_tokens, seen, **options)
     tokens = tuple(int(token) for token in made.sequences[0, ids_BT.shape[1] :])
     fed = (_pad_id(subject),) * padding + prompt
     return Generated(tokens, torch.stack(made.logits, 1), tuple(seen), fed, padding)
+
+
+def padded(subject: Subject, rows: Tokens, length: int) -> tuple[Tensor, Tensor]:
+    """(ids_BT, mask_BT) of rows padded on the left to one length."""
+    ids_BT = subject.passes.ids(tuple((_pad_id(subject),) * (length - len(row)) + row for row in rows))
+    mask_BT = torch.tensor([[0] * (length - len(row)) + [1] * len(row) for row in rows], device=ids_BT.device)
+    return ids_BT, mask_BT
+
+
+def run(
+    subject: Subject,
+    ids_BT: Tensor,
+    mask_BT: Tensor,
+    new_tokens: int,
+    seen: list[Row | None] | None = None,
+    given: dict[str, Any] | None = None,
+    **options: Any,
+) -> Any:
+    """The whole output of one generate(); `seen` collects positions, `given` holds arguments beside ids and mask.
+
+    Raises:
+        Unsupported: the model has no generate(), or generate() raises.
+    """
+    generate: Callable[..., Any] | None = getattr(subject.model, "generate", None)
+    if generate is None or not _can_generate(subject.model):
+        raise Unsupported(f"{type(subject.model).__name__} has no generate()")
+    noted: list[Row | None] = [] if seen is None else seen
+    asked = {subject.door.ids_name: ids_BT, subject.door.mask_name or "attention_mask": mask_BT, **_encoder(subject, ids_BT)}
+    settings = _settings(subject, ids_BT, new_tokens, options)
+    watching = edited(subject.model, lambda call: _noted(subject, call, noted))
+    with torch.no_grad(), subject.numerics(), watching, _own_defaults(subject.model, settings):
+        try:
+            return generate(**{**asked, **(given or {})}, generation_config=settings)
+        except REFUSALS as error:
+            raise Unsupported(f"generate() raises {first_line(error)}") from error
+
+
+@contextlib.contextmanager
+def _own_defaults(model: Any, settings: GenerationConfig) -> Iterator[None]:
+    """What is left unset must not be filled from the model's defaults: a forced end token is no argmax."""
+    before = getattr(model, "generation_config", None)
+    model.generation_config = settings
+    try:
+        yield
+    finally:
+        model.generation_config = before
+
+
+def kept_logits(subject: Subject, tokens: Tokens, keep: int) -> Tensor:
+    """logits_BNV of the last `keep` positions, asked for with `logits_to_keep`.
+
+    Raises:
+        Unsupported: forward takes no such argument.
+    """
+    if KEEP not in inspect.signature(subject.model.forward).parameters:
+        raise Unsupported(f"{type(subject.model).__name__}.forward takes no `{KEEP}`")
+    with torch.no_grad(), subject.numerics():
+        asked = subject.door.arguments(subject.passes.ids(tokens), use_cache=False)
+        logits_BNV: Tensor = subject.model(**asked, **{KEEP: keep}).logits
+    return logits_BNV
 
 
 def _encoder(subject: Subject, ids_BT: Tensor) -> dict[str, Any]:
@@ -96,8 +151,12 @@ def _pad_id(subject: Subject) -> int:
     return pad if isinstance(pad, int) and 0 <= pad < subject.facts.vocab else subject.inputs.pool[0]
 
 
-def _settings(subject: Subject, new_tokens: int, options: dict[str, Any]) -> GenerationConfig:
-    """Greedy, of a fixed length: no end token, so that every model produces as many tokens as asked."""
+def _settings(subject: Subject, ids_BT: Tensor, new_tokens: int, options: dict[str, Any]) -> GenerationConfig:
+    """Greedy, of a fixed length: no end token, so that every model produces as many tokens as asked; nothing is compiled.
+
+    A decoder behind an encoder starts with the first token that it is given: any other start would be put in front.
+    """
+    start = {"decoder_start_token_id": int(ids_BT[0, 0])} if subject.door.fixed else {}
     return GenerationConfig(
         do_sample=False,
         max_new_tokens=new_tokens,
@@ -107,7 +166,7 @@ def _settings(subject: Subject, new_tokens: int, options: dict[str, Any]) -> Gen
         bos_token_id=None,
         return_dict_in_generate=True,
         output_logits=True,
-        **options,
+        **{"disable_compile": True, **start, **options},
     )
 
 
@@ -120,3 +179,33 @@ def _noted(subject: Subject, call: dict[str, Any], seen: list[Row | None]) -> di
     subject.forwards += 1
     seen.append(tuple(int(p) for p in positions.flatten()) if isinstance(positions, Tensor) else None)
     return call
+
+
+def require_yardstick(subject: Subject) -> None:
+    """One forward over the answer knows later tokens: it is a yardstick only where they move nothing before them.
+
+    Raises:
+        Unsupported: they do.
+    """
+    last = subject.inputs.length - 1
+    changed = Pass((subject.inputs.other(subject.inputs.row, last),))
+    apart = subject.logits(changed)[:, :last] - subject.logits(Pass(subject.inputs.tokens))[:, :last]
+    if float(apart.abs().max()) > subject.budget.value:
+        raise Unsupported("later tokens move earlier logits, so that one forward over the answer is no yardstick")
+
+
+def require_padding(subject: Subject, rows: Tokens, answers: list[Row]) -> None:
+    """A batch that one padded forward gets wrong as well says nothing about generate().
+
+    Raises:
+        Unsupported: it does.
+    """
+    whole = tuple((*row, *answer) for row, answer in zip(rows, answers, strict=True))
+    ids_BT, mask_BT = padded(subject, whole, len(whole[0]))
+    positions_BT = (mask_BT.cumsum(-1) - 1).clamp_min(0) if subject.can.takes_positions is None else None
+    tokens = tuple(tuple(map(int, row)) for row in ids_BT)
+    padded_BTV = subject.passes.call(tokens, mask=mask_BT, positions_BT=positions_BT, use_cache=False).logits_BTV
+    for row, alone in enumerate(whole):
+        apart = padded_BTV[row, -len(alone) :] - subject.logits(Pass((alone,)))[0]
+        if not float(apart.abs().max()) <= subject.budget.value:
+            raise Unsupported("one forward of the padded batch differs as well: that is for `padding`")
