@@ -16,6 +16,7 @@ from attncheck.finding import Measurement
 from attncheck.registry import import_file
 from attncheck.settings import Settings
 from attncheck.subject import builtin, compat, random_init
+from attncheck.subject.cut import beyond, cut_layers
 from attncheck.subject.hub import reachable
 from attncheck.subject.placement import device_map_arguments, drop_with, move, offloaded, why_not_cast
 from attncheck.subject.precision import DTYPES, NAMES, cast_back, own_dtypes, widens
@@ -187,26 +188,26 @@ def _arguments(settings: Settings) -> dict[str, Any]:
 def _from_pretrained(where: str, settings: Settings, **extra: Any) -> Loaded:
     safe = {} if "gguf_file" in extra else {"use_safetensors": True}
     arguments = {**safe, **_arguments(settings), **extra}
-    model, info = auto_class(where, settings, extra).from_pretrained(
+    config = _read_config(where, settings, extra)
+    if settings.random_init:
+        return random_init.from_config(config, settings), None, {}
+    if settings.layers:
+        arguments["config"] = cut_layers(config, settings.layers)
+    model, info = getattr(transformers, random_init.auto_class_name(config)).from_pretrained(
         where, output_loading_info=True, ignore_mismatched_sizes=True, **arguments
     )
+    if settings.layers:
+        left = info.get("unexpected_keys") or ()
+        info["unexpected_keys"] = [name for name in left if not beyond(str(name), settings.layers)]
     if "offload_folder" in arguments:
         drop_with(model, arguments["offload_folder"])
     return model, _tokenizer(where, settings, **extra), info
 
 
-def auto_class(where: str, settings: Settings, extra: dict[str, Any]) -> Any:
-    """The auto class that fits the config: a causal language model, else encoder-decoder, else an encoder."""
-    options = {key: value for key, value in extra.items() if key != "torch_dtype"}
-    config = transformers.AutoConfig.from_pretrained(
-        where, trust_remote_code=settings.trust_remote_code, local_files_only=settings.offline, **options
+def _read_config(where: str, settings: Settings, extra: dict[str, Any]) -> Any:
+    return transformers.AutoConfig.from_pretrained(
+        where, trust_remote_code=settings.trust_remote_code, local_files_only=settings.offline, **extra
     )
-    architectures = getattr(config, "architectures", None) or []
-    if getattr(config, "is_encoder_decoder", False):
-        return transformers.AutoModelForSeq2SeqLM
-    if any(name.endswith("ForMaskedLM") for name in architectures):
-        return transformers.AutoModelForMaskedLM
-    return transformers.AutoModelForCausalLM
 
 
 def _tokenizer(where: str, settings: Settings, **extra: Any) -> Any:

@@ -103,12 +103,6 @@ def from_config(config: Any, settings: Settings) -> Any:
     return _drawn(shrink(config, _wanted(settings)), auto_class_name(config), settings)
 
 
-def from_hub(where: str, settings: Settings, **extra: Any) -> Any:
-    """A small model of the config behind a hub id or in a folder; no weights are read."""
-    options = {"trust_remote_code": settings.trust_remote_code, "local_files_only": settings.offline, **extra}
-    return from_config(transformers.AutoConfig.from_pretrained(where, **options), settings)
-
-
 def auto_class_name(config: Any) -> str:
     """The auto class that fits a config: encoder-decoder, masked language model, else causal language model."""
     architectures = getattr(config, "architectures", None) or []
