@@ -135,7 +135,17 @@ def _way(asked: Pass, start: int) -> str:
     return " and ".join(way for way, so in ways.items() if so)
 
 
-REFUSALS = (TypeError, ValueError, RuntimeError, AttributeError, NotImplementedError, KeyError, IndexError, AssertionError)
+REFUSALS = (
+    TypeError,
+    ValueError,
+    RuntimeError,
+    AttributeError,
+    NotImplementedError,
+    KeyError,
+    IndexError,
+    ImportError,
+    AssertionError,
+)
 
 
 @final
