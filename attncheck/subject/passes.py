@@ -135,17 +135,7 @@ def _way(asked: Pass, start: int) -> str:
     return " and ".join(way for way, so in ways.items() if so)
 
 
-REFUSALS = (
-    TypeError,
-    ValueError,
-    RuntimeError,
-    AttributeError,
-    NotImplementedError,
-    KeyError,
-    IndexError,
-    ImportError,
-    AssertionError,
-)
+REFUSALS = (TypeError, ValueError, RuntimeError, AttributeError, NotImplementedError, LookupError, ImportError, AssertionError)
 
 
 @final
