@@ -1,0 +1,62 @@
+"""A sweep: globs, one process a target, limits, resuming."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attncheck import sweep
+from attncheck.errors import TargetError
+from attncheck.finding import Verdict
+from attncheck.settings import Settings
+from attncheck.suite.plan import Job
+
+PROBES = ("future-token",)
+
+
+def test_only_config_targets_are_globs() -> None:
+    assert sweep.is_glob("config:qwen*")
+    assert sweep.is_glob("config:[ab]*")
+    assert not sweep.is_glob("config:qwen2")
+    assert not sweep.is_glob("models/*.gguf")
+
+
+def test_globs_expand_without_repeats() -> None:
+    names = sweep.expand(["builtin:gqa", "config:gpt2", "config:gpt2*"])
+    assert names[:2] == ["builtin:gqa", "config:gpt2"]
+    assert names.count("config:gpt2") == 1
+    with pytest.raises(TargetError):
+        sweep.expand(["config:nosuch*"])
+
+
+def test_targets_run_apart_and_a_second_sweep_takes_their_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reports = list(sweep.sweep(["builtin:gqa", "config:nosuch"], Settings(), PROBES, workers=2, folder=tmp_path))
+    found = {report.target: report for report in reports}
+    assert found["builtin:gqa"].verdict is Verdict.PASS
+    assert "unknown config type `nosuch`" in str(found["config:nosuch"].error)
+
+    def started(*_: Any) -> None:
+        raise AssertionError("a known report was measured again")
+
+    monkeypatch.setattr(sweep._Pool, "_start", started)
+    again = list(sweep.sweep(["builtin:gqa", "config:nosuch"], Settings(), PROBES, folder=tmp_path))
+    assert [report.verdict for report in again] == [Verdict.PASS, Verdict.ERROR]
+
+
+def test_settings_and_probes_make_another_report() -> None:
+    job = Job(target="builtin:gqa", settings=Settings(), probes=(("future-token", {}),))
+    assert sweep.key_of(job) != sweep.key_of(Job(target="builtin:gqa", settings=Settings(seed=1), probes=job.probes))
+    assert sweep.key_of(job) != sweep.key_of(Job(target="builtin:gqa", settings=Settings(), probes=(("kv-repeat", {}),)))
+
+
+def test_a_target_that_takes_too_long_ends_alone(tmp_path: Path) -> None:
+    hang = tmp_path / "hang.py"
+    hang.write_text("import time\n\ndef model():\n    time.sleep(600)\n")
+    crash = tmp_path / "crash.py"
+    crash.write_text("import os, signal\n\ndef model():\n    os.kill(os.getpid(), signal.SIGSEGV)\n")
+    targets = [f"{hang}:model", f"{crash}:model"]
+    limits = sweep.Limits(seconds=8)
+    reports = list(sweep.sweep(targets, Settings(), PROBES, workers=2, limits=limits, folder=tmp_path / "reports"))
+    said = {report.target: str(report.error) for report in reports}
+    assert "not finished after 8 seconds" in said[targets[0]]
+    assert "signal SIGSEGV" in said[targets[1]]
