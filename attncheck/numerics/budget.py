@@ -6,7 +6,8 @@ The floor is the largest logit difference between a forward and the same mathema
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import final
@@ -14,6 +15,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from attncheck.finding import BEYOND_ROUNDING
 from attncheck.numerics.reorder import Reorder
 
 SHARES = (0.5, 0.3)
@@ -42,10 +44,15 @@ def measure_budget(
 
     `nudged_tables` is a context in which stored tables carry another rounding, for models that have any.
     """
-    floors = []
+    reordered = []
     for share in SHARES:
-        with context(), Reorder(share):
-            floors.append(_largest(forward(), plain_BTV))
+        with context(), Reorder(share), _same_draws():
+            reordered.append(forward())
+    floors = [_largest(each, plain_BTV) for each in reordered]
+    between = _largest(*reordered)
+    if min(floors) > BEYOND_ROUNDING * between and _draws(forward, plain_BTV, context):
+        # both orders drew the same random numbers and agree; the plain forward drew others: that is no rounding
+        floors = [between]
     scale = _largest(plain_BTV, torch.zeros_like(plain_BTV))
     least = torch.finfo(plain_BTV.dtype).eps * scale
     floor, what = max(least, *floors), "reorder floor"
@@ -54,6 +61,20 @@ def measure_budget(
             rounded = _largest(forward(), plain_BTV)
         floor, what = (rounded, "rounding of stored tables") if rounded > floor else (floor, what)
     return Budget(value=HEADROOM * floor, floor=floor, source=f"{dtype} {what} {floor:.1e} x {HEADROOM:.0f}")
+
+
+def _draws(forward: Callable[[], Tensor], plain_BTV: Tensor, context: Callable[[], AbstractContextManager[object]]) -> bool:
+    """Whether the same forward in the same order gives something else: the model draws random numbers."""
+    with context():
+        return _largest(forward(), plain_BTV) > 0.0
+
+
+@contextlib.contextmanager
+def _same_draws() -> Iterator[None]:
+    """Random numbers as after a fixed seed, for a model that draws some although it is in evaluation mode."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        yield
 
 
 def _largest(left_BTV: Tensor, right_BTV: Tensor) -> float:
