@@ -103,13 +103,17 @@ class Split:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Smallest:
-    """The smallest way of asking that still fails. None where an axis could not be made smaller."""
+    """The smallest way of asking that still fails. None where an axis could not be made smaller.
+
+    `right` are ways of asking that give something else, and keep the promise in every layer.
+    """
 
     words: str
     tokens: int | None = None
     layers: int | None = None
     passes: int = 0
     spent: bool = False
+    right: tuple[str, ...] = ()
 
 
 @final

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from attncheck.report.markdown import escape
 from attncheck.report.numbers import seconds
 from attncheck.triage.answer import Triage
-from attncheck.triage.page import LADDER, cells, parts
+from attncheck.triage.page import LADDER, cells, mentioned, parts
 
 
 def markdown(triage: Triage, script: str = "") -> str:
@@ -25,7 +25,7 @@ def _lines(triage: Triage, script: str) -> Iterator[str]:
     yield ""
     if triage.lines:
         yield from _table(LADDER, [cells(line) for line in triage.lines])
-    for remark in triage.remarks:
+    for remark in mentioned(triage):
         yield f"- {_said(remark.title)}. {_said(remark.words)}"
     yield ""
     yield "<details><summary>What was tried</summary>"

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from attncheck.report.numbers import number, seconds
 from attncheck.report.table import mark
-from attncheck.triage.answer import Answer, Line, Smallest, Split, Triage
+from attncheck.triage.answer import Answer, Line, Remark, Smallest, Split, Triage
 
 STYLES = {
     Answer.CONFIRMED: "bold red",
@@ -36,12 +36,17 @@ def _blocks(triage: Triage) -> Iterator[RenderableType]:
     if triage.lines:
         yield Padding(_ladder(triage.lines), (0, 0, 0, 2))
         yield Text()
-    for remark in triage.remarks:
+    for remark in mentioned(triage):
         yield _paragraph("note", f"{remark.title}. {remark.words}")
     yield Padding(_steps(triage), (0, 0, 0, 2))
     yield Text()
     yield _paragraph("would change this", triage.mind)
     yield Text(", ".join(f"{name} {value}" for name, value in triage.read) + f"; {seconds(triage.seconds)}", style="dim")
+
+
+def mentioned(triage: Triage) -> list[Remark]:
+    """The remarks that are not already the answer."""
+    return [remark for remark in triage.remarks if remark.words not in triage.advice]
 
 
 def _paragraph(title: str, words: str) -> Padding:
@@ -55,7 +60,8 @@ def parts(triage: Triage) -> Iterator[tuple[str, str]]:
         residual = f" to {number(diagnosis.residual)}" if diagnosis.residual is not None else ""
         rival = diagnosis.runner_up or {}
         other = f"; next best {rival.get('fault')} {number(rival.get('residual'))}" if rival else ""
-        yield "cause", f"{diagnosis.how} {diagnosis.fault or 'by nothing known'}{residual}{other}"
+        how = {"reproduced": "reproduced by", "repaired": "healed by", "unexplained": "no known fault gives these numbers"}
+        yield "cause", f"{how[diagnosis.how]} {diagnosis.fault}{residual}{other}".strip()
     if place is not None:
         at = f", query position {place.query_position}" if place.query_position is not None else ""
         yield "first diverges in", f"{place.module}{at}{'; ' + place.note if place.note else ''}"
@@ -71,6 +77,7 @@ def small(found: Smallest) -> str:
     """The smallest setting in words."""
     sizes = [f"{found.tokens} tokens" if found.tokens else "", _layers(found.layers)]
     said = ", ".join(filter(None, (found.words, *sizes)))
+    said += f"; right {' or '.join(found.right)}" if found.right else ""
     return f"{said} ({found.passes} passes{', stopped there' if found.spent else ''})" if found.passes else said
 
 

@@ -12,11 +12,11 @@ from typing import final
 
 from attncheck import registry
 from attncheck.errors import Unsupported
-from attncheck.finding import Finding, Measurement, Verdict, verdict_of
+from attncheck.finding import Finding, Verdict, verdict_of
 from attncheck.session import load_findings
 from attncheck.subject.passes import REFUSALS
 from attncheck.subject.subject import Subject
-from attncheck.triage import axes, ladder, reading, smallest, steps
+from attncheck.triage import axes, ladder, promise, reading, smallest, steps
 from attncheck.triage.answer import Answer, Line, Question, Remark, Smallest, Split, Triage
 from attncheck.triage.material import Material, material
 from attncheck.triage.routes import Route, present, route
@@ -44,7 +44,7 @@ class Investigation:
     route: Route = field(init=False)
     material: Material = field(init=False)
     first: list[Callable[[], Finding | None]] = field(default_factory=list)
-    traps: list[Measurement] = field(default_factory=list)
+    traps: list[Remark] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.log = steps.Log(self.says)
@@ -100,6 +100,8 @@ class Investigation:
         if own.axes:
             found.append(lambda: steps.asked(self.subject, self.material, [own], "the reporter's own way", self.log))
         found += [lambda name=name: self._probe(name) for name in names if name not in judge]  # type: ignore[misc]
+        if self.question.compiled:
+            found.append(lambda: steps.compiled(self.subject, self.material, self.log))
         found.append(lambda: steps.asked(self.subject, self.material, self._singles(), "one axis at a time", self.log))
         found.append(lambda: steps.asked(self.subject, self.material, self._crossed(), "axes crossed", self.log))
         return found
@@ -109,7 +111,8 @@ class Investigation:
             return None
         finding = steps.probed(self.subject, name, self.log)
         if name in self.route.traps:
-            self.traps += steps.trapped(self.subject, finding, self.reported)
+            trap = steps.trapped(self.subject, finding, self.reported)
+            self.traps += [trap] if trap is not None else []
         return finding
 
     def _singles(self) -> list[Setting]:
@@ -122,16 +125,23 @@ class Investigation:
         """The failing case as axes, cut down; else the probe itself on ever shorter rows."""
         self.says("the smallest setting that still fails")
         case = next((each for each in finding.cases if verdict_of(each) is Verdict.FAIL), None)
-        if case is None or finding.probe in ("finite-values", "load", "against"):
+        if case is None or finding.probe in ("finite-values", "load", "against", "compiled"):
             return Smallest(words=f"one plain forward in {self.reported}")
         setting = setting_of(case.asked[0]) if case.asked else Setting()
         if setting.axes and self._fails(setting):
             return smallest.of_setting(self.subject, self.material, setting, SEARCH)[1]
         if finding.probe == "axes":
             return Smallest(words=str(setting))
-        probe = registry.load(finding.probe)
-        words = str(setting) if not setting.axes else f"{setting} ({case.name})"
-        return smallest.of_probe(self.subject, probe, words if case.asked else f"one plain forward ({case.name})", SEARCH)
+        words = case.name if not case.asked else f"{setting} ({case.name})" if setting.axes else str(setting)
+        found = smallest.of_probe(self.subject, registry.load(finding.probe), words, SEARCH)
+        return found if setting.axes else replace(found, right=self._right())
+
+    def _right(self) -> tuple[str, ...]:
+        """Where the plain forward is wrong: what gives other logits and keeps the promise in every layer."""
+        offered = {axis: found for axis, found in axes.values(self.subject).items() if axis in ("cache", "attn", "mask")}
+        settings = [setting for setting in axes.alone(offered, ()) if setting.cache in ("", "on") and self._fails(setting)]
+        passes = {str(each): axes.passed(self.subject, self.material, each)[0] for each in settings}
+        return tuple(words for words, asked in passes.items() if promise.kept(self.subject, asked))
 
     def _fails(self, setting: Setting) -> bool:
         try:
@@ -176,7 +186,7 @@ class Investigation:
         lines: tuple[Line, ...] = (),
         split: Split | None = None,
     ) -> Triage:
-        told = (*_as_remarks(self.traps), *remarks)
+        told = (*self.traps, *remarks)
         triage = Triage(
             target=self.subject.name,
             question=self.question,
@@ -199,14 +209,3 @@ def _vague(finding: Finding) -> int:
     """How little a finding says about its cause."""
     how = finding.diagnosis.how if finding.diagnosis else "unexplained"
     return ("reproduced", "repaired", "unexplained").index(how)
-
-
-def _as_remarks(traps: list[Measurement]) -> tuple[Remark, ...]:
-    return tuple(
-        Remark(
-            title=f"this call does something else than it seems to: {case.name}",
-            words=f"logits move by {case.max_abs:.2g}; {case.note}" if case.max_abs is not None else case.note,
-            decides=True,
-        )
-        for case in traps
-    )

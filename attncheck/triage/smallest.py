@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar, final
 
 from attncheck.errors import CannotPlant, Unsupported
-from attncheck.finding import Verdict
+from attncheck.finding import Verdict, verdict_of
 from attncheck.probe import Probe
 from attncheck.subject.passes import REFUSALS
 from attncheck.subject.subject import Subject
@@ -121,7 +121,7 @@ def of_probe(subject: Subject, probe: Probe, words: str, limit: int) -> Smallest
 def _finds(subject: Subject, probe: Probe) -> bool:
     """Whether a failing case comes up; measuring stops at it."""
     try:
-        return any(axes.fails(case) for case in probe.measure(subject) if case.broken is Verdict.FAIL)
+        return any(verdict_of(case) is Verdict.FAIL for case in probe.measure(subject))
     except (Unsupported, *REFUSALS):
         return False
 

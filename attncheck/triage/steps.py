@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, final
 
+import torch
+
 from attncheck import registry
 from attncheck.diagnosis.diagnose import Diagnoser
 from attncheck.errors import Unsupported, first_line
@@ -14,10 +16,10 @@ from attncheck.faults.catalogue import FAULTS
 from attncheck.finding import Diagnosis, Evidence, Finding, Location, Measurement, Ruling, Verdict, verdict_of
 from attncheck.probe import Cost, Probe, describe
 from attncheck.runner import ProbeFinished, run_probes
-from attncheck.subject.passes import REFUSALS
+from attncheck.subject.passes import REFUSALS, Pass
 from attncheck.subject.subject import Subject
 from attncheck.triage import axes
-from attncheck.triage.answer import Step
+from attncheck.triage.answer import Remark, Step
 from attncheck.triage.material import Material
 from attncheck.triage.scan import Overflow, overflow
 from attncheck.triage.setting import Setting
@@ -157,6 +159,24 @@ def explained(subject: Subject, cases: tuple[Measurement, ...], log: Log) -> Fin
     return log.diagnoser(subject, finding)
 
 
+def compiled(subject: Subject, material: Material, log: Log) -> Finding | None:
+    """The compiled model against the plain one, in float32: compilers do not take hidden float32 away."""
+    log.says("compiling")
+    started = time.perf_counter()
+    row, name = material.rows[0], "the compiled model"
+    try:
+        with subject.at("float32"), torch.no_grad():
+            want_BTV = subject.logits(Pass((row,)))
+            arguments = subject.door.arguments(subject.passes.ids((row,)), use_cache=False)
+            case = subject.compare(name, torch.compile(subject.model)(**arguments).logits, want_BTV)
+    except Exception as error:  # compilers raise errors of their own kinds
+        log.add(name, Verdict.SKIP, first_line(error), started)
+        return None
+    broken = verdict_of(case) is Verdict.FAIL and not case.in_doubt
+    log.add(name, Verdict.FAIL if broken else Verdict.PASS, describe(case), started)
+    return Finding(probe="compiled", verdict=Verdict.FAIL, summary=describe(case), cases=(case,)) if broken else None
+
+
 def control(subject: Subject, material: Material, settings: Sequence[Setting], log: Log) -> None:
     """Plant one fault and ask the same settings again: had there been a fault, they would have shown it."""
     started = time.perf_counter()
@@ -185,18 +205,28 @@ def _noticed(subject: Subject, material: Material, settings: Sequence[Setting]) 
     return None
 
 
-def trapped(subject: Subject, finding: Finding, reported: str) -> list[Measurement]:
+def trapped(subject: Subject, finding: Finding, reported: str) -> Remark | None:
     """The warnings of a finding that the reporter can run into: those that their own precision shows as well."""
     warned = {case.name: case for case in finding.cases if verdict_of(case) is Verdict.WARN}
     if not warned:
-        return []
+        return None
     probe = registry.load(finding.probe)
     try:
         with subject.at(reported):
             own = {case.name: case for case in probe.measure(subject) if case.name in warned}
     except (Unsupported, *REFUSALS):
-        return list(warned.values())
-    return [case for name, case in warned.items() if name in own and _met(own[name])]
+        own = warned
+    met = [case for name, case in warned.items() if name in own and _met(own[name])]
+    return _trap(finding, met) if met else None
+
+
+def _trap(finding: Finding, met: list[Measurement]) -> Remark:
+    """What the trap is, what else moves because nothing asks it not to, and which calls do what they seem to."""
+    shown = [case for case in finding.cases if case.expect == "figure" and case.max_abs]
+    moved = "; ".join(f"{case.name}: {describe(case)}" for case in [*met, *shown])
+    held = "; ".join(case.name for case in finding.cases if case.judged and verdict_of(case) is Verdict.PASS)
+    title = f"these calls ask for something else than they seem to: {', '.join(case.name for case in met)}"
+    return Remark(title=title, words=moved + (f". What holds: {held}." if held else "."), decides=True)
 
 
 def _met(case: Measurement) -> bool:

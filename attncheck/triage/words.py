@@ -35,7 +35,7 @@ def _confirmed(finding: Finding) -> str:
     if found is not None and found.how == "reproduced":
         return f"{found.fault}{where}: {finding.summary}"
     if found is not None and found.how == "repaired":
-        return f"healed by {found.fault}{where}: {finding.summary}"
+        return f"{found.fault} heals it{where}: {finding.summary}"
     return f"a difference that is no rounding{where}: {finding.summary}"
 
 
@@ -57,7 +57,7 @@ def _flips(line: Line) -> str:
 def advised(triage: Triage) -> str:
     """What to do next."""
     if triage.answer is Answer.CONFIRMED:
-        return triage.diagnosis.advice if triage.diagnosis else ""
+        return _mend(triage)
     if triage.answer is Answer.NUMERICS:
         return (
             "Do not compare exact text: after one near tie it goes another way. Compare the logits of the same ids "
@@ -66,6 +66,13 @@ def advised(triage: Triage) -> str:
     if triage.answer is Answer.BEHAVIOUR:
         return " ".join(remark.words for remark in triage.remarks if remark.decides or len(triage.remarks) == 1)
     return ""
+
+
+def _mend(triage: Triage) -> str:
+    right = triage.smallest.right if triage.smallest else ()
+    if right and (triage.diagnosis is None or triage.diagnosis.how == "unexplained"):
+        return f"Ask {right[0]}, where every layer keeps its promise, and look at what only the plain call does in this module."
+    return triage.diagnosis.advice if triage.diagnosis else ""
 
 
 def mind(triage: Triage) -> str:

@@ -1,0 +1,24 @@
+"""Whether a way of asking keeps the config's promise in every layer: that says which of two answers is the right one."""
+
+from __future__ import annotations
+
+from attncheck.errors import Unsupported
+from attncheck.subject.judge import held_to_promise
+from attncheck.subject.layers import Attended, read_layers
+from attncheck.subject.passes import REFUSALS, Pass
+from attncheck.subject.subject import Subject
+
+
+def kept(subject: Subject, asked: Pass) -> bool:
+    """Whether at least one layer could be judged on this pass, and all that could keep their promise."""
+    held: list[bool] = []
+
+    def reader(layer: Attended) -> None:
+        if layer.over(asked.length):
+            held.append(held_to_promise(subject.text_config, subject.model, layer).holds)
+
+    try:
+        read_layers(subject, asked, reader)
+    except (Unsupported, *REFUSALS):
+        return False
+    return bool(held) and all(held)
