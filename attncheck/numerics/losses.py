@@ -1,0 +1,51 @@
+"""Cross entropy of labels, computed apart from any model, with the rounding of the loss measured beside it.
+
+Axes: B batch, T positions, V vocabulary, N labels that count.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from attncheck.numerics.budget import HEADROOM
+
+IGNORED = -100
+
+
+@final
+@dataclass(frozen=True)
+class Loss:
+    """The mean (or the sum divided by `items`) in float64, how many labels counted, and what rounding explains."""
+
+    value: float
+    labels: int
+    budget: float
+
+
+def cross_entropy(logits_BTV: Tensor, labels_BT: Tensor, shift: int, items: int | None = None) -> Loss:
+    """The loss where the logits at position t are trained on the label at t + `shift`; labels of -100 do not count.
+
+    Raises:
+        ValueError: no label counts.
+    """
+    length = labels_BT.shape[1]
+    target_N = labels_BT[:, shift:].flatten()
+    rows_NV = logits_BTV[:, : length - shift].flatten(0, 1)
+    kept_N = target_N != IGNORED
+    count = int(kept_N.sum())
+    if not count:
+        raise ValueError("no label counts")
+    exact = _total(rows_NV[kept_N].double(), target_N[kept_N]) / (items or count)
+    plain = rows_NV[kept_N] if logits_BTV.dtype == torch.float64 else rows_NV[kept_N].float()
+    backwards = _total(plain.flip(0), target_N[kept_N].flip(0)) / (items or count)
+    least = torch.finfo(plain.dtype).eps * float(rows_NV.abs().max())
+    return Loss(exact, count, HEADROOM * max(abs(backwards - exact), least))
+
+
+def _total(rows_NV: Tensor, target_N: Tensor) -> float:
+    logs_NV = rows_NV.log_softmax(-1)
+    return float(-logs_NV[torch.arange(len(target_N), device=rows_NV.device), target_N].sum())
