@@ -208,3 +208,12 @@ class Capabilities:
         if float((self.passes.logits(masked) - self.passes.logits(self._full))[:, hidden:].abs().max()) > self.budget.value:
             return None
         return None if self.kernel is None else f"the 2D mask is accepted but changes nothing, and {self.kernel}"
+
+    @cached_property
+    def keeps_prefix(self) -> str | None:
+        """Appending tokens leaves the earlier logits: a model that reads ahead, or hashes the whole row, differs by itself."""
+        cut = self.inputs.length - 1 - (self.inputs.length // 3)
+        prefix_BTV = self.passes.logits(Pass((self.inputs.row[:cut],)))
+        if float((prefix_BTV - self.passes.logits(self._full)[:, :cut]).abs().max()) <= self.budget.value:
+            return None
+        return "the logits depend on the length of the whole row, without padding too"

@@ -5,9 +5,13 @@ Axes: B batch, T positions, V vocabulary.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, final
 
+import torch
+
+from attncheck.errors import Unsupported
+from attncheck.finding import Measurement, Verdict
 from attncheck.subject.inputs import Inputs, Row, Tokens
 from attncheck.subject.passes import Mask2D, Pass, Positions
 from attncheck.subject.subject import Subject
@@ -79,3 +83,29 @@ def pad_rows(subject: Subject, amounts: tuple[int, ...] = ()) -> Padded:
     cut = amounts or (1, (inputs.length // 3) | 1)
     rows = tuple(inputs.row[amount:] for amount in (0, *cut) if amount < inputs.length)
     return Padded(rows=rows, length=inputs.length, pad=pad_id(subject), inputs=inputs)
+
+
+def eager_in_plain_float64(subject: Subject, batch: Padded) -> Measurement:
+    """One case: a left-padded batch under eager attention in float64 as the library computes it, hidden float32 included.
+
+    Raises:
+        Unsupported: the model does not run in float64, or has no eager attention.
+    """
+    if not subject.promoted:
+        raise Unsupported("concerns float64 only")
+    explicit = not subject.can.takes_positions
+    asked = replace(batch.asked("left", salt=1, explicit=explicit, attn="eager"), unpromoted=True)
+    logits_BTV = subject.logits(asked)
+    lost = int((~torch.isfinite(logits_BTV)).sum())
+    wanted = subject.settings.attn == "eager" and subject.settings.dtype == "float64"
+    return Measurement(
+        name="eager in plain float64",
+        expect="at-most",
+        broken=Verdict.FAIL if wanted else Verdict.WARN,
+        value=float(lost),
+        limit=0.0,
+        unit="values that are not finite",
+        positions=logits_BTV.shape[0] * logits_BTV.shape[1],
+        nonfinite=lost,
+        note="left padding under eager attention in float64: this combination only",
+    )

@@ -17,10 +17,11 @@ How it measures
 
 False alarms
     Without `position_ids`, models with learned or sinusoidal positions count the padding: a `warn`, since generate() passes
-    them. Models without that argument cannot be left-padded by design: a figure. A mask that changes nothing in a model
-    that computes no attention through the library's interface is by design and skipped. Eager attention in plain float64
-    turns padded rows into NaN, since the smallest float64 becomes minus infinity in a float32 softmax: `warn`, and `fail`
-    where just that was asked for.
+    them. Models without that argument cannot be left-padded by design: a figure. So are rows of a model whose logits depend
+    on the length of the whole row (LSH attention, or a fault that `future-token` finds). A mask that changes nothing in a
+    model that computes no attention through the library's interface is by design and skipped. Eager attention in plain
+    float64 turns padded rows into NaN, since the smallest float64 becomes minus infinity in a float32 softmax: `warn`, and
+    `fail` where just that was asked for.
 
 References
     Hugging Face transformers issues 32848 (only the longest row right), 40214 (chunk borders that count padding).
@@ -28,8 +29,9 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar, final
 
 import torch
@@ -39,7 +41,7 @@ from attncheck.finding import Evidence, Measurement, Ruling, Verdict, merged
 from attncheck.probe import Cost, attempt_call, judge_cases
 from attncheck.subject.decoding import pieces, yardstick
 from attncheck.subject.inputs import Row
-from attncheck.subject.padded import Padded, Side, pad_rows
+from attncheck.subject.padded import Padded, Side, eager_in_plain_float64, pad_rows
 from attncheck.subject.passes import Mask2D, Pass, counting
 from attncheck.subject.subject import Subject
 
@@ -71,38 +73,41 @@ class Padding:
     def measure(self, subject: Subject) -> Iterator[Measurement]:
         """What is hidden and what matters first, then each row against itself alone."""
         batch = pad_rows(subject, self.amounts)
-        yield _mask_matters(subject, batch)
-        for side in ("left", "right"):
-            yield _content(subject, batch, side)
-        yield _left(subject, batch, "left, explicit positions", None, ())
-        yield _alone(subject, batch, "right, implicit positions", "right", batch.asked("right", salt=1), Verdict.FAIL)
-        yield _alone(subject, batch, "left, implicit positions", "left", batch.asked("left"), Verdict.WARN, COUNTED)
+        first: dict[str, Callable[[Subject, Padded, str], Measurement]] = {
+            "the 2D mask matters": _mask_matters,
+            "left, tokens under the padding changed": partial(_content, side="left"),
+            "right, tokens under the padding changed": partial(_content, side="right"),
+            "left, explicit positions": partial(_left, attn=None, chunks=()),
+            "right, implicit positions": _right,
+            "left, implicit positions": _implicit,
+        }
+        for name, measured in first.items():
+            yield attempt_call(name, lambda: measured(subject, batch, name))  # noqa: B023
         for attn in (None, *(each for each in IMPLEMENTATIONS if each != subject.attn)):
             for chunks in ((), pieces(subject, batch.length, batch.length - TAIL)):
                 name = f"left, {'decoded on a padded cache' if chunks else 'explicit positions'}, {attn or subject.attn}"
                 if attn or chunks:
-                    yield attempt_call(name, lambda: _left(subject, batch, name, attn, chunks))  # noqa: B023
+                    yield attempt_call(name, lambda: _left(subject, batch, name, attn=attn, chunks=chunks))  # noqa: B023
         yield attempt_call("a row of nothing but padding", lambda: _empty_row(subject, batch))
-        yield attempt_call("eager in plain float64", lambda: _plain_float64(subject, batch))
+        yield attempt_call("eager in plain float64", lambda: eager_in_plain_float64(subject, batch))
 
     def judge(self, evidence: Evidence) -> Ruling:
         """The worst case decides."""
         return judge_cases(evidence)
 
 
-def _mask_matters(subject: Subject, batch: Padded) -> Measurement:
+def _mask_matters(subject: Subject, batch: Padded, name: str) -> Measurement:
     hidden = batch.length // 3
     masked = Pass(subject.inputs.tokens, mask=Mask2D(((0,) * hidden + (1,) * (batch.length - hidden),)))
     usual = Pass(subject.inputs.tokens)
     got_BTV, want_BTV = subject.logits(masked)[:, hidden:], subject.logits(usual)[:, hidden:]
     note, asked = f"with the first {hidden} tokens masked", (masked, usual)
-    return subject.compare("the 2D mask matters", got_BTV, want_BTV, expect="differ", offset=hidden, note=note, asked=asked)
+    return subject.compare(name, got_BTV, want_BTV, expect="differ", offset=hidden, note=note, asked=asked)
 
 
-def _content(subject: Subject, batch: Padded, side: Side) -> Measurement:
+def _content(subject: Subject, batch: Padded, name: str, side: Side) -> Measurement:
     explicit = side == "left" and not subject.can.takes_positions
     usual, changed = (batch.asked(side, salt=salt, explicit=explicit) for salt in (1, 2))
-    name = f"{side}, tokens under the padding changed"
     got_BTV, want_BTV = subject.logits(changed), subject.logits(usual)
     cases = []
     for row, real in enumerate(batch.real(side)):
@@ -113,12 +118,21 @@ def _content(subject: Subject, batch: Padded, side: Side) -> Measurement:
     return merged(name, cases)
 
 
-def _left(subject: Subject, batch: Padded, name: str, attn: str | None, chunks: tuple[int, ...]) -> Measurement:
+def _left(subject: Subject, batch: Padded, name: str, *, attn: str | None, chunks: tuple[int, ...]) -> Measurement:
     """Left padding with positions counted from the first real token, where the model can be told them."""
     if chunks and subject.can.steps:
         raise Unsupported(subject.can.steps)
     asked = batch.asked("left", salt=1, explicit=not subject.can.takes_positions, chunks=chunks, attn=attn)
     return _alone(subject, batch, name, "left", asked, Verdict.FAIL)
+
+
+def _right(subject: Subject, batch: Padded, name: str) -> Measurement:
+    return _alone(subject, batch, name, "right", batch.asked("right", salt=1), Verdict.FAIL)
+
+
+def _implicit(subject: Subject, batch: Padded, name: str) -> Measurement:
+    """With the real padding id, as a tokenizer fills it in: some models count their positions from it."""
+    return _alone(subject, batch, name, "left", batch.asked("left"), Verdict.WARN, COUNTED)
 
 
 def _alone(subject: Subject, batch: Padded, name: str, side: Side, asked: Pass, broken: Verdict, note: str = "") -> Measurement:
@@ -128,9 +142,11 @@ def _alone(subject: Subject, batch: Padded, name: str, side: Side, asked: Pass, 
     if case.excess > 1.0 and asked.attn:  # implementations that differ without padding as well are for `implementations`
         case = _against(subject, batch, name, side, asked, broken, asked.attn)
     case = replace(case, nonfinite=int((~torch.isfinite(logits_BTV)).sum()), note=note if case.excess > 1.0 else "")
-    if case.nonfinite or case.excess <= 1.0 or side == "right" or not subject.can.takes_positions:
+    if case.nonfinite or case.excess <= 1.0:
         return case
-    return replace(case, expect="figure", note=f"{subject.can.takes_positions}: padding on the left moves its positions")
+    shifted = side == "left" and subject.can.takes_positions
+    designed = f"{shifted}: padding on the left moves its positions" if shifted else subject.can.keeps_prefix
+    return replace(case, expect="figure", note=designed) if designed else case
 
 
 def _against(
@@ -157,24 +173,3 @@ def _empty_row(subject: Subject, batch: Padded) -> Measurement:
     name = "a row of nothing but padding"
     case = subject.compare(name, logits_BTV[:1], subject.logits(alone), asked=(asked, alone))
     return replace(case, nonfinite=int((~torch.isfinite(logits_BTV)).sum()))
-
-
-def _plain_float64(subject: Subject, batch: Padded) -> Measurement:
-    if not subject.promoted:
-        raise Unsupported("concerns float64 only")
-    explicit = not subject.can.takes_positions
-    asked = replace(batch.asked("left", salt=1, explicit=explicit, attn="eager"), unpromoted=True)
-    logits_BTV = subject.logits(asked)
-    lost = int((~torch.isfinite(logits_BTV)).sum())
-    wanted = subject.settings.attn == "eager" and subject.settings.dtype == "float64"
-    return Measurement(
-        name="eager in plain float64",
-        expect="at-most",
-        broken=Verdict.FAIL if wanted else Verdict.WARN,
-        value=float(lost),
-        limit=0.0,
-        unit="values that are not finite",
-        positions=logits_BTV.shape[0] * logits_BTV.shape[1],
-        nonfinite=lost,
-        note="left padding under eager attention in float64: this combination only",
-    )

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import pytest
+import torch
+import transformers
+from conftest import SMALL
 from probing import HEALTHY, case, caught_by, finding, loaded
 
 from attncheck.finding import Verdict, verdict_of
+from attncheck.subject.amplify import amplify
 from attncheck.subject.subject import Subject
 
 
@@ -72,3 +76,18 @@ def test_learned_positions_without_position_ids_are_a_trap_not_a_fault() -> None
     found = case(finding(loaded("builtin:mha"), "padding"), "left, implicit positions")
     assert verdict_of(found) is Verdict.WARN
     assert found.note == "without `position_ids` the padding is counted"
+
+
+def test_implementations_that_differ_without_padding_too_are_not_blamed_on_padding(subject: Subject) -> None:
+    assert caught_by(subject, "implementations", "softmax-scale") is not None
+    assert caught_by(subject, "padding", "softmax-scale") is None
+
+
+def test_layers_that_all_have_short_windows_still_see_history() -> None:
+    torch.manual_seed(0)
+    config = transformers.MistralConfig(**SMALL, sliding_window=4)
+    model = transformers.MistralForCausalLM(config)
+    amplify(model, 0)
+    found = finding(Subject(name="windows", model=model.double(), promoted=True), "padding")
+    assert found.verdict in (Verdict.PASS, Verdict.WARN), "two layers of four tokens do not carry the first token to the last"
+    assert len(found.controls) == 2
