@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, final
 
 from attncheck.diagnosis.failure import Failure, failing, open_case
@@ -12,6 +13,7 @@ from attncheck.diagnosis.locate import in_attention, locate, locate_leak, locate
 from attncheck.diagnosis.outside import Outside, carried_elsewhere, explained_outside
 from attncheck.diagnosis.recorded import pass_dict
 from attncheck.diagnosis.repair import repaired
+from attncheck.diagnosis.repro import offered
 from attncheck.diagnosis.reproduce import Search, Tried
 from attncheck.errors import Unsupported, first_line
 from attncheck.faults.words import advice
@@ -29,8 +31,12 @@ EXPECTED = (Unsupported, RuntimeError, ValueError, TypeError, IndexError, KeyErr
 @final
 @dataclass
 class Diagnoser:
-    """Explains findings of one run. What it found on a model is tried first on that model's next failure."""
+    """Explains findings of one run. What it found on a model is tried first on that model's next failure.
 
+    `repro` is where scripts go that show a failure without this tool; only those that do show it are left there.
+    """
+
+    repro: Path | None = None
     known: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
     def __call__(self, subject: Subject, finding: Finding) -> Finding:
@@ -47,7 +53,15 @@ class Diagnoser:
             return replace(finding, diagnosis=why)
         if explained.diagnosis is not None and explained.diagnosis.how == "reproduced":
             self.known[id(subject)] = tuple(dict.fromkeys((explained.diagnosis.fault, *known)))
-        return explained
+        return explained if self.repro is None else _with_script(subject, explained, self.repro)
+
+
+def _with_script(subject: Subject, finding: Finding, directory: Path) -> Finding:
+    try:
+        told: dict[str, Any] = {"script": str(offered(subject, finding, directory))}
+    except EXPECTED as reason:
+        told = {"no_script": str(reason)}
+    return replace(finding, replay={**finding.replay, **told})
 
 
 ELSEWHERE: dict[str, Callable[[Failure], Location | None]] = {

@@ -1,0 +1,230 @@
+"""A failure as a script that needs nothing but torch and transformers: written, run, and offered only if it shows the fault.
+
+Axes: B batch, T positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from attncheck.diagnosis.recorded import pass_of
+from attncheck.errors import Unsupported
+from attncheck.finding import Finding
+from attncheck.subject.compat import CACHE_NAMES
+from attncheck.subject.passes import Mask2D, Mask4D, Pass
+from attncheck.subject.subject import Subject
+from attncheck.subject.target import parse
+
+LINES = 30
+PATIENCE = 180
+UNWANTED = ("transformers_version", "architectures", "dtype", "torch_dtype", "_name_or_path", "model_type")
+
+SCRIPT = '''"""{title}"""
+import sys, torch, transformers
+{model}
+@torch.no_grad()
+def logits(tokens, chunks=(), positions=None, mask=None, use_cache=False):
+    ids, cache, replies, start = torch.tensor(tokens), None, [], 0
+    for size in chunks or (ids.shape[1],):
+        stop = start + size
+        call = {{"{ids}": ids[:, start:stop]}}{use_cache}{positions}{mask}
+        reply = model(**call, **({{"{cache}": cache}} if cache is not None else {{}}))
+        cache, start = getattr(reply, "{reply}", None), stop
+        replies.append(reply.logits)
+    return torch.cat(replies, 1)
+want = {want}
+got = {got}
+model.double()
+noise = (want - {want}).abs().max()
+apart = (got - want).abs().amax(-1)
+worst = int(apart.argmax())
+print("expected", want[worst][:4].tolist(), "observed", got[worst][:4].tolist())
+print(f"largest difference {{apart.max():.3g}} at row {{worst}} of {{len(apart)}}, rounding explains {{noise:.1g}}")
+sys.exit(bool(apart.max() > 10 * noise))
+'''
+
+
+def script_of(subject: Subject, finding: Finding) -> str:
+    """The script for a finding that holds its two passes.
+
+    Raises:
+        Unsupported: there is nothing to write a script about; the reason says why.
+    """
+    if "got" not in finding.replay:
+        raise Unsupported("the failing case is no comparison of two calls of the model")
+    if subject.door.fixed:
+        raise Unsupported("the model needs more than token ids")
+    got, want = (pass_of(finding.replay[side]) for side in ("got", "want"))
+    if got.cache_kind or got.attentions or got.unpromoted or (got.attn or want.attn):
+        raise Unsupported("the call needs more than ids, positions, a mask and a cache")
+    places = _compared(got, want)
+    text = SCRIPT.format(
+        title=_title(subject, finding),
+        model=_model(subject),
+        ids=subject.door.ids_name,
+        cache=subject.door.cache_name or "past_key_values",
+        reply=_reply_name(subject),
+        use_cache=_use_cache(got, want),
+        positions=_positions(subject, got, want),
+        mask=_mask(subject, got, want),
+        got=_call(got, places[0]),
+        want=_call(want, places[1]),
+    )
+    if text.count("\n") > LINES:
+        raise Unsupported(f"it does not fit into {LINES} lines")
+    return text
+
+
+def offered(subject: Subject, finding: Finding, directory: Path) -> Path:
+    """Write the script into `directory`, run it, and keep it only if it shows the fault.
+
+    Raises:
+        Unsupported: no script can be written, or the one that was does not show the fault.
+    """
+    text = script_of(subject, finding)
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"{_slug(subject.name)}-{finding.probe}.py"
+    path.write_text(text, encoding="utf-8")
+    try:
+        ran = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    except subprocess.TimeoutExpired:
+        path.unlink()
+        raise Unsupported(f"the script takes longer than {PATIENCE} s") from None
+    if ran.returncode != 1 or "largest difference" not in ran.stdout:
+        path.unlink()
+        last = (ran.stderr or ran.stdout).strip().splitlines()
+        raise Unsupported(f"the script does not show the fault ({last[-1] if last else 'it prints nothing'})")
+    return path
+
+
+def _slug(name: str) -> str:
+    return "".join(letter if letter.isalnum() else "-" for letter in name).strip("-")
+
+
+def _title(subject: Subject, finding: Finding) -> str:
+    told = finding.diagnosis
+    what = f"{told.how} by {told.fault}" if told is not None and told.fault else "unexplained"
+    versions = f"transformers {transformers.__version__}, torch {torch.__version__}"
+    case = finding.replay.get("case", finding.probe)
+    return f"{subject.facts.class_name}, {case}: {what} ({versions}, seed {subject.settings.seed})."
+
+
+def _model(subject: Subject) -> str:
+    """The lines that make the model: a small random one from a config, or the one that was loaded."""
+    target = parse(subject.name)
+    if target.kind in ("builtin", "config"):
+        if target.where.startswith("broken-"):
+            raise Unsupported("the fault is part of a built-in model of this tool, not of transformers")
+        return _random_model(subject)
+    if target.kind == "factory":
+        return _from_factory(Path(target.where).resolve(), target.attribute)
+    extra = ""
+    where = target.where
+    if target.kind == "gguf":
+        path = Path(target.where).resolve()
+        where, extra = str(path.parent), f", gguf_file={path.name!r}"
+    return f"model = transformers.{type(subject.model).__name__}.from_pretrained({where!r}{extra}).float().eval()"
+
+
+def _random_model(subject: Subject) -> str:
+    config = subject.config
+    data = {key: value for key, value in config.to_diff_dict().items() if key not in UNWANTED}
+    attn = f'\nmodel.set_attn_implementation("{subject.attn}")' if subject.attn else ""
+    if hasattr(subject.model, "set_experts_implementation"):
+        attn += '\nmodel.set_experts_implementation("eager")'
+    return (
+        f"config = transformers.{type(config).__name__}(**{_literal(data)})\n"
+        f"torch.manual_seed({subject.settings.seed})\n"
+        f"model = transformers.{type(subject.model).__name__}(config).eval(){attn}\n"
+        "for name, p in model.named_parameters():  # unit gain: at 0.02 a leak can be as small as rounding\n"
+        "    if p.ndim > 1 and p.requires_grad: torch.nn.init.normal_(p, std=1.0 if 'embed' in name else p.shape[-1] ** -0.5)"
+    )
+
+
+def _literal(data: Mapping[str, Any]) -> str:
+    """The data as Python source; numbers that are not finite have no literal of their own."""
+    return re.sub(r"(?<=[ \[{(])(-?)(inf|nan)(?=[,\]})])", r"float('\1\2')", repr(json.loads(json.dumps(data))))
+
+
+def _from_factory(path: Path, attribute: str) -> str:
+    return (
+        f"sys.path.insert(0, {str(path.parent)!r})\n"
+        f"made = __import__({path.stem!r}).{attribute}()\n"
+        "model = (made[0] if isinstance(made, tuple) else made).float().eval()"
+    )
+
+
+def _reply_name(subject: Subject) -> str:
+    with torch.no_grad():
+        output = subject.passes.call(subject.inputs.tokens, use_cache=True).output
+    return next((name for name in CACHE_NAMES if getattr(output, name, None) is not None), "past_key_values")
+
+
+def _use_cache(got: Pass, want: Pass) -> str:
+    if any(side.use_cache is None for side in (got, want)):
+        return "\n        if use_cache is not None or chunks: call['use_cache'] = bool(chunks) or use_cache"
+    return "\n        call['use_cache'] = bool(chunks) or use_cache"
+
+
+def _positions(subject: Subject, got: Pass, want: Pass) -> str:
+    if got.positions is None and want.positions is None:
+        return ""
+    name = subject.door.positions_name
+    return f"\n        if positions: call['{name}'] = torch.tensor(positions)[:, start:stop]"
+
+
+def _mask(subject: Subject, got: Pass, want: Pass) -> str:
+    kinds = {type(side.mask) for side in (got, want) if side.mask is not None}
+    if not kinds:
+        return ""
+    if len(kinds) > 1:
+        raise Unsupported("the two calls need masks of two forms")
+    name = subject.door.mask_name
+    if kinds == {Mask2D}:
+        return f"\n        if mask: call['{name}'] = torch.tensor(mask)[:, :stop]"
+    return (
+        "\n        segment = torch.tensor(mask or [[0] * ids.shape[1]] * len(ids))[:, None]"
+        "\n        hidden = ~((segment[..., None] == segment[..., None, :]).tril()[:, :, start:stop, :stop])"
+        f"\n        if mask: call['{name}'] = hidden * torch.finfo(torch.float32).min * torch.ones((), dtype=model.dtype)"
+    )
+
+
+def _call(asked: Pass, place: str) -> str:
+    arguments = [repr([list(row) for row in asked.tokens])]
+    if asked.chunks:
+        arguments.append(f"chunks={asked.chunks}")
+    if asked.positions is not None:
+        arguments.append(f"positions={[list(row) for row in asked.positions]}")
+    if isinstance(asked.mask, Mask2D):
+        arguments.append(f"mask={[list(row) for row in asked.mask.rows]}")
+    if isinstance(asked.mask, Mask4D):
+        arguments.append(f"mask={[list(row) for row in asked.mask.segments]}")
+    if asked.use_cache is not False and not asked.chunks:
+        arguments.append(f"use_cache={asked.use_cache}")
+    return f"logits({', '.join(arguments)}){place}"
+
+
+def _compared(got: Pass, want: Pass) -> tuple[str, str]:
+    """Which logits (T, V) of the two calls must agree, as indexing.
+
+    Raises:
+        Unsupported: it cannot be told from the passes.
+    """
+    for row, tokens in enumerate(got.tokens):
+        for start in range(got.length - want.length + 1):
+            if tokens[start : start + want.length] == want.tokens[0] and len(want.tokens) == 1:
+                return f"[{row}, {start}:{start + want.length}]", "[0]"
+    if len(got.tokens) == len(want.tokens) == 1 and got.length == want.length:
+        changed = [t for t in range(got.length) if got.tokens[0][t] != want.tokens[0][t]]
+        place = f"[0, :{changed[0]}]" if changed[0] else f"[0, {changed[-1] + 1}:]"
+        return place, place
+    raise Unsupported("it cannot be told which positions of the two calls must agree")
