@@ -1,0 +1,163 @@
+"""The gradient: causal to the bit, and the derivative of what forward computes.
+
+What it checks
+    Logits before a cut have no gradient at all with respect to later embeddings. The gradient of the query, key and value
+    projections is the derivative of forward. Gradient checkpointing and the attention implementations give the same gradient.
+
+Why it matters
+    A leak into the past of one part in a hundred million drowns in the rounding of logits, and shows in the gradient, where a
+    healthy model has exactly zero. Keys that were detached, or a checkpointed layer that lost its mask, leave forward as it
+    was and train another model.
+
+How it measures
+    Embeddings become leaves, and a fixed random mixture of logits is differentiated. The derivative along a random direction
+    of each projection is compared with a central difference in float64, at several steps; how well neighbouring steps agree
+    is the budget, and a kink (a router, a clipped activation) that keeps them from agreeing skips the case. Training mode runs
+    with every dropout at zero.
+
+False alarms
+    Routers that draw at random in training mode differ between two equal calls: checkpointing is then skipped. Models that
+    read ahead by design are not asked. Without room for float64, central differences are skipped.
+
+References
+    Griewank and Walther 2008 (central differences and their steps). Chen et al. 2016 (gradient checkpointing).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+
+from attncheck.errors import Unsupported
+from attncheck.finding import Evidence, Measurement, Ruling, merged, skipped
+from attncheck.numerics.budget import HEADROOM, SHARES
+from attncheck.numerics.reorder import Reorder
+from attncheck.probe import Cost, attempt, judge_cases
+from attncheck.subject.gradients import Slope, input_gradient, slopes, training
+from attncheck.subject.subject import Subject
+
+# Axes: B batch, T positions, W hidden width.
+
+CUTS = 3
+RESOLVED = 1e-3
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Gradient:
+    """Differentiates logits with respect to embeddings and projections."""
+
+    name: ClassVar[str] = "gradient"
+    title: ClassVar[str] = "the gradient is causal and is the derivative of forward"
+    cost: ClassVar[Cost] = "dear"
+    needs: ClassVar[tuple[str, ...]] = ("decodes",)
+    controls: ClassVar[tuple[str, ...]] = (
+        "gradient-detached",
+        "causal-mask-missing",
+        "leak-outside-attention",
+    )
+
+    def measure(self, subject: Subject) -> Iterator[Measurement]:
+        """Causality, derivatives along the projections, checkpointing, implementations."""
+        yield attempt("no gradient to later embeddings", lambda: self._causal(subject))
+        yield from self._derivatives(subject)
+        yield attempt("gradient checkpointing", lambda: self._checkpointed(subject))
+        for attn in ("eager", "sdpa"):
+            if attn != subject.attn and subject.attn is not None:
+                name = f"gradient, {attn} vs {subject.attn}"
+                yield attempt(name, lambda: _compared(subject, name, lambda: input_gradient(subject, attn=attn)))  # noqa: B023
+
+    def judge(self, evidence: Evidence) -> Ruling:
+        """The worst case decides."""
+        return judge_cases(evidence)
+
+    def _causal(self, subject: Subject) -> Measurement:
+        inputs = subject.inputs
+        cuts = sorted({inputs.cuts[0], inputs.cuts[-1], *inputs.cuts[:: max(1, len(inputs.cuts) // CUTS)]})
+        return merged("no gradient to later embeddings", [self._cut(subject, cut) for cut in cuts])
+
+    def _cut(self, subject: Subject, cut: int) -> Measurement:
+        gradient_BTW = input_gradient(subject, upto=cut)
+        later_T = gradient_BTW[:, cut:].abs().amax((0, 2))
+        read = (later_T > 0).nonzero()
+        return Measurement(
+            name="no gradient to later embeddings",
+            max_abs=float(later_T.max()),
+            budget=0.0,
+            budget_from="a causal model has none, to the bit",
+            scale=float(gradient_BTW.abs().max()),
+            positions=gradient_BTW.shape[1] - cut,
+            first_position=cut + int(read[0]) if len(read) else None,
+            nonfinite=int((~torch.isfinite(gradient_BTW)).sum()),
+            unit="gradients",
+            note=f"of the logits before position {cut}",
+        )
+
+    def _derivatives(self, subject: Subject) -> Iterator[Measurement]:
+        name = "derivative along projections"
+        precise = subject.dtype_name if subject.dtype == torch.float64 else subject.higher_dtype()
+        if precise != "float64":
+            yield skipped(name, "central differences need float64, which does not fit here")
+            return
+        try:
+            with subject.at(precise):
+                found = slopes(subject)
+        except Unsupported as reason:
+            yield skipped(name, str(reason))
+            return
+        yield from (_derivative(kind, slope) for kind, slope in found.items())
+
+    def _checkpointed(self, subject: Subject) -> Measurement:
+        with training(subject, checkpointing=False):
+            plain_BTW, again_BTW = input_gradient(subject), input_gradient(subject)
+        if not torch.equal(plain_BTW, again_BTW):
+            raise Unsupported("training mode draws at random even with dropout at zero")
+        with training(subject, checkpointing=True):
+            saved_BTW = input_gradient(subject)
+        return _compared(subject, "gradient checkpointing", lambda: saved_BTW, plain_BTW)
+
+
+def _derivative(kind: str, slope: Slope) -> Measurement:
+    name = f"derivative along {kind} weights"
+    size = max(abs(slope.numeric), abs(slope.analytic))
+    budget = HEADROOM * slope.trust
+    if not budget <= RESOLVED * size:
+        return skipped(name, f"a kink, or nothing to see: differences agree to {slope.trust:.1g} of {size:.1g}")
+    return Measurement(
+        name=name,
+        max_abs=abs(slope.analytic - slope.numeric),
+        budget=budget,
+        budget_from="two neighbouring steps of the central difference",
+        scale=size,
+        positions=1,
+        unit="derivatives",
+        note=f"autograd says {slope.analytic:.6g}, the central difference {slope.numeric:.6g}",
+        fault="gradient-detached" if slope.analytic == 0.0 else "",
+    )
+
+
+def _compared(subject: Subject, name: str, got: Callable[[], Tensor], want_BTW: Tensor | None = None) -> Measurement:
+    """A gradient against the usual one, under what rounding does to the usual one in two other orders."""
+    usual_BTW = input_gradient(subject)
+    got_BTW = got()
+    want_BTW = usual_BTW if want_BTW is None else want_BTW
+    floor = torch.finfo(usual_BTW.dtype).eps * float(usual_BTW.abs().max())
+    for share in SHARES:
+        with Reorder(share):
+            floor = max(floor, float((input_gradient(subject) - usual_BTW).abs().max()))
+    delta_BTW = (got_BTW - want_BTW).abs()
+    finite = torch.isfinite(delta_BTW)
+    return Measurement(
+        name=name,
+        max_abs=float(torch.where(finite, delta_BTW, 0.0).max()),
+        budget=HEADROOM * floor,
+        budget_from=f"{subject.dtype_name} gradient in other orders {floor:.1e} x {HEADROOM:.0f}",
+        scale=float(usual_BTW.abs().max()),
+        nonfinite=int((~finite).sum()),
+        positions=usual_BTW.shape[1],
+        unit="gradients",
+    )
