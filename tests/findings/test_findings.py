@@ -14,7 +14,12 @@ HERE = Path(__file__).parent
 HEALTHY = 1e-4
 SCRIPTS = sorted(path.stem for path in HERE.glob("*.py") if not path.stem.startswith("test_"))
 CONTROLS = {
+    "boolean_mask_under_eager": {"sdpa"},
+    "dynamic_ntk_remembers": {"12 tokens"},
+    "gpt_neo_static_cache": {"dynamic cache"},
+    "sliding_cache_keeps_the_prompt": {"full_attention"},
     "bamba_positions_restart": {"bamba with explicit positions", "falcon_h1"},
+    "falcon_weights_asked_for": {"one token"},
     "left_padding_counts": {"llama4_text without the scaling", "llama"},
     "mamba_step_with_full_mask": set(),
     "moshi_window_only_in_cache": {"window 64"},
