@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from attncheck import __version__
-from attncheck.cli import compare, doctor, explain, init, mask, probes, record, run, schema, triage, validate
+from attncheck.cli import compare, doctor, explain, init, mask, probes, record, replay, run, schema, selftest, triage, validate
 
 # Help without rich: drawing it there takes longer than everything else `--help` does.
 app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -29,6 +29,8 @@ def main(
 app.command("run")(run.run)
 app.command("probes")(probes.probes)
 app.command("explain")(explain.explain)
+app.command("selftest")(selftest.selftest)
+app.command("replay")(replay.replay)
 app.command("init")(init.init)
 app.command("validate")(validate.validate)
 app.command("schema")(schema.schema)
