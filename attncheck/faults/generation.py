@@ -65,8 +65,8 @@ def generate_repeats_token(subject: Subject) -> AbstractContextManager[None]:
 
 
 def _require_counting_cache(subject: Subject) -> None:
-    if subject.can.steps is not None:
-        raise CannotPlant(subject.can.steps)
+    if subject.can.steps_agree is not None:
+        raise CannotPlant(subject.can.steps_agree)
     if not cached_length(subject.passes.cache(Pass(subject.inputs.tokens, use_cache=True))):
         raise CannotPlant("the cache does not count its tokens")
 

@@ -20,6 +20,16 @@ def dtype_argument(dtype: object) -> dict[str, Any]:
     return {"dtype" if Version("4.56") <= VERSION else "torch_dtype": dtype}
 
 
+def tensor_parallel_argument(size: int) -> dict[str, Any]:
+    """The keyword that shards a model by its own plan: `tp_plan` before 5.10, a configuration of the whole since."""
+    try:
+        from transformers.distributed import DistributedConfig
+
+        return {"distributed_config": DistributedConfig(tp_size=size, tp_plan="auto")}
+    except (ImportError, TypeError):
+        return {"tp_plan": "auto", "tp_size": size} if Version("4.54") <= VERSION else {"tp_plan": "auto"}
+
+
 def experts_argument(name: str) -> dict[str, Any]:
     """The keyword that chooses how expert layers are computed, where this release has one (5.0)."""
     return {"experts_implementation": name} if Version("5.0") <= VERSION else {}
@@ -71,7 +81,10 @@ def cached_length(cache: Any) -> int:
     if cache is None:
         return 0
     if hasattr(cache, "get_seq_length"):
-        return int(cache.get_seq_length() or 0)
+        try:
+            return int(cache.get_seq_length() or 0)
+        except ValueError:
+            return 0  # a cache of recurrent states alone refuses to say
     first = cache[0] if isinstance(cache, (tuple, list)) and cache else None
     return int(first[0].shape[-2]) if isinstance(first, (tuple, list)) else 0
 

@@ -59,8 +59,6 @@ class Generate:
         "generate-positions",
         "generate-repeats-token",
         "logits-to-keep",
-        "cache-drops-token",
-        "state-dropped",
     )
 
     new_tokens: int = 4
