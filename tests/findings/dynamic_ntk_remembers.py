@@ -1,7 +1,8 @@
 """Dynamic NTK: a prompt just past the trained length is answered differently after a longer one.
 
-The rotary buffer grows with the longest row seen and goes back only for rows within the trained length. The number is the largest
-logit difference of the same 20-token row before and after a row of 40 tokens (trained length 16); within the trained length there is none.
+The rotary buffer grows with the longest row seen and goes back only for rows within the trained length. The number is the
+largest logit difference of the same 20-token row before and after a row of 40 tokens (trained length 16); within the trained
+length there is none.
 """
 
 import torch
