@@ -15,6 +15,7 @@ from attncheck.finding import Measurement, Verdict
 from attncheck.subject.inputs import Inputs, Row, Tokens
 from attncheck.subject.passes import Mask2D, Pass, Positions
 from attncheck.subject.subject import Subject
+from attncheck.subject.switching import chosen
 
 Side = Literal["left", "right"]
 
@@ -97,7 +98,7 @@ def eager_in_plain_float64(subject: Subject, batch: Padded) -> Measurement:
     asked = replace(batch.asked("left", salt=1, explicit=explicit, attn="eager"), unpromoted=True)
     logits_BTV = subject.logits(asked)
     lost = int((~torch.isfinite(logits_BTV)).sum())
-    wanted = subject.settings.attn == "eager" and subject.settings.dtype == "float64"
+    wanted = chosen(subject, "eager") and "float64" in (subject.settings.dtype, subject.own_dtype)
     return Measurement(
         name="eager in plain float64",
         expect="at-most",

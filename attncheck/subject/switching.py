@@ -12,6 +12,8 @@ from attncheck.subject.passes import REFUSALS
 from attncheck.subject.subject import Subject
 
 SHORT = 4
+USUAL = "sdpa"
+"""What the library takes where a model supports it."""
 
 
 def kernels_called(subject: Subject, attn: str | None) -> frozenset[tuple[str, str]]:
@@ -29,6 +31,13 @@ def kernels_called(subject: Subject, attn: str | None) -> frozenset[tuple[str, s
     with subject.using(attn), intercept(subject.model, watch), torch.no_grad():
         subject.passes.call((subject.inputs.row[:SHORT],), use_cache=False)
     return frozenset(seen)
+
+
+def chosen(subject: Subject, attn: str) -> bool:
+    """Whether an implementation is somebody's choice: asked for, or in force where the library would have taken another one."""
+    if subject.settings.attn is not None or subject.attn != attn:
+        return subject.settings.attn == attn
+    return attn != USUAL and not_switched(subject, USUAL) is None
 
 
 def not_switched(subject: Subject, attn: str) -> str | None:

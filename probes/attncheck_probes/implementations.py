@@ -16,7 +16,7 @@ How it measures
 False alarms
     Agreement proves nothing about a fault that all share: that is for the probe `reference`; and disagreement does not say
     who is right. Eager attention computes its softmax in float32: visible in half precision only, where the ladder decides.
-    Eager attention adds a boolean 4D mask as 0 and 1, which masks nothing: a `warn`, and `fail` where eager was asked for.
+    Eager attention adds a boolean 4D mask as 0 and 1, which masks nothing: a `warn`, and `fail` where eager was chosen.
     flex_attention compiles for seconds on a CPU: name it in `others` to have it compared there.
 
 References
@@ -39,7 +39,7 @@ from attncheck.probe import Cost, attempt_call, judge_cases
 from attncheck.subject.padded import pad_rows
 from attncheck.subject.passes import Mask4D, Pass, blocks
 from attncheck.subject.subject import Subject
-from attncheck.subject.switching import not_switched
+from attncheck.subject.switching import chosen, not_switched
 from attncheck.subject.training import compare_gradients, without_randomness
 
 # Axes: B batch, T positions, V vocabulary, W hidden width.
@@ -152,7 +152,7 @@ def _boolean(subject: Subject, name: str, attn: str) -> Measurement:
     """The same mask as booleans and as numbers to be added to the scores, in one implementation."""
     usual = replace(_blocked(subject), attn=attn)
     boolean = replace(usual, mask=Mask4D(usual.mask.segments, boolean=True)) if isinstance(usual.mask, Mask4D) else usual
-    broken = Verdict.FAIL if subject.settings.attn == attn else Verdict.WARN
+    broken = Verdict.FAIL if chosen(subject, attn) else Verdict.WARN
     note = f"forward(attention_mask=<4D booleans>) under {attn}: pass a float mask"
     return subject.compare(name, subject.logits(boolean), subject.logits(usual), broken=broken, note=note, asked=(boolean, usual))
 
