@@ -22,6 +22,8 @@ from attncheck.subject.calls import wrap_forward
 # Axes: B batch, H query heads, G key/value heads, T query positions, S key positions, D head width, R rows, C columns.
 
 PLANTED = contextlib.ExitStack()
+KEPT: list[Any] = []
+"""Models with a changed kernel: plants know their modules by identity, so these may not be collected and give it away."""
 TEXT = "the a cat dog sat ran on mat and saw moon over hill one two three four five six seven end"
 WORDS = TEXT.split()
 EOS = len(WORDS) - 1
@@ -30,6 +32,7 @@ EOS = len(WORDS) - 1
 def _planted(model: Any, handler: Handler) -> Any:
     """The model with its attention kernel changed for good."""
     PLANTED.enter_context(intercept(model, handler))
+    KEPT.append(model)
     return model
 
 
@@ -246,3 +249,12 @@ def window_forgotten() -> Any:
         return call.run()
 
     return _planted(model, handler)
+
+
+def near_ties() -> Any:
+    """Greedy text that turns: a healthy model whose best tokens are often nearly tied, as those of a real one are."""
+    model = healthy()
+    with torch.no_grad():
+        model.lm_head.weight.mul_(0.05)
+        model.lm_head.weight[1::2] = model.lm_head.weight[::2] * 1.001
+    return model

@@ -1,0 +1,154 @@
+"""compare and record: the same to the bit, rounding, something else; by whose weights or in which module."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import tiny_llama
+
+from attncheck.__main__ import main
+from attncheck.compare import trace, weights
+from attncheck.compare.divergence import compare
+from attncheck.compare.record import CHUNKED, PADDED, PLAIN, record
+from attncheck.compare.sides import changed, held_side_by_side
+from attncheck.errors import TargetError, UsageError
+from attncheck.faults.catalogue import FAULTS
+from attncheck.settings import Settings
+from attncheck.subject.load import load
+from attncheck.subject.subject import Subject
+
+
+def quiet(what: str) -> None:
+    return None
+
+
+def test_a_model_is_identical_to_itself_in_every_way_of_asking(subject: Subject) -> None:
+    found = compare(record(subject), record(load("builtin:gqa", Settings())))
+    assert [way.way for way in found.ways] == [PLAIN, CHUNKED, PADDED]
+    assert found.verdict == "identical"
+    assert not found.weights
+
+
+def test_two_implementations_differ_by_rounding(subject: Subject) -> None:
+    found = compare(record(subject), record(load("builtin:gqa", Settings(attn="eager"))))
+    assert found.verdict == "rounding"
+    (plain, *_) = found.ways
+    assert 0 < plain.max_abs <= plain.budget < 1e-12
+    assert dict(plain.top)[1] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("fault", "way", "module"),
+    [
+        ("position-restart", CHUNKED, "model.rotary_emb"),
+        ("softmax-scale", PLAIN, "model.layers.0.self_attn"),
+        ("leak-outside-attention", PLAIN, "model.layers.0"),
+    ],
+)
+def test_the_way_and_the_first_module_of_a_planted_fault(subject: Subject, fault: str, way: str, module: str) -> None:
+    good = record(subject)
+    with FAULTS[fault].plant(subject), subject.passes.under(fault, False):
+        bad = record(subject, good.rows, good.pad)
+    found = compare(good, bad)
+    assert found.verdict == "different"
+    assert found.worst is not None
+    assert found.worst.first is not None
+    assert (found.worst.way, found.worst.first.home) == (way, module)
+
+
+def test_divergence_by_position_starts_at_the_cut(subject: Subject) -> None:
+    good = record(subject)
+    with FAULTS["position-restart"].plant(subject), subject.passes.under("position-restart", False):
+        bad = record(subject, good.rows, good.pad)
+    (chunked,) = [way for way in compare(good, bad).ways if way.way == CHUNKED]
+    assert chunked.first_position == 8
+    assert max(chunked.by_position[:8]) <= chunked.budget < min(chunked.by_position[9:])
+    assert [share for share, _ in chunked.kl] == [0.5, 0.9, 0.99, 1.0]
+    assert chunked.kl[-1][1] == max(value for _, value in chunked.kl) > 0.01
+
+
+def test_a_trace_holds_everything_and_reads_back(subject: Subject, tmp_path: Path) -> None:
+    recording = record(subject)
+    trace.save(recording, tmp_path / "t.safetensors")
+    back = trace.load(tmp_path / "t.safetensors")
+    assert (back.rows, back.dtype, back.pad, back.meta) == (recording.rows, "float64", recording.pad, recording.meta)
+    assert compare(recording, back).verdict == "identical"
+    assert [each.event for each in back.ways[0].prints] == [each.event for each in recording.ways[0].prints]
+
+
+def test_a_file_that_is_no_trace_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(b"nothing")
+    with pytest.raises(TargetError, match="not a recording"):
+        trace.load(path)
+    with pytest.raises(TargetError, match="no such file"):
+        trace.load(tmp_path / "y.safetensors")
+
+
+def test_record_and_compare_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(tmp_path / "t.safetensors")
+    assert main(["record", "builtin:gqa", "-o", path, "--no-progress"]) == 0
+    assert main(["compare", path, "builtin:gqa", "--no-progress"]) == 0
+    assert main(["compare", path, "builtin:broken-positions", "--no-progress"]) == 1
+    said = " ".join(capsys.readouterr().out.split())
+    assert "IDENTICAL every logit is the same to the last bit" in said
+    assert "All 39 weights are the same" in said
+    assert "First diverging module: model.rotary_emb from position 8 on" in said
+
+
+def test_a_coarse_precision_is_decided_by_a_finer_one() -> None:
+    base = Settings(dtype="bfloat16")
+    same = held_side_by_side("builtin:gqa", "builtin:gqa", base, replace(base, attn="eager"), quiet)
+    assert (same.comparison.verdict, same.verdict) == ("undecided", "rounding")
+    other = held_side_by_side("builtin:gqa", "builtin:broken-positions", base, base, quiet)
+    assert other.verdict == "different"
+
+
+def test_changed_weights_are_named_before_any_code(saved: Callable[..., Path]) -> None:
+    folder = saved("plain")
+    other = tiny_llama()
+    with torch.no_grad():
+        other.model.layers[1].mlp.up_proj.weight.add_(0.01)
+    other.save_pretrained(folder.parent / "changed")
+    found = held_side_by_side(str(folder), str(folder.parent / "changed"), Settings(), Settings(), quiet)
+    assert found.comparison.weights == ("model.layers.1.mlp.up_proj.weight",)
+    assert [each.kind for each in found.how] == ["rank"]
+    assert found.verdict == "different"
+
+
+@pytest.mark.parametrize(
+    ("order", "said"),
+    [
+        (lambda rows: weights.interleaved(rows, 4), "halves of 4 heads interleaved"),
+        (lambda rows: weights.apart(weights.interleaved(rows, 2), 8), "interleaved for 2 heads and taken apart for 8"),
+        (lambda rows: torch.cat([rows[5:], rows[:5]]), "the same rows in another order"),
+    ],
+)
+def test_rows_in_another_order_are_told_from_other_rows(order: Callable[[Any], Any], said: str) -> None:
+    matrix = torch.randn(96, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    (found,) = [weights._how("w", matrix, matrix[order(torch.arange(96))])]
+    assert (found.kind, said in found.words) == ("order", True)
+    assert weights._how("w", matrix, matrix + torch.randn(96, 8, dtype=torch.float64) * 0.05).kind == "noise"
+
+
+def test_settings_of_a_side_are_checked() -> None:
+    assert changed(Settings(), ["attn=eager,length=12", "dtype=float32"]) == Settings(attn="eager", length=12, dtype="float32")
+    for text, said in [
+        ("attn", "expected NAME=VALUE"),
+        ("atn=eager", "did you mean `attn`"),
+        ("length=x", "expected a whole number"),
+        ("dtype=float12", "did you mean `float32`"),
+    ]:
+        with pytest.raises(UsageError, match=said):
+            changed(Settings(), [text])
+
+
+def test_a_vocabulary_that_lacks_the_tokens_is_said(saved: Callable[..., Path]) -> None:
+    small = saved("small", vocab_size=32)
+    with pytest.raises(TargetError, match="outside its vocabulary of 32"):
+        held_side_by_side("builtin:gqa", str(small), Settings(), Settings(), quiet)

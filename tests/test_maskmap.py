@@ -1,0 +1,108 @@
+"""mask: what is really read, as a picture, on healthy and on broken models."""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+
+import pytest
+
+from attncheck.__main__ import main
+from attncheck.errors import UsageError
+from attncheck.mapdraw import png, svg
+from attncheck.maskmap import Ask, alike, maps, shrunk
+from attncheck.settings import Settings
+from attncheck.subject.load import load
+from attncheck.subject.subject import Subject
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        Ask(),
+        Ask(chunks=(5, 1, 2, 16)),
+        Ask(padding=5),
+        Ask(padding=4, side="right"),
+        Ask(padding=3, chunks=(10, 1, 16)),
+        Ask(documents=(9, 15)),
+    ],
+)
+def test_a_healthy_model_reads_what_it_promises(subject: Subject, ask: Ask) -> None:
+    found = maps(subject, ask)
+    assert [layer.index for layer in found] == [0, 1, 2, 3]
+    assert {layer.wrong for layer in found} == {0}
+    assert len(list(alike(found))) == 1
+
+
+def test_pictures_of_windows_padding_and_documents(subject: Subject) -> None:
+    window = maps(load("builtin:window", Settings()), Ask())
+    assert [layer.promise for layer in window] == ["a window of 8", "the whole past"] * 2
+    assert window[0].rows[9] == "..########.............."
+    padded = maps(subject, Ask(padding=3))[0].rows
+    assert (padded[2], padded[5]) == (" " * 27, "...###" + "." * 21)
+    packed = maps(subject, Ask(documents=(9, 15)))[0].rows
+    assert packed[10] == "." * 9 + "##" + "." * 13
+
+
+def test_a_mask_that_reads_one_ahead_is_drawn() -> None:
+    found = maps(load("builtin:broken-mask", Settings()), Ask())
+    assert found[0].rows[2] == "###+...................."
+    assert [layer.holds for layer in found] == [False] * 4
+
+
+def test_without_a_kernel_to_ask_the_gradient_answers() -> None:
+    found = maps(load("builtin:alibi", Settings()), Ask())
+    assert {layer.how for layer in found} == {"gradient"}
+    assert found[0].rows[23] == "#" * 24
+    assert found[0].rows[1] == " " * 24
+
+
+def test_large_pictures_shrink_to_the_worst_of_each_square() -> None:
+    assert shrunk(["#...", "##..", "##+.", "####"], 2) == ["#.", "#+"]
+    assert shrunk(["##", "##"], 2) == ["##", "##"]
+
+
+def test_svg_and_png_hold_the_picture(subject: Subject) -> None:
+    found = maps(subject, Ask())
+    drawn = svg(found)
+    assert drawn.startswith("<svg ")
+    assert "layers 0, 1, 2, 3: the whole past" in drawn
+    assert drawn.count("<rect ") == 1 + 4 + 24 + 23
+    image = png(found)
+    assert image[:8] == b"\x89PNG\r\n\x1a\n"
+    start = image.index(b"IDAT")
+    size = int.from_bytes(image[start - 4 : start], "big")
+    assert len(zlib.decompress(image[start + 4 : start + 4 + size])) == 24 * 8 * (1 + 24 * 8 * 3)
+
+
+def test_lengths_that_do_not_fit_are_refused(subject: Subject) -> None:
+    for ask, said in [
+        (Ask(chunks=(3,)), "3 tokens, where the row has 24"),
+        (Ask(documents=(3, 4)), "7 tokens, where the row has 24"),
+        (Ask(documents=(9, 15), padding=2), "packed rows are not padded"),
+    ]:
+        with pytest.raises(UsageError, match=said):
+            maps(subject, ask)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["builtin:gqa", "--layer", "1"], 0, "layer 1: the whole past"),
+        (["builtin:broken-mask", "--layer", "0"], 1, "pairs are not as promised"),
+        (["builtin:gqa", "--layer", "9"], 2, "this model has 0, 1, 2, 3"),
+        (["builtin:gqa", "--padding", "up:3"], 2, "expected left:N or right:N"),
+        (["builtin:gqa", "--packed", "9,x"], 2, "expected lengths"),
+        (["builtin:alibi", "--padding", "left:3"], 2, "the gradient shows plain forwards only"),
+    ],
+)
+def test_the_command(arguments: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["mask", *arguments]) == code
+    out, err = capsys.readouterr()
+    assert said in " ".join((out + err).split())
+
+
+def test_the_command_writes_pictures(tmp_path: Path) -> None:
+    assert main(["mask", "builtin:gqa", "--svg", str(tmp_path / "m.svg"), "--png", str(tmp_path / "m.png")]) == 0
+    assert (tmp_path / "m.svg").read_text().endswith("</svg>\n")
+    assert (tmp_path / "m.png").stat().st_size > 200

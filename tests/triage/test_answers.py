@@ -1,0 +1,95 @@
+"""What decides an answer, what it says, and how it is written down."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from attncheck.__main__ import main
+from attncheck.errors import UsageError
+from attncheck.finding import Verdict
+from attncheck.settings import Settings
+from attncheck.subject.load import load
+from attncheck.triage.answer import Answer, Question, Split
+from attncheck.triage.markdown import markdown
+from attncheck.triage.page import turned
+from attncheck.triage.routes import present, route
+from attncheck.triage.run import Investigation
+from attncheck.triage.setting import Setting
+
+
+def asked(target: str, reported: str = "float32", **question: object) -> Investigation:
+    return Investigation(load(target, Settings()), Question(**question), reported)  # type: ignore[arg-type]
+
+
+def test_without_a_symptom_a_healthy_model_in_float32_is_not_accused() -> None:
+    triage = asked("builtin:gqa", symptom="packing", passes=40).run()
+    assert triage.answer in (Answer.BEHAVIOUR, Answer.NOT_REPRODUCED)
+    assert triage.finding is None
+
+
+def test_a_difference_in_bfloat16_is_rounding_with_its_table() -> None:
+    triage = asked("builtin:gqa", "bfloat16", symptom="implementation").run()
+    assert triage.answer is Answer.NUMERICS
+    assert [line.dtype for line in triage.lines] == ["bfloat16", "float32", "float64"]
+    sizes = [line.max_abs for line in triage.lines]
+    assert sizes[0] > 1e2 * sizes[1] > 1e6 * sizes[2]
+    assert all(line.max_abs <= line.budget for line in triage.lines)
+    (control,) = [step for step in triage.steps if step.name == "control"]
+    assert control.verdict is Verdict.PASS
+
+
+def test_the_reporters_own_way_is_asked_before_the_probes() -> None:
+    triage = asked("builtin:broken-positions", symptom="cache", setting=Setting(cache="static", schedule="steps")).run()
+    assert triage.answer is Answer.CONFIRMED
+    assert triage.diagnosis is not None
+    assert triage.diagnosis.fault == "position-restart"
+    names = [step.name for step in triage.steps]
+    assert names == ["finite values", "reference", "the reporter's own way"]
+    assert triage.smallest is not None
+    assert (triage.smallest.words, triage.smallest.tokens) == ("decoded token by token on a cache", 3)
+
+
+def test_markdown_holds_the_answer_its_table_and_what_was_tried() -> None:
+    triage = asked("builtin:gqa", "bfloat16", symptom="batch").run()
+    text = markdown(triage)
+    assert text.startswith("### EXPECTED NUMERICS: builtin:gqa\n")
+    assert "| bfloat16 |" in text
+    assert "| control | pass |" in text
+    assert markdown(triage, "print(1)").count("```python\nprint(1)\n```") == 1
+
+
+@pytest.mark.parametrize(("margin", "said"), [(0.01, "nearer than"), (0.5, "farther apart than")])
+def test_a_turn_of_greedy_text_is_held_against_what_the_logits_differ_by(margin: float, said: str) -> None:
+    split = Split(position=9, chosen="'a'", other="'b'", margin=margin, difference=0.1, flips=3, tokens=24)
+    assert said in turned(split)
+
+
+def test_symptoms_have_routes_and_typing_errors_the_nearest() -> None:
+    assert route("cache").axes == ("schedule", "cache")
+    assert present(["labels", "no-such-probe"], ["labels", "padding"]) == ["labels"]
+    with pytest.raises(UsageError, match="unknown symptom `cach`: did you mean `cache`"):
+        route("cach")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--symptom", "batsch"], "unknown symptom `batsch`: did you mean `batch`?"),
+        (["--padding-side", "lefty"], "unknown padding side `lefty`: did you mean `left`?"),
+        (["--cache", "statik"], "unknown cache `statik`: did you mean `static`?"),
+        (["--report", "pdf=x"], "unknown report format `pdf`: expected one of `markdown`"),
+        (["--report", "markdown=/no/such/folder/x.md"], "no such folder"),
+        (["--against", "builtin:gpa"], "unknown built-in model `gpa`: did you mean `gqa`?"),
+    ],
+)
+def test_usage_errors_are_one_line(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["triage", "builtin:gqa", *arguments]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_the_report_is_written_and_the_exit_code_says_confirmed(tmp_path: Path) -> None:
+    path = tmp_path / "report.md"
+    assert main(["triage", "builtin:broken-mask", "--report", f"markdown={path}", "--no-progress"]) == 1
+    assert "mask-off-by-one" in path.read_text()
