@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
 from attncheck.errors import CannotPlant, Unsupported, first_line
 from attncheck.faults.base import Fault
 from attncheck.faults.catalogue import FAULTS
-from attncheck.finding import Control, Evidence, Finding, Measurement, Rung, Verdict, verdict_of
+from attncheck.finding import Control, Evidence, Finding, Measurement, Rung, Verdict, verdict_of, worst
 from attncheck.probe import Probe
+from attncheck.subject.ranks import gathered
 from attncheck.subject.subject import Subject
 
 CONTROLS = 2
@@ -82,7 +83,7 @@ def _examined(subject: Subject, probe: Probe) -> Examination:
     reason = _missing(subject, probe)
     if reason is not None:
         return reason
-    measured = tuple(probe.measure(subject))
+    measured = tuple(_measured(probe, subject))
     decided, dtype = _laddered(subject, probe, measured)
     evidence = Evidence(measurements=decided, replay=_replay(subject))
     ruling = probe.judge(evidence)
@@ -93,6 +94,18 @@ def _examined(subject: Subject, probe: Probe) -> Examination:
         return replace(finding, controls_missing="no case held, so a planted fault could break none")
     with subject.at(dtype):
         return (yield from _controlled(subject, probe, finding))
+
+
+def _measured(probe: Probe, subject: Subject) -> Iterator[Measurement]:
+    """The cases of a probe; of a model that is sharded over processes, each as it is in the process where it is worst."""
+    for case in probe.measure(subject):
+        yield _worst(gathered(f"the cases of {probe.name}", case))
+
+
+def _worst(cases: Sequence[Measurement]) -> Measurement:
+    order = [verdict_of(case) for case in cases]
+    rank = order.index(worst(order))
+    return replace(cases[rank], note=f"{cases[rank].note} (rank {rank})".strip()) if rank else cases[0]
 
 
 def _missing(subject: Subject, probe: Probe) -> Finding | None:
@@ -122,7 +135,7 @@ def _laddered(subject: Subject, probe: Probe, measured: tuple[Measurement, ...])
         return measured, None
     try:
         with subject.at(dtype):
-            raised = {case.name: case for case in probe.measure(subject) if case.name in doubtful}
+            raised = {case.name: case for case in _measured(probe, subject) if case.name in doubtful}
     except (RuntimeError, NotImplementedError, TypeError):
         return measured, None  # a kernel that refuses the higher precision: the verdict says that nothing decided
     return tuple(_with_ladder(case, raised.get(case.name), subject.dtype_name, dtype) for case in measured), dtype
@@ -167,7 +180,7 @@ def _control(subject: Subject, probe: Probe, fault: Fault, healthy: tuple[Measur
     largest: float | None = None
     with fault.plant(subject), subject.passes.under(fault.name, fault.on_cache_only):
         try:
-            for case in probe.measure(subject):
+            for case in _measured(probe, subject):
                 if case.max_abs is not None:
                     largest = max(largest or 0.0, case.max_abs)
                 if noticed(case, before.get(case.name)):

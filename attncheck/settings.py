@@ -28,3 +28,5 @@ class Settings:
     offline: bool = False
     length: int | None = None
     cache: str | None = None
+    tp: int | None = None
+    compiled: bool = False

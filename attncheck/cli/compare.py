@@ -8,6 +8,7 @@ import typer
 
 from attncheck.cli import options as o
 from attncheck.cli.options import check_dtype, prompt_text
+from attncheck.cli.ranked import ended, hush
 from attncheck.errors import UsageError
 from attncheck.settings import Settings
 
@@ -56,7 +57,10 @@ def compare(
     from attncheck.compare.page import print_page
     from attncheck.compare.sides import changed, held_side_by_side
 
+    settings = changed(base, of_left or []), changed(base, of_right or [])
+    if any(each.tp for each in settings):
+        hush()
     with Progress(not no_progress, 1) as bar:
-        sides = held_side_by_side(left, right or left, changed(base, of_left or []), changed(base, of_right or []), bar.says)
+        sides = held_side_by_side(left, right or left, *settings, bar.says)
     print_page(sides, console(not no_color))
-    raise typer.Exit(1 if sides.verdict == "different" else 0)
+    raise typer.Exit(ended(1 if sides.verdict == "different" else 0))

@@ -34,7 +34,14 @@ Quick = Annotated[bool, typer.Option("--quick", envvar="ATTNCHECK_QUICK", help="
 Attn = Annotated[list[str] | None, typer.Option("--attn", envvar="ATTNCHECK_ATTN", help="Attention implementation (repeatable).")]
 Dtype = Annotated[str, typer.Option("--dtype", envvar="ATTNCHECK_DTYPE", help="auto, float64, float32, bfloat16 or float16.")]
 Device = Annotated[str, typer.Option("--device", envvar="ATTNCHECK_DEVICE", help="auto, cpu, cuda[:N] or mps.")]
-DeviceMap = Annotated[str | None, typer.Option("--device-map", envvar="ATTNCHECK_DEVICE_MAP", help="auto: spread over devices.")]
+DeviceMap = Annotated[
+    str | None,
+    typer.Option("--device-map", envvar="ATTNCHECK_DEVICE_MAP", help="auto, or FILE.json: a device (or disk) for each module."),
+]
+TensorParallel = Annotated[bool, typer.Option("--tp", envvar="ATTNCHECK_TP", help="Shard over the processes of torchrun.")]
+Compiled = Annotated[
+    bool, typer.Option("--compile", envvar="ATTNCHECK_COMPILE", help="Compare the model under torch.compile with itself as well.")
+]
 Revision = Annotated[str | None, typer.Option("--revision", envvar="ATTNCHECK_REVISION", help="Hub revision.")]
 TrustRemoteCode = Annotated[
     bool, typer.Option("--trust-remote-code", envvar="ATTNCHECK_TRUST_REMOTE_CODE", help="Run code from the hub.")

@@ -15,6 +15,8 @@ from attncheck.cli import options as o
 from attncheck.cli.many import Workers, is_glob, sweep
 from attncheck.cli.options import Format, check_dtype, failing, listed, prompt_text
 from attncheck.cli.planning import Asked, planned
+from attncheck.cli.ranked import ended, is_first, tp_size
+from attncheck.errors import UsageError
 from attncheck.finding import Verdict
 from attncheck.settings import Settings
 from attncheck.suite.plan import Job, Plan
@@ -34,6 +36,8 @@ def run(
     dtype: o.Dtype = "auto",
     device: o.Device = "auto",
     device_map: o.DeviceMap = None,
+    tp: o.TensorParallel = False,
+    compiled: o.Compiled = False,
     revision: o.Revision = None,
     trust_remote_code: o.TrustRemoteCode = False,
     random_init: o.RandomInit = False,
@@ -61,11 +65,13 @@ def run(
     """Run probes on one or more models; without a target and a suite, on the built-in default model."""
     base = Settings(dtype=check_dtype(dtype), device=device, device_map=device_map, revision=revision)
     base = replace(base, trust_remote_code=trust_remote_code, random_init=random_init, layers=layers, offline=offline)
-    base = replace(base, seed=seed, prompt=prompt_text(prompt), length=length)
+    base = replace(base, seed=seed, prompt=prompt_text(prompt), length=length, tp=tp_size(tp), compiled=compiled)
     what = Asked(targets=listed(targets), suite=suite, settings=base, attn=listed(attn), tags=listed(tag))
     plan = planned(replace(what, probes=listed(probe), skip=listed(skip), quick=quick))
     presenter = _presenter(Format.quiet if quiet else output, plan, report, verbose, no_progress, no_color)
     counted = failing(fail_on, strict or plan.strict) | plan.fail_on
+    if tp and (jobs > 1 or sweep_dir is not None):
+        raise UsageError("--tp runs one model after the other: leave out --jobs and --sweep-dir")
     if jobs > 1 or sweep_dir is not None or any(is_glob(job.target) for job in plan.jobs):
         raise typer.Exit(sweep(plan.jobs, presenter, counted, Workers(jobs, sweep_dir, timeout, memory)))
     known = None if write_baseline else baseline or plan.baseline
@@ -79,7 +85,7 @@ def _presenter(
 
     return Presenter(
         output=output.value,
-        destinations=destinations(reports or [], plan.reports),
+        destinations=destinations(reports or [], plan.reports) if is_first() else (),
         probes=sum(len(job.probes) for job in plan.jobs),
         verbose=verbose,
         progress=not no_progress,
@@ -123,6 +129,6 @@ def execute(
         except KeyboardInterrupt:
             code = 130
         presenter.ends(session.finished(code))
-    if write_baseline is not None and code != 130:
+    if write_baseline is not None and code != 130 and is_first():
         write_text(write_baseline, baselines.to_text(baselines.of_report(session.report)))
-    return code
+    return ended(code)

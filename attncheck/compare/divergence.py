@@ -206,6 +206,8 @@ def first_of(left: Way, right: Way, dtypes: tuple[str, str]) -> First | None:
 
 
 def _differs(left: Print, right: Print, real_BT: Tensor, dtypes: tuple[str, str], times: float) -> First | None:
+    if left.width != right.width:
+        return None  # a part of a sharded layer's output
     if left.print_BTK.shape != right.print_BTK.shape:
         return First(module=left.event[0], side=left.event[1], position=0, apart=float("inf"), floor=left.floor)
     delta_BT = (left.print_BTK.double() - right.print_BTK.double()).abs().amax(-1)

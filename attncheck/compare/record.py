@@ -7,20 +7,21 @@ Axes: B batch, T positions, V vocabulary, K numbers kept for each position.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
-from attncheck.diagnosis.trace import Event, tracing
+from attncheck.diagnosis.trace import Event, Trace, tracing
 from attncheck.errors import TargetError, Unsupported
 from attncheck.numerics.reorder import Reorder
 from attncheck.session import environment
 from attncheck.subject.inputs import Tokens
 from attncheck.subject.padded import Padded, pad_id
 from attncheck.subject.passes import REFUSALS, Pass
+from attncheck.subject.placement import whole
 from attncheck.subject.subject import Subject
 
 SHARE = 0.5
@@ -32,11 +33,15 @@ SHORTER = 3
 @final
 @dataclass(frozen=True)
 class Print:
-    """One module's fingerprint over a way of asking, with what rounding alone does to it."""
+    """One module's fingerprint over a way of asking, with what rounding alone does to it.
+
+    `width` is how many numbers a position had, where sharding may have changed that: a part compares with nothing.
+    """
 
     event: Event
     print_BTK: Tensor
     floor: float
+    width: int = 0
 
 
 @final
@@ -121,20 +126,19 @@ def _way(subject: Subject, name: str, asked: Pass) -> Way:
     with tracing(modules) as reordered, Reorder(SHARE):
         subject.passes.replay(asked)
     shape = (len(asked.tokens), asked.length)
-    prints = [_print(event, shape, usual.print_BTK, reordered.print_BTK) for event in usual.prints]
+    prints = [_print(event, shape, usual, reordered) for event in usual.prints]
+    if subject.settings.tp is None:
+        prints = [replace(each, width=0) for each in prints if each is not None]
     rows = getattr(asked.mask, "rows", None)
     real_BT = torch.tensor(rows, dtype=torch.bool) if rows else torch.ones(shape, dtype=torch.bool)
     return Way(name, logits_BTV.cpu(), real_BT, subject.budget.value, tuple(each for each in prints if each is not None))
 
 
-Read = Callable[[Event, tuple[int, int]], Tensor | None]
-
-
-def _print(event: Event, shape: tuple[int, int], usual: Read, reordered: Read) -> Print | None:
-    print_BTK, moved_BTK = usual(event, shape), reordered(event, shape)
+def _print(event: Event, shape: tuple[int, int], usual: Trace, reordered: Trace) -> Print | None:
+    print_BTK, moved_BTK = usual.print_BTK(event, shape), reordered.print_BTK(event, shape)
     if print_BTK is None or moved_BTK is None:
         return None
-    return Print(event, print_BTK, float((print_BTK - moved_BTK).abs().nan_to_num(0.0).max()))
+    return Print(event, print_BTK, float((print_BTK - moved_BTK).abs().nan_to_num(0.0).max()), usual.widths[event])
 
 
 @torch.no_grad()
@@ -145,7 +149,7 @@ def digests(model: nn.Module) -> dict[str, Tensor]:
 
 def digest(value: Tensor) -> Tensor:
     """Sum, sum of sizes, sum of squares, and a sum weighted by place, in float64."""
-    flat = value.detach().double().flatten().cpu()
+    flat = whole(value.detach()).double().flatten().cpu()
     place = torch.arange(flat.numel(), dtype=torch.float64) % 8191
     return torch.stack([flat.sum(), flat.abs().sum(), flat.square().sum(), (flat * place).sum()])
 

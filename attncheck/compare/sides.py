@@ -28,6 +28,7 @@ CHANGEABLE: dict[str, Callable[[str], Any]] = {
     "length": int,
     "seed": int,
     "cache": str,
+    "tp": int,
 }
 
 

@@ -23,6 +23,7 @@ from attncheck.diagnosis.trace import Event, Trace, tracing
 from attncheck.finding import BEYOND_ROUNDING, Location
 from attncheck.numerics.reorder import Reorder
 from attncheck.subject.passes import Mask2D, Pass
+from attncheck.subject.ranks import agreed
 from attncheck.subject.subject import Subject
 
 NUMBER = re.compile(r"\.(\d+)(?=\.|$)")
@@ -45,6 +46,7 @@ def locate(failure: Failure) -> Location | None:
     """The first diverging module of a failing case, or None where no module of this model can be compared."""
     wrong = failure.wrong
     found = _against_trusted(failure, wrong[0]) if wrong else _between_sides(failure)
+    found = agreed("where it first differs", found)
     return _location(failure, found) if found else None
 
 

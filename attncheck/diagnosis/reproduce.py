@@ -16,6 +16,7 @@ from attncheck.errors import Unsupported
 from attncheck.faults.hypotheses import hypotheses
 from attncheck.faults.hypothesis import Hypothesis
 from attncheck.finding import Measurement
+from attncheck.subject.ranks import agreed
 
 TELL_APART = 3
 """How many more failing cases are asked when several faults predict the same logits."""
@@ -70,7 +71,7 @@ class Search:
 
     def _try(self, guesses: Iterable[Hypothesis]) -> None:
         for guess in guesses:
-            if self.matches and time.perf_counter() > self.until:
+            if bool(self.matches) and agreed("time is up", time.perf_counter() > self.until):
                 return
             residual = residual_of(guess, self.failure)
             if residual is None:

@@ -26,6 +26,7 @@ class Trace:
     """The fingerprints of one pass by event, in the order of execution; chunks of one pass follow each other along T."""
 
     prints: dict[Event, list[Tensor]] = field(default_factory=dict)
+    widths: dict[Event, int] = field(default_factory=dict)
     _matrices: dict[tuple[int, torch.device], Tensor] = field(default_factory=dict)
 
     def note(self, event: Event, value: Any) -> None:
@@ -33,6 +34,7 @@ class Trace:
         tensor = first_tensor(value)
         if tensor is not None:
             self.prints.setdefault(event, []).append(self._fingerprint(tensor.detach()))
+            self.widths[event] = tensor.numel() // max(1, tensor.shape[0] * tensor.shape[1])
 
     def print_BTK(self, event: Event, shape: tuple[int, int]) -> Tensor | None:
         """The fingerprint of an event over the whole pass, or None where it does not have one number row a token."""

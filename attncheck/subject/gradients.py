@@ -33,7 +33,8 @@ def weighting(subject: Subject, like_BTV: Tensor) -> Tensor:
     """Fixed random weights that turn logits into one number of about unit size."""
     generator = torch.Generator().manual_seed(subject.settings.seed + 5)
     drawn = torch.randn(like_BTV.shape[1:], generator=generator, dtype=torch.float64)
-    return (drawn / drawn.numel() ** 0.5).to(like_BTV)
+    weights_BTV: Tensor = (drawn / drawn.numel() ** 0.5).to(like_BTV)
+    return weights_BTV
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from attncheck.errors import AttncheckError, TargetError, first_line
 from attncheck.finding import Measurement
 from attncheck.registry import import_file
 from attncheck.settings import Settings
-from attncheck.subject import builtin, compat, random_init
+from attncheck.subject import builtin, compat, random_init, sharded
 from attncheck.subject.cut import beyond, cut_layers
 from attncheck.subject.hub import reachable
 from attncheck.subject.placement import device_map_arguments, drop_with, move, offloaded, why_not_cast
@@ -48,7 +48,7 @@ def load(text: str, settings: Settings) -> Subject:
     compat.quiet()
     target = parse(text)
     try:
-        model, tokenizer, info = LOADERS[target.kind](target, settings)
+        model, tokenizer, info = _read(target, settings)
     except AttncheckError as error:
         raise TargetError(str(error)) from error
     except Exception as error:
@@ -58,6 +58,18 @@ def load(text: str, settings: Settings) -> Subject:
     if not any(True for _ in model.parameters()):
         raise TargetError(f"{text}: {type(model).__name__} has no parameters")
     return _prepared(target, settings, model, tokenizer, info)
+
+
+def _read(target: Target, settings: Settings) -> Loaded:
+    """The model in this process, or this process's part of it."""
+    if not sharded.wanted(settings):
+        return LOADERS[target.kind](target, settings)
+    with sharded.together(target, settings):
+        if target.kind in ("hub", "folder", "gguf") and not settings.random_init:
+            return LOADERS[target.kind](target, settings)
+        made, tokenizer, _ = LOADERS[target.kind](target, replace(settings, tp=None))
+        with sharded.saved(made) as folder:
+            return _from_pretrained(folder, replace(settings, random_init=False, layers=None))[0], tokenizer, {}
 
 
 def explain_load(error: Exception) -> str:
@@ -72,7 +84,7 @@ def explain_load(error: Exception) -> str:
 
 def _prepared(target: Target, settings: Settings, model: nn.Module, tokenizer: Any, info: dict[str, Any]) -> Subject:
     device = _device(settings.device)
-    if settings.device_map is None:
+    if settings.device_map is None and not sharded.wanted(settings):
         move(model, device)
     subject = Subject(name=target.text, model=model, tokenizer=tokenizer, settings=settings, load_notes=notices(info))
     settle_dtype(subject, settings.dtype)
@@ -182,6 +194,8 @@ def _arguments(settings: Settings) -> dict[str, Any]:
         arguments["attn_implementation"] = settings.attn
     if settings.device_map:
         arguments.update(device_map_arguments(settings.device_map))
+    if sharded.wanted(settings):
+        arguments.update(compat.tensor_parallel_argument(settings.tp or 1))
     return arguments
 
 

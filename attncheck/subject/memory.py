@@ -5,13 +5,13 @@ Axes: B batch, H query heads, G key/value heads, S key positions, D head width.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
 from attncheck.subject.attention import KernelCall, intercept
@@ -36,12 +36,21 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         out = func(*args, **(kwargs or {}))
-        known = {_storage(leaf) for leaf in tree_leaves((args, dict(kwargs or {}))) if isinstance(leaf, Tensor)}
-        for leaf in tree_leaves(out):
-            if isinstance(leaf, Tensor) and _storage(leaf) not in known:
-                self.bytes += leaf.nbytes
-                self.shapes.append(tuple(leaf.shape))
+        known = {_storage(each) for each in _stored((args, dict(kwargs or {})))}
+        for each in _stored(out):
+            if _storage(each) not in known:
+                self.bytes += each.nbytes
+                self.shapes.append(tuple(each.shape))
         return out
+
+
+def _stored(tree: Any) -> Iterator[Tensor]:
+    """The tensors with a storage of their own: of a wrapper (sharded, quantised, still on its way) those inside."""
+    for leaf in tree_leaves(tree):
+        if isinstance(leaf, Tensor) and is_traceable_wrapper_subclass(leaf):
+            yield from _stored([getattr(leaf, name) for name in leaf.__tensor_flatten__()[0]])
+        elif isinstance(leaf, Tensor):
+            yield leaf
 
 
 def _storage(tensor: Tensor) -> int:

@@ -47,6 +47,15 @@ def why_not_cast(model: nn.Module) -> str | None:
     return f"{share:.0%} of the weights are offloaded, and offloaded weights cannot be cast"
 
 
+def why_not_nudged(model: nn.Module) -> str | None:
+    """Why no step can be taken along the weights themselves, or None."""
+    if offloaded(model):
+        return "the weights are offloaded: no step along them can be taken here"
+    if any(here(parameter) is not parameter for parameter in model.parameters()):
+        return "the weights are sharded over processes: no step along them can be taken here"
+    return None
+
+
 def move(model: nn.Module, device: torch.device) -> None:
     """Bring a model to a device, unless it is spread over several or there already."""
     spread: Mapping[str, Any] = getattr(model, "hf_device_map", None) or {}
@@ -101,5 +110,17 @@ def drop_with(model: nn.Module, folder: str) -> None:
 
 def weights_in_memory(model: nn.Module) -> dict[str, Tensor]:
     """The weights that are here, by name: not those that are offloaded, and of sharded ones this process's part."""
-    here = {name: value.detach() for name, value in model.named_parameters() if value.device.type != ELSEWHERE}
-    return {name: value.to_local() if hasattr(value, "to_local") else value for name, value in here.items()}
+    placed = ((name, value.detach()) for name, value in model.named_parameters() if value.device.type != ELSEWHERE)
+    return {name: here(value) for name, value in placed}
+
+
+def here(value: Tensor) -> Tensor:
+    """This process's part of a sharded tensor; any other tensor itself."""
+    local: Tensor = value.to_local() if hasattr(value, "to_local") else value
+    return local
+
+
+def whole(value: Tensor) -> Tensor:
+    """A sharded tensor put together from all processes; any other tensor itself."""
+    full: Tensor = value.full_tensor() if hasattr(value, "full_tensor") else value
+    return full

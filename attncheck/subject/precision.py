@@ -6,6 +6,8 @@ import psutil
 import torch
 from torch import Tensor, nn
 
+from attncheck.subject.placement import here
+
 NAMES = {torch.float64: "float64", torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 DTYPES = {name: dtype for dtype, name in NAMES.items()}
 COMFORT = 0.4
@@ -20,7 +22,8 @@ def free_memory(device: torch.device) -> int:
 
 def fits(model: nn.Module, dtype: torch.dtype, device: torch.device) -> bool:
     """Whether the weights in this dtype take at most `COMFORT` of the free memory."""
-    count = sum(parameter.numel() for parameter in model.parameters() if parameter.is_floating_point())
+    weights = (here(parameter) for parameter in model.parameters() if parameter.is_floating_point())
+    count = sum(each.numel() for each in weights)
     return count * dtype.itemsize <= COMFORT * free_memory(device)
 
 

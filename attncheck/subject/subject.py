@@ -32,6 +32,7 @@ from attncheck.subject.inputs import Inputs, build_inputs
 from attncheck.subject.passes import Pass, Passes
 from attncheck.subject.placement import input_device, undisturbed, why_not_cast
 from attncheck.subject.precision import DTYPES, NAMES, cast_back, fits, own_dtypes, put_buffers_back, widens
+from attncheck.subject.ranks import agreed, keep_in_step
 
 LEAST_MEMORY = 16 << 20
 MEMORY_SHARE = 0.1
@@ -56,6 +57,8 @@ class Subject:
     def __post_init__(self) -> None:
         self.model.eval()
         undisturbed(self.model)
+        keep_in_step(self.model)
+        self.own_dtype = self.dtype_name
 
     @cached_property
     def facts(self) -> Facts:
@@ -225,7 +228,7 @@ class Subject:
 
     def casts(self, dtype: torch.dtype) -> bool:
         """Whether the weights can be cast to a dtype and fit into free memory in it."""
-        return why_not_cast(self.model) is None and fits(self.model, dtype, self.device)
+        return agreed("precision", why_not_cast(self.model) is None and fits(self.model, dtype, self.device))
 
     def lacks(self, capability: str) -> str | None:
         """Why the model cannot take something, or None; asked in a higher precision where rounding would hide the answer."""

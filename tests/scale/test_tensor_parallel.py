@@ -1,0 +1,92 @@
+"""Two processes share a model: they pass where sharding changed nothing, and say where it did; none waits for ever."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch.distributed
+
+HERE = Path(__file__).parent
+TYPES = ("llama", "qwen3", "gemma3_text", "gpt_oss")
+SMALL = ("--length", "14", "--layers", "2")
+
+pytestmark = pytest.mark.skipif(
+    not (torch.distributed.is_available() and torch.distributed.is_gloo_available()), reason="torch has no gloo here"
+)
+
+
+def torchrun(*arguments: str, seconds: float = 150.0) -> subprocess.CompletedProcess[str]:
+    """Two processes on this machine, on a port of their own."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+    return subprocess.run(command, capture_output=True, text=True, timeout=seconds, env=environment, check=False)
+
+
+def said(done: subprocess.CompletedProcess[str]) -> list[str]:
+    return [line for line in done.stderr.splitlines() if line.startswith("attncheck:")]
+
+
+def test_sharding_changes_nothing_in_four_types() -> None:
+    done = torchrun(str(HERE / "sharded_types.py"), *TYPES)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout.strip().splitlines()[-1])
+    assert set(found) == set(TYPES)
+    for kind, (verdict, positions, weights) in found.items():
+        assert verdict in ("identical", "rounding"), kind
+        assert min(positions) >= 14, kind
+        assert len(positions) >= 2, kind
+        assert weights == [], kind
+
+
+def test_both_processes_run_and_one_reports(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    probes = ("--probe", "decode-paths", "--probe", "reference", "--report", f"json={report}")
+    done = torchrun("-m", "attncheck", "run", "config:llama", "config:gpt_oss", "--tp", *SMALL, *probes)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.count("pass on 2 models") == 1
+    targets = json.loads(report.read_text())["targets"]
+    assert [target["verdict"] for target in targets] == ["pass", "pass"]
+    assert all(control["detected"] for target in targets for result in target["results"] for control in result["controls"])
+    assert [target["settings"]["asked"]["tp"] for target in targets] == [2, 2]
+
+
+def test_a_fault_is_diagnosed_by_both_in_step(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    command = ("run", "config:llama", "--tp", *SMALL, "--probe", "decode-paths", "--report", f"json={report}")
+    done = torchrun(str(HERE / "planted_sharding.py"), "restarts", *command)
+    assert done.returncode == 1
+    assert said(done) == []
+    (result,) = json.loads(report.read_text())["targets"][0]["results"]
+    assert result["verdict"] == "fail"
+    assert result["diagnosis"]["fault"] == "position-restart"
+    assert result["location"]["module"] == "model.layers.0.self_attn"
+
+
+def test_a_doubled_reduction_is_named() -> None:
+    sides = ("--left", "tp=1", "--right", "tp=2")
+    done = torchrun(str(HERE / "planted_sharding.py"), "doubled", "compare", "config:llama", *SMALL, *sides)
+    assert done.returncode == 1
+    assert "First diverging module: model.layers.1.self_attn.o_proj from position 0 on" in done.stdout
+    assert "weights are the same" in done.stdout
+
+
+def test_a_process_that_raises_ends_all_with_one_message() -> None:
+    started = time.monotonic()
+    command = ("run", "config:llama", "--tp", *SMALL, "--probe", "future-token")
+    done = torchrun(str(HERE / "planted_sharding.py"), "raises", *command)
+    assert done.returncode != 0
+    assert said(done) == ["attncheck: rank 1 raised ZeroDivisionError: planted in a forward, where rank 0 waits for it"]
+    assert time.monotonic() - started < 90
+
+
+def test_one_process_alone_is_told_how_to_start() -> None:
+    command = [sys.executable, "-m", "attncheck", "run", "builtin:gqa", "--tp"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "torchrun --nproc-per-node 2 -m attncheck run TARGET --tp" in done.stderr
