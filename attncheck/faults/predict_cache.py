@@ -36,6 +36,8 @@ def hypotheses(trusted: Trusted, asked: Pass) -> Iterator[Hypothesis]:
         yield lost
     if 1 in asked.chunks[1:]:
         yield Hypothesis(fault="generate-repeats-token", predict=_repeated)
+    if not trusted.keeps_states:
+        return
     yield Hypothesis(fault="state-dropped", predict=_chunks_alone)
     for several in (False, True):
         for words in ("", "conv", "not conv"):

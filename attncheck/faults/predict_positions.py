@@ -40,11 +40,19 @@ def _on_cache(trusted: Trusted, asked: Pass) -> Iterator[Hypothesis]:
     yield _on_schedule("position-restart", "", trusted, lambda before, new: list(range(new)))
     yield _on_schedule("position-frozen", "at the last cached position", trusted, lambda before, new: [before - 1] * new)
     yield _on_schedule("position-frozen", "at the first new position", trusted, lambda before, new: [before] * new)
+    if trusted.subject.can.kernel is None:
+        yield Hypothesis(fault="position-restart", parameter="whatever the call says", predict=_restarted_by_itself)
     context = trusted.subject.facts.context
     for offset in OFFSETS:
         inside = context is None or asked.length + offset <= context
         if inside and asked.chunks[0] + offset >= 0:
             yield _on_schedule("position-offset", f"by {offset:+d}", trusted, partial(_moved, offset))
+
+
+def _restarted_by_itself(trusted: Trusted, asked: Pass) -> Tensor:
+    """Chunk by chunk on our own store: models that drop `position_ids` cannot be told to restart on a full forward."""
+    row = [trusted.origin + position for size in asked.chunks for position in range(size)]
+    return scheduled_logits(trusted, asked, positions=(tuple(row),) * len(asked.tokens))
 
 
 def _moved(offset: int, before: int, new: int) -> list[int]:

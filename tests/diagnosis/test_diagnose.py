@@ -1,0 +1,145 @@
+"""A failure names its fault, its place and its runner-up; what cannot be known is not guessed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from probing import loaded
+
+from attncheck import registry
+from attncheck.diagnosis.diagnose import Diagnoser, diagnose
+from attncheck.diagnosis.failure import apart, open_case
+from attncheck.faults.catalogue import FAULTS
+from attncheck.finding import Finding, Measurement, Verdict
+from attncheck.selftest import finding_of
+from attncheck.subject.calls import edited
+from attncheck.subject.passes import Pass
+from attncheck.subject.subject import Subject
+
+
+def explained(subject: Subject, probe: str) -> Finding:
+    return diagnose(subject, finding_of(subject, registry.load(probe)))
+
+
+def test_broken_positions_restart() -> None:
+    found = explained(loaded("builtin:broken-positions"), "decode-paths")
+    told = found.diagnosis
+    assert told is not None
+    assert (told.fault, told.how) == ("position-restart", "reproduced")
+    assert told.residual is not None
+    assert told.residual < 1e-12
+    assert told.runner_up is not None
+    assert told.runner_up["residual"] > 0.1
+    assert "length of the cache" in told.advice
+    assert found.location is not None
+    assert (found.location.module, found.location.layer) == ("model.layers.0.self_attn", 0)
+
+
+def test_broken_mask_is_off_by_one() -> None:
+    found = explained(loaded("builtin:broken-mask"), "future-token")
+    assert found.diagnosis is not None
+    assert (found.diagnosis.fault, found.diagnosis.how) == ("mask-off-by-one", "reproduced")
+    assert found.location is not None
+    assert found.location.layer == 0
+
+
+def test_replay_holds_both_passes() -> None:
+    found = explained(loaded("builtin:broken-positions"), "decode-paths")
+    assert found.replay["got"]["chunks"] == [8, 1, 2, 13]
+    assert "chunks" not in found.replay["want"]
+    assert found.replay["case"] in [case.name for case in found.cases]
+
+
+@pytest.mark.parametrize("offset", [2, -3])
+def test_the_offset_is_searched(offset: int) -> None:
+    subject = loaded("builtin:gqa")
+
+    def moved(call: dict[str, Any]) -> dict[str, Any]:
+        cache = call.get("cache") if "cache" in call else call.get("past_key_values")
+        before = cache.get_seq_length() if cache is not None else 0
+        ids = call["input_ids"]
+        return {**call, "position_ids": torch.arange(before, before + ids.shape[1])[None] + offset} if before else call
+
+    with edited(subject.model, moved):
+        found = explained(subject, "decode-paths")
+    assert found.diagnosis is not None
+    assert found.diagnosis.fault == "position-offset"
+    assert f"{offset:+d}" in found.diagnosis.advice
+
+
+def test_what_nothing_reproduces_is_not_named() -> None:
+    subject = loaded("builtin:gqa")
+
+    def odd(call: dict[str, Any]) -> dict[str, Any]:
+        ids = call["input_ids"]
+        started = call.get("cache") is not None or call.get("past_key_values") is not None
+        return {**call, "input_ids": (ids * 7 + 3) % 100} if started else call
+
+    with edited(subject.model, odd):
+        told = explained(subject, "decode-paths").diagnosis
+    assert told is not None
+    assert told.how in ("repaired", "unexplained")
+    assert told.fault not in FAULTS
+    assert "position-restart" in told.ruled_out
+
+
+def test_explicit_positions_heal_a_model_that_loses_count() -> None:
+    subject = loaded("builtin:gqa")
+
+    def lost(call: dict[str, Any]) -> dict[str, Any]:
+        cache = call.get("cache") if "cache" in call else call.get("past_key_values")
+        if cache is None or not cache.get_seq_length() or call.get("position_ids") is not None:
+            return call
+        ids = call["input_ids"]
+        return {**call, "position_ids": torch.arange(ids.shape[1])[None] * 5 + 11}
+
+    with edited(subject.model, lost):
+        told = explained(subject, "decode-paths").diagnosis
+    assert told is not None
+    assert (told.fault, told.how) == ("explicit positions", "repaired")
+
+
+def test_a_case_that_names_its_fault_is_believed() -> None:
+    case = Measurement(
+        name="scale", expect="at-most", value=2.0, limit=1.0, positions=1, fault="softmax-scale", module="model.layers.3.attn"
+    )
+    found = diagnose(loaded("builtin:gqa"), Finding(probe="reference", verdict=Verdict.FAIL, cases=(case,)))
+    assert found.diagnosis is not None
+    assert (found.diagnosis.fault, found.diagnosis.how) == ("softmax-scale", "reproduced")
+    assert found.location is not None
+    assert found.location.layer == 3
+
+
+def test_the_healthy_model_equals_the_trusted_path() -> None:
+    for target in ("builtin:gqa", "builtin:mha", "builtin:window", "builtin:moe"):
+        subject = loaded(target)
+        asked = (Pass(subject.inputs.tokens, chunks=(9, 1, subject.inputs.length - 10)), Pass(subject.inputs.tokens))
+        assert open_case(subject, Measurement(name="healthy", asked=asked)).wrong == ()
+
+
+def test_values_that_are_not_finite_must_be_so_on_both_sides() -> None:
+    left, right = torch.zeros(1, 2, 3), torch.zeros(1, 2, 3)
+    left[0, 0, 0] = torch.nan
+    assert apart(left, right) == float("inf")
+    right[0, 0, 0] = torch.nan
+    assert apart(left, right) == 0.0
+    assert apart(left, right, torch.tensor([[False, True]])) == 0.0
+
+
+def test_a_window_is_reproduced_with_what_the_cache_keeps() -> None:
+    window = loaded("builtin:window")
+    found = finding_of(window, registry.load("decode-paths"))
+    assert found.verdict is Verdict.PASS
+    with FAULTS["window-off-by-one"].plant(window), window.passes.under("window-off-by-one", False):
+        told = explained(window, "decode-paths").diagnosis
+    assert told is not None
+    assert told.fault == "window-off-by-one"
+
+
+def test_what_was_found_is_tried_first() -> None:
+    subject = loaded("builtin:broken-positions")
+    diagnoser = Diagnoser()
+    diagnoser(subject, finding_of(subject, registry.load("decode-paths")))
+    assert diagnoser.known[id(subject)] == ("position-restart",)

@@ -1,0 +1,49 @@
+"""The selftest finds what is planted, says what it could not plant, and fails when something is missed."""
+
+from __future__ import annotations
+
+from probing import loaded
+from typer.testing import CliRunner
+
+from attncheck import registry
+from attncheck.cli.app import app
+from attncheck.finding import Diagnosis
+from attncheck.selftest import Row, Selftest, coverage, names
+
+PROBES = ("future-token", "decode-paths", "kv-repeat")
+FAULTS = ("causal-mask-missing", "position-restart", "kv-repeat-copied", "state-dropped", "label-shift")
+
+
+def rows() -> list[Row]:
+    return list(Selftest(loaded("builtin:gqa"), [registry.load(name) for name in PROBES]).run(FAULTS))
+
+
+def test_rows_say_caught_named_located_or_why_not() -> None:
+    found = {row.fault: row for row in rows()}
+    assert found["causal-mask-missing"].named == "yes"
+    assert found["position-restart"].told is not None
+    assert found["position-restart"].told.probe == "decode-paths"
+    assert found["kv-repeat-copied"].named == "yes"
+    assert "no recurrent state" in found["state-dropped"].reason
+    assert found["label-shift"].missed
+
+
+def test_the_page_counts_targets() -> None:
+    page = coverage(rows(), PROBES)
+    assert "| causal-mask-missing | 1 | · | · | 1/1 | 1/1 | model.layers.0.self_attn |" in page
+    assert "| label-shift | · | · | · | 0/1 | 0/1 |  |" in page
+    assert "cannot be planted" in page
+
+
+def test_a_repair_is_no_name() -> None:
+    assert not names("position-restart", Diagnosis(fault="position-restart", how="repaired"))
+    assert not names("position-restart", None)
+    assert names("generate-positions", Diagnosis(fault="position-offset", how="reproduced"))
+
+
+def test_exit_codes() -> None:
+    asked = ["selftest", "builtin:gqa", "--probe", "future-token", "--fault"]
+    assert CliRunner().invoke(app, [*asked, "mask-off-by-one"]).exit_code == 0
+    missed = CliRunner().invoke(app, [*asked, "cache-stale"])
+    assert missed.exit_code == 1
+    assert "MISSED: cache-stale" in missed.output
