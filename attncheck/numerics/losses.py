@@ -42,7 +42,7 @@ def cross_entropy(logits_BTV: Tensor, labels_BT: Tensor, shift: int, items: int 
     exact = _total(rows_NV[kept_N].double(), target_N[kept_N]) / (items or count)
     plain = rows_NV[kept_N] if logits_BTV.dtype == torch.float64 else rows_NV[kept_N].float()
     backwards = _total(plain.flip(0), target_N[kept_N].flip(0)) / (items or count)
-    least = torch.finfo(plain.dtype).eps * float(rows_NV.abs().max())
+    least = torch.finfo(plain.dtype).eps * (float(rows_NV.abs().max()) + abs(exact) * (items or count) / count)
     return Loss(exact, count, HEADROOM * max(abs(backwards - exact), least))
 
 

@@ -7,13 +7,12 @@ What it checks
     keeps the last logits.
 
 Why it matters
-    generate() prepares positions, masks and caches on its own, by other code than forward. Models whose positions start
-    behind the padding id, encoders whose mask is lost after the first step, prompts that are cut in pieces: the model is
-    right, and what it writes is wrong.
+    generate() prepares positions, masks and caches on its own. Models whose positions start behind the padding id, encoders
+    whose mask is lost after the first step, prompts cut in pieces: the model is right, and what it writes is wrong.
 
 How it measures
-    Everything is teacher-forced on generate()'s own tokens, so that one flip does not spoil what comes after it. The argmax is
-    compared where the two best logits are further apart than rounding. Where there is an encoder, its input is padded as well.
+    Everything is teacher-forced on generate()'s own tokens, so that one flip spoils nothing after it. The argmax is compared
+    where the two best logits are further apart than rounding. Where there is an encoder, its input is padded as well.
 
 False alarms
     Models that take no positions cannot be padded on the left by design: shown, not judged. Rotary schemes that change with
@@ -134,11 +133,12 @@ class Generate:
         if not cached_length(cache) or subject.door.cache_name is None:
             raise Unsupported("generate() returns no cache that counts its tokens")
         longer = tuple(map(int, first.sequences[0]))
-        ids_mask = padded(subject, (longer,), len(longer))
-        made = run(subject, *ids_mask, self.new_tokens, given={subject.door.cache_name: cache})
-        answer = tuple(map(int, made.sequences[0, len(longer) :]))
-        name = "continued from a returned cache"
-        return _of_generate(subject, _forced(subject, name, longer, answer, torch.stack(made.logits, 1)), {PIECES: 1})
+        given = {subject.door.cache_name: cache}
+        made = run(subject, *padded(subject, (longer,), len(longer)), self.new_tokens, given=given)
+        case = _forced(
+            subject, "continued from a returned cache", longer, _answer(made, len(longer)), torch.stack(made.logits, 1)
+        )
+        return _of_generate(subject, case, {PIECES: 1})
 
     def _kept(self, subject: Subject) -> Measurement:
         got_BNV = kept_logits(subject, subject.inputs.tokens, self.new_tokens)
@@ -147,20 +147,17 @@ class Generate:
 
     def _beams(self, subject: Subject) -> Measurement:
         prompt = self._prompt(subject)
-        ids_mask = padded(subject, (prompt,), len(prompt))
-        made = run(subject, *ids_mask, self.new_tokens, num_beams=2, output_scores=True)
+        made = run(subject, *padded(subject, (prompt,), len(prompt)), self.new_tokens, num_beams=2, output_scores=True)
         if getattr(made, "sequences_scores", None) is None:
             raise Unsupported("generate() returns no scores of its beams")
-        answer = tuple(map(int, made.sequences[0, len(prompt) :]))
+        answer = _answer(made, len(prompt))
         want_NV = _wanted(subject, prompt, answer)[0].double()
         logs_NV = want_NV.log_softmax(-1)
         mean = float(logs_NV[torch.arange(len(answer)), torch.tensor(answer)].mean())
-        delta = abs(float(made.sequences_scores[0]) - mean)
-        budget = 2 * subject.budget.value + torch.finfo(torch.float32).eps * abs(mean)
         case = Measurement(
             name="beam search scores",
-            max_abs=delta,
-            budget=budget,
+            max_abs=abs(float(made.sequences_scores[0]) - mean),
+            budget=2 * subject.budget.value + torch.finfo(torch.float32).eps * abs(mean),
             budget_from=f"twice the budget of the logits ({subject.budget.source}) and one float32 rounding",
             positions=len(answer),
             scale=float(want_NV.abs().max()),
@@ -176,11 +173,10 @@ class Generate:
         prompt = self._prompt(subject)[:2]
         mask_BS = torch.ones_like(ids_BS)
         tail_BS = torch.full((1, self.padding), subject.inputs.pool[0])
-        given = {"input_ids": torch.cat([ids_BS, tail_BS], 1), "attention_mask": torch.cat([mask_BS, 0 * tail_BS], 1)}
-        given = {name: value.to(subject.device) for name, value in given.items()}
+        wider = {"input_ids": torch.cat([ids_BS, tail_BS], 1), "attention_mask": torch.cat([mask_BS, 0 * tail_BS], 1)}
+        given = {name: value.to(subject.device) for name, value in wider.items()}
         made = run(subject, *padded(subject, (prompt,), len(prompt)), self.new_tokens, given=given)
-        answer = tuple(map(int, made.sequences[0, -self.new_tokens :]))
-        return _forced(subject, "padded encoder", prompt, answer, torch.stack(made.logits, 1))
+        return _forced(subject, "padded encoder", prompt, _answer(made, -self.new_tokens), torch.stack(made.logits, 1))
 
 
 def _of_generate(subject: Subject, case: Measurement, options: dict[str, Any]) -> Measurement:
@@ -189,6 +185,10 @@ def _of_generate(subject: Subject, case: Measurement, options: dict[str, Any]) -
     if case.excess > 1.0 and reason and options.get("use_cache", True):
         raise Unsupported(reason)
     return case
+
+
+def _answer(made: Any, start: int) -> Row:
+    return tuple(map(int, made.sequences[0, start:]))
 
 
 def _wanted(subject: Subject, prompt: Row, answer: Row) -> Tensor:

@@ -16,8 +16,8 @@ How it measures
 
 False alarms
     An encoder-decoder model takes labels that its decoder input is already shifted against: no shift is right there. Decoder
-    heads of that family keep this habit; since users pass `labels=input_ids` to them, that is a `warn`. Losses that add terms
-    of their own (balance of experts) are skipped when they fit without them nowhere.
+    heads of that family keep this habit; since users pass `labels=input_ids` to them, that is a `warn`. A loss that fits no
+    shift of the labels on one plain row has terms of its own (several tokens ahead, balance of experts) and is skipped.
 
 References
     Hugging Face transformers issues 47394 (Git: shifted twice), 10480 (BART decoders do not shift), 34191 (mean of means).
@@ -25,6 +25,7 @@ References
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
@@ -33,10 +34,11 @@ import torch
 from torch import Tensor
 
 from attncheck.errors import Unsupported
-from attncheck.finding import Evidence, Measurement, Ruling, Verdict
+from attncheck.finding import Evidence, Measurement, Ruling, Verdict, skipped
 from attncheck.numerics.losses import IGNORED, cross_entropy
 from attncheck.probe import Cost, attempt, judge_cases
 from attncheck.subject.inputs import Tokens
+from attncheck.subject.pictures import loss_with_picture
 from attncheck.subject.subject import Subject
 
 # Axes: B batch, T positions, V vocabulary.
@@ -62,7 +64,13 @@ class Labels:
         """One row, ignored labels, a padded batch, a packed row, and a sum that is divided by the number of items."""
         tokens = subject.inputs.tokens
         ids_BT = subject.passes.ids(tokens)
-        yield attempt("labels of one row", lambda: _case(subject, "labels of one row", tokens, ids_BT))
+        pictured = attempt("labels behind a picture", lambda: _pictured(subject, ids_BT))
+        yield from [pictured] if pictured.judged else []
+        first = attempt("labels of one row", lambda: _case(subject, "labels of one row", tokens, ids_BT))
+        if first.judged and first.excess > 1.0 and not first.fault:
+            yield skipped(first.name, f"the loss has terms of its own: it fits no shift of the labels ({first.note})")
+            return
+        yield first
         some_BT = ids_BT.clone()
         some_BT[:, : subject.inputs.length // 3] = IGNORED
         some_BT[:, -2] = IGNORED
@@ -97,14 +105,22 @@ def _asked(subject: Subject, tokens: Tokens, labels_BT: Tensor, extra: dict[str,
     return reply.logits_BTV, float(loss)
 
 
-def _shift(subject: Subject) -> int:
-    return 0 if subject.door.fixed else 1
-
-
 def _case(subject: Subject, name: str, tokens: Tokens, labels_BT: Tensor, items: int | None = None, **asked: Any) -> Measurement:
     extra = {ITEMS: torch.tensor(items, device=labels_BT.device)} if items else {}
     logits_BTV, loss = _asked(subject, tokens, labels_BT, extra, **asked)
-    usual = cross_entropy(logits_BTV, labels_BT, _shift(subject), items)
+    return _held(subject, name, logits_BTV, labels_BT, loss, items)
+
+
+def _pictured(subject: Subject, labels_BT: Tensor) -> Measurement:
+    logits_BTV, loss = loss_with_picture(subject, labels_BT)
+    case = _held(subject, "labels behind a picture", logits_BTV, labels_BT, loss, None)
+    if case.excess > 1.0 and not case.fault:
+        raise Unsupported(f"the loss behind a picture fits no shift of the labels ({case.note})")
+    return case
+
+
+def _held(subject: Subject, name: str, logits_BTV: Tensor, labels_BT: Tensor, loss: float, items: int | None) -> Measurement:
+    usual = cross_entropy(logits_BTV, labels_BT, 0 if subject.door.fixed else 1, items)
     apart = abs(loss - usual.value)
     fitting = _fitting(logits_BTV, labels_BT, loss, items) if not apart <= usual.budget else None
     unshifted = fitting == 0 and not subject.door.fixed
@@ -115,7 +131,7 @@ def _case(subject: Subject, name: str, tokens: Tokens, labels_BT: Tensor, items:
         budget=usual.budget,
         budget_from="the same cross entropy summed in another order",
         scale=max(abs(usual.value), 1.0),
-        nonfinite=int(not torch.isfinite(torch.tensor(loss))),
+        nonfinite=int(not math.isfinite(loss)),
         positions=usual.labels,
         unit="losses",
         note=_explained(loss, usual.value, fitting, unshifted),
@@ -125,11 +141,8 @@ def _case(subject: Subject, name: str, tokens: Tokens, labels_BT: Tensor, items:
 
 
 def _fitting(logits_BTV: Tensor, labels_BT: Tensor, loss: float, items: int | None) -> int | None:
-    for shift in SHIFTS:
-        other = cross_entropy(logits_BTV, labels_BT, shift, items)
-        if abs(loss - other.value) <= other.budget:
-            return shift
-    return None
+    losses = {shift: cross_entropy(logits_BTV, labels_BT, shift, items) for shift in SHIFTS}
+    return next((shift for shift, each in losses.items() if abs(loss - each.value) <= each.budget), None)
 
 
 def _explained(loss: float, want: float, fitting: int | None, unshifted: bool) -> str:
@@ -166,5 +179,5 @@ def _chance(subject: Subject) -> Measurement:
     """The loss on fresh random tokens: far below the logarithm of the vocabulary means that the model sees what it predicts."""
     tokens = (subject.inputs.fresh(subject.inputs.length, salt=23),)
     _, loss = _asked(subject, tokens, subject.passes.ids(tokens), {})
-    note = f"on random tokens, where {torch.tensor(float(subject.facts.vocab)).log():.3g} is chance"
+    note = f"on random tokens, where {math.log(subject.facts.vocab):.3g} is chance"
     return Measurement(name="loss beside chance", expect="figure", value=loss, unit="nats", positions=1, note=note)
