@@ -84,6 +84,10 @@ BaselineFile = Annotated[
 WriteBaseline = Annotated[
     Path | None, typer.Option("--write-baseline", envvar="ATTNCHECK_WRITE_BASELINE", help="Write the findings of this run there.")
 ]
+Repro = Annotated[
+    Path | None,
+    typer.Option("--repro", envvar="ATTNCHECK_REPRO", help="For each failure, write a script there that shows it by itself."),
+]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", envvar="ATTNCHECK_VERBOSE", help="Show every case.")]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", envvar="ATTNCHECK_QUIET", help="Only the summary line.")]
 NoProgress = Annotated[bool, typer.Option("--no-progress", envvar="ATTNCHECK_NO_PROGRESS", help="No progress on stderr.")]

@@ -49,6 +49,7 @@ def run(
     output: o.Output = Format.table,
     baseline: o.BaselineFile = None,
     write_baseline: o.WriteBaseline = None,
+    repro: o.Repro = None,
     jobs: o.Jobs = 1,
     sweep_dir: o.SweepDir = None,
     timeout: o.Timeout = 180.0,
@@ -75,7 +76,7 @@ def run(
     if jobs > 1 or sweep_dir is not None or any(is_glob(job.target) for job in plan.jobs):
         raise typer.Exit(sweep(plan.jobs, presenter, counted, Workers(jobs, sweep_dir, timeout, memory)))
     known = None if write_baseline else baseline or plan.baseline
-    raise typer.Exit(execute(plan.jobs, presenter, counted, fail_fast or plan.fail_fast, known, write_baseline))
+    raise typer.Exit(execute(plan.jobs, presenter, counted, fail_fast or plan.fail_fast, known, write_baseline, repro))
 
 
 def _presenter(
@@ -100,11 +101,12 @@ def execute(
     fail_fast: bool,
     baseline: Path | None = None,
     write_baseline: Path | None = None,
+    repro: Path | None = None,
 ) -> int:
     """Run the jobs and show them; what was finished is reported even when the run is interrupted."""
     from functools import partial
 
-    from attncheck.diagnosis.diagnose import diagnose
+    from attncheck.diagnosis.diagnose import Diagnoser
     from attncheck.gate import Gate
     from attncheck.report import baseline as baselines
     from attncheck.report.write import write_text
@@ -121,7 +123,7 @@ def execute(
             fail_fast=fail_fast,
             on_forward=presenter.forward,
             gate=gate,
-            examine=partial(run_probes, diagnose=diagnose),
+            examine=partial(run_probes, diagnose=Diagnoser(repro)),
         )
         try:
             session.run(jobs)
