@@ -70,6 +70,7 @@ def triage(
     offline: o.Offline = False,
     max_passes: Passes = 600,
     report: Reports = None,
+    repro: o.Repro = None,
     no_progress: o.NoProgress = False,
     no_color: o.NoColor = False,
 ) -> None:
@@ -99,7 +100,7 @@ def triage(
         passes=max_passes,
     )
     paths = [_destination(text) for text in report or []]
-    answer = _asked(target, settings, question, against, progress=not no_progress)
+    answer = _asked(target, settings, question, against, repro, progress=not no_progress)
     _show(answer, paths, color=not no_color)
     raise typer.Exit(answer.answer.exit_code)
 
@@ -134,7 +135,9 @@ def _destination(text: str) -> Path:
     return Path(path)
 
 
-def _asked(target: str, settings: Settings, question: Question, against: str | None, progress: bool) -> Triage:
+def _asked(
+    target: str, settings: Settings, question: Question, against: str | None, repro: Path | None, progress: bool
+) -> Triage:
     from dataclasses import replace
 
     from attncheck.cli.progress import Progress
@@ -146,7 +149,7 @@ def _asked(target: str, settings: Settings, question: Question, against: str | N
         bar.says(f"loading {target}")
         subject, reported = opened(target, settings)
         subject.on_forward = bar.forward
-        investigation = Investigation(subject, question, reported, bar.says)
+        investigation = Investigation(subject, question, reported, bar.says, repro=repro)
         if against is not None:
             investigation.first.append(lambda: held_against(target, against, settings, investigation.log))
         answer = investigation.run()

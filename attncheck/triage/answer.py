@@ -134,6 +134,8 @@ class Triage:
     split: Split | None = None
     read: tuple[tuple[str, str], ...] = ()
     mind: str = ""
+    script: str = ""
+    no_script: str = ""
     command: str = ""
     seconds: float = 0.0
 

@@ -6,7 +6,6 @@ Axes: B batch, T positions, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import combinations, product
 
 from torch import Tensor
@@ -167,6 +166,9 @@ def fails(case: Measurement) -> bool:
     return verdict_of(case) is Verdict.FAIL and case.resolved
 
 
-def renamed(case: Measurement, setting: Setting) -> Measurement:
-    """The case under the words of its setting."""
-    return replace(case, name=str(setting))
+def pair(subject: Subject, material: Material, setting: Setting) -> tuple[Pass, Pass]:
+    """The pass of a setting and the plain one of the row that is farthest from it."""
+    case = measure(subject, material, setting)
+    assert case.asked is not None
+    got, want = case.asked
+    return got, want

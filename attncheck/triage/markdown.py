@@ -10,12 +10,12 @@ from attncheck.triage.answer import Triage
 from attncheck.triage.page import LADDER, cells, mentioned, parts
 
 
-def markdown(triage: Triage, script: str = "") -> str:
-    """The whole answer; `script` is a stand-alone reproduction."""
-    return "\n".join(_lines(triage, script)).rstrip() + "\n"
+def markdown(triage: Triage) -> str:
+    """The whole answer."""
+    return "\n".join(_lines(triage)).rstrip() + "\n"
 
 
-def _lines(triage: Triage, script: str) -> Iterator[str]:
+def _lines(triage: Triage) -> Iterator[str]:
     yield f"### {triage.answer.value}: {escape(triage.target)}"
     yield ""
     yield f"{_said(triage.headline)}."
@@ -33,8 +33,9 @@ def _lines(triage: Triage, script: str) -> Iterator[str]:
     yield from _table(("tried", "verdict", "what came out"), [(s.name, s.verdict.value, s.words) for s in triage.steps])
     yield "</details>"
     yield ""
-    if script:
-        yield f"<details><summary>Reproduction, without attncheck</summary>\n\n```python\n{script.rstrip()}\n```\n\n</details>\n"
+    if triage.script:
+        yield "<details><summary>Reproduction, without attncheck</summary>"
+        yield f"\n```python\n{triage.script.rstrip()}\n```\n\n</details>\n"
     yield f"What would change this: {_said(triage.mind)}"
     yield ""
     read = ", ".join(f"{name} {value}" for name, value in triage.read)

@@ -40,6 +40,8 @@ def _blocks(triage: Triage) -> Iterator[RenderableType]:
         yield _paragraph("note", f"{remark.title}. {remark.words}")
     yield Padding(_steps(triage), (0, 0, 0, 2))
     yield Text()
+    if triage.script or triage.no_script:
+        yield _paragraph("script", triage.no_script or "written: it shows the fault without attncheck")
     yield _paragraph("would change this", triage.mind)
     yield Text(", ".join(f"{name} {value}" for name, value in triage.read) + f"; {seconds(triage.seconds)}", style="dim")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import final
 
 from attncheck import registry
@@ -20,6 +21,7 @@ from attncheck.triage import axes, ladder, promise, reading, smallest, steps
 from attncheck.triage.answer import Answer, Line, Question, Remark, Smallest, Split, Triage
 from attncheck.triage.material import Material, material
 from attncheck.triage.routes import Route, present, route
+from attncheck.triage.script import Pair, reproduction
 from attncheck.triage.setting import Setting
 from attncheck.triage.settings_of import setting_of
 from attncheck.triage.words import advised, headline, mind
@@ -34,7 +36,9 @@ SEARCH = 60
 @final
 @dataclass
 class Investigation:
-    """One triage of one loaded model. `reported` is the reporter's own precision; `first` are attempts before all others."""
+    """One triage of one loaded model. `reported` is the reporter's own precision; `first` are attempts before all others;
+    `repro` is the folder for a script that shows the fault.
+    """
 
     subject: Subject
     question: Question
@@ -45,6 +49,7 @@ class Investigation:
     material: Material = field(init=False)
     first: list[Callable[[], Finding | None]] = field(default_factory=list)
     traps: list[Remark] = field(default_factory=list)
+    repro: Path | None = None
 
     def __post_init__(self) -> None:
         self.log = steps.Log(self.says)
@@ -52,12 +57,15 @@ class Investigation:
         self.material = material(self.subject, self.question.prompts)
         self._start = self.subject.forwards
         self._clock = time.perf_counter()
+        self._pair: Pair | None = None
 
     def run(self) -> Triage:
         """Everything, until something decides."""
         finding = self.fault()
         if finding is not None:
-            return self._answer(Answer.CONFIRMED, finding=finding, smallest=self._smallest(finding))
+            small = self._smallest(finding)
+            answer = self._answer(Answer.CONFIRMED, finding=finding, smallest=small)
+            return answer if self.repro is None else self._with_script(answer, finding)
         remarks = tuple(reading.remarks(self.subject, self.question, self.material))
         decisive = [remark for remark in remarks if remark.decides]
         lines, split = self._numerics()
@@ -129,7 +137,9 @@ class Investigation:
             return Smallest(words=f"one plain forward in {self.reported}")
         setting = setting_of(case.asked[0]) if case.asked else Setting()
         if setting.axes and self._fails(setting):
-            return smallest.of_setting(self.subject, self.material, setting, SEARCH)[1]
+            small, found = smallest.of_setting(self.subject, self.material, setting, SEARCH)
+            self._pair = axes.pair(self.subject, self.material.first(found.tokens or self.material.length), small)
+            return found
         if finding.probe == "axes":
             return Smallest(words=str(setting))
         words = case.name if not case.asked else f"{setting} ({case.name})" if setting.axes else str(setting)
@@ -142,6 +152,12 @@ class Investigation:
         settings = [setting for setting in axes.alone(offered, ()) if setting.cache in ("", "on") and self._fails(setting)]
         passes = {str(each): axes.passed(self.subject, self.material, each)[0] for each in settings}
         return tuple(words for words, asked in passes.items() if promise.kept(self.subject, asked))
+
+    def _with_script(self, answer: Triage, finding: Finding) -> Triage:
+        assert self.repro is not None
+        self.says("a script that shows it")
+        text, reason = reproduction(self.subject, finding, self._pair, self.repro)
+        return replace(answer, script=text, no_script=reason)
 
     def _fails(self, setting: Setting) -> bool:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -57,7 +58,7 @@ def test_markdown_holds_the_answer_its_table_and_what_was_tried() -> None:
     assert text.startswith("### EXPECTED NUMERICS: builtin:gqa\n")
     assert "| bfloat16 |" in text
     assert "| control | pass |" in text
-    assert markdown(triage, "print(1)").count("```python\nprint(1)\n```") == 1
+    assert markdown(replace(triage, script="print(1)")).count("```python\nprint(1)\n```") == 1
 
 
 @pytest.mark.parametrize(("margin", "said"), [(0.01, "nearer than"), (0.5, "farther apart than")])
@@ -93,3 +94,17 @@ def test_the_report_is_written_and_the_exit_code_says_confirmed(tmp_path: Path) 
     path = tmp_path / "report.md"
     assert main(["triage", "builtin:broken-mask", "--report", f"markdown={path}", "--no-progress"]) == 1
     assert "mask-off-by-one" in path.read_text()
+
+
+def test_the_script_is_made_of_the_smallest_passes_and_shows_the_fault(tmp_path: Path) -> None:
+    factory = tmp_path / "made.py"
+    made = "from attncheck.subject.builtin import build\n\n\ndef model():\n    return build('broken-positions', None)\n"
+    factory.write_text(made)
+        "from attncheck.subject.builtin import build\n\n\ndef model():\n    return build('broken-positions', None)\n"
+    )
+    investigation = asked(f"{factory}:model", symptom="cache")
+    investigation.repro = tmp_path
+    triage = investigation.run()
+    assert triage.no_script == ""
+    assert "chunks=(1, 1, 1)" in triage.script
+    assert len(list(tmp_path.glob("*.py"))) == 2
