@@ -7,6 +7,7 @@ Axes: B batch, H query heads, G key/value heads, T query positions, S key positi
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, final
@@ -126,7 +127,7 @@ def fitted_scale(weights_BHTS: Tensor, query_BHTD: Tensor, key_BGSD: Tensor, ter
         best = min(range(len(fits)), key=lambda kv: fits[kv][1])
         chosen.append(best)
         slopes.append(fits[best][0])
-    return float(torch.tensor(slopes).median()), tuple(chosen)
+    return statistics.median(slopes), tuple(chosen)
 
 
 def _slope(weights_BTS: Tensor, query_BTD: Tensor, key_BSD: Tensor, bias_BTS: Tensor) -> tuple[float, float]:

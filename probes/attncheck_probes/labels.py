@@ -44,7 +44,7 @@ from attncheck.subject.subject import Subject
 # Axes: B batch, T positions, V vocabulary.
 
 ITEMS = "num_items_in_batch"
-SHIFTS = {0: "labels that are not shifted", 2: "labels that are shifted twice"}
+SHIFTS = {0: "labels that are not shifted", 1: "labels that are shifted once", 2: "labels that are shifted twice"}
 
 
 @final
@@ -120,9 +120,10 @@ def _pictured(subject: Subject, labels_BT: Tensor) -> Measurement:
 
 
 def _held(subject: Subject, name: str, logits_BTV: Tensor, labels_BT: Tensor, loss: float, items: int | None) -> Measurement:
-    usual = cross_entropy(logits_BTV, labels_BT, 0 if subject.door.fixed else 1, items)
+    own = 0 if subject.door.fixed else 1  # an encoder-decoder model's decoder input is already shifted
+    usual = cross_entropy(logits_BTV, labels_BT, own, items)
     apart = abs(loss - usual.value)
-    fitting = _fitting(logits_BTV, labels_BT, loss, items) if not apart <= usual.budget else None
+    fitting = _fitting(logits_BTV, labels_BT, loss, items, own) if not apart <= usual.budget else None
     unshifted = fitting == 0 and not subject.door.fixed
     return Measurement(
         name=name,
@@ -140,8 +141,8 @@ def _held(subject: Subject, name: str, logits_BTV: Tensor, labels_BT: Tensor, lo
     )
 
 
-def _fitting(logits_BTV: Tensor, labels_BT: Tensor, loss: float, items: int | None) -> int | None:
-    losses = {shift: cross_entropy(logits_BTV, labels_BT, shift, items) for shift in SHIFTS}
+def _fitting(logits_BTV: Tensor, labels_BT: Tensor, loss: float, items: int | None, own: int) -> int | None:
+    losses = {shift: cross_entropy(logits_BTV, labels_BT, shift, items) for shift in SHIFTS if shift != own}
     return next((shift for shift, each in losses.items() if abs(loss - each.value) <= each.budget), None)
 
 
