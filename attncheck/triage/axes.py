@@ -77,6 +77,19 @@ def measure(subject: Subject, material: Material, setting: Setting) -> Measureme
     return merged(str(setting), cases)
 
 
+def decided(subject: Subject, material: Material, setting: Setting) -> Measurement:
+    """`measure`, in a higher precision where this one leaves a doubt."""
+    case = measure(subject, material, setting)
+    higher = subject.higher_dtype() if case.in_doubt else None
+    if higher is None:
+        return case
+    try:
+        with subject.at(higher):
+            return measure(subject, material, setting)
+    except (RuntimeError, NotImplementedError, TypeError):
+        return case  # a kernel or quantised weights that refuse it: nothing decides
+
+
 def _row(subject: Subject, setting: Setting, asked: Pass, logits_BTV: Tensor, index: int, row: Row, real: slice) -> Measurement:
     usual = Pass((row,))
     got_BTV, want_BTV = logits_BTV[index : index + 1, real], subject.logits(usual)

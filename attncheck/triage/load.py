@@ -7,20 +7,24 @@ from typing import Any
 
 from attncheck.settings import Settings
 from attncheck.subject.load import load
-from attncheck.subject.precision import NAMES
+from attncheck.subject.precision import DTYPES, NAMES
 from attncheck.subject.subject import Subject
 
 USUAL = "float32"
+SLOW = 30_000_000
+"""From this many parameters on, float32 is asked first and float64 only where float32 leaves a doubt."""
 
 
 def opened(target: str, settings: Settings) -> tuple[Subject, str]:
-    """The subject in the highest precision that fits, and the reporter's: what they asked for, else the checkpoint's own.
+    """The subject in the precision that decides, and the reporter's: what they asked for, else the checkpoint's own.
 
     Raises:
         TargetError: the target cannot be loaded.
     """
     subject = load(target, replace(settings, dtype="auto"))
     own = settings.dtype if settings.dtype != "auto" else _own(subject)
+    if subject.facts.parameters > SLOW and subject.dtype_name == "float64" and own != "float64":
+        subject.take(DTYPES[USUAL])
     return subject, own
 
 

@@ -136,7 +136,7 @@ def asked(subject: Subject, material: Material, settings: Sequence[Setting], wha
     for setting in settings:
         log.says(f"{what}: {setting}")
         try:
-            case = axes.measure(subject, material, setting)
+            case = axes.decided(subject, material, setting)
         except (Unsupported, *REFUSALS):
             continue
         cases.append(case)

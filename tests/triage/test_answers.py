@@ -100,8 +100,6 @@ def test_the_script_is_made_of_the_smallest_passes_and_shows_the_fault(tmp_path:
     factory = tmp_path / "made.py"
     made = "from attncheck.subject.builtin import build\n\n\ndef model():\n    return build('broken-positions', None)\n"
     factory.write_text(made)
-        "from attncheck.subject.builtin import build\n\n\ndef model():\n    return build('broken-positions', None)\n"
-    )
     investigation = asked(f"{factory}:model", symptom="cache")
     investigation.repro = tmp_path
     triage = investigation.run()
