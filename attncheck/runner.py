@@ -194,8 +194,10 @@ def _control(subject: Subject, probe: Probe, fault: Fault, healthy: tuple[Measur
 
 def noticed(case: Measurement, healthy: Measurement | None) -> bool:
     """Whether a case comes out worse with the fault than without it."""
-    if verdict_of(case) not in (Verdict.FAIL, Verdict.WARN):
+    now, before = verdict_of(case), verdict_of(healthy) if healthy is not None else Verdict.PASS
+    if now not in (Verdict.FAIL, Verdict.WARN):
         return False
-    if healthy is None or verdict_of(healthy) not in (Verdict.FAIL, Verdict.WARN):
+    if before not in (Verdict.FAIL, Verdict.WARN) or (before is Verdict.WARN and now is Verdict.FAIL):
         return True
-    return case.value is not None and healthy.value is not None and case.value > MUCH_WORSE * healthy.value
+    values = case.value, healthy.value if healthy is not None else None
+    return values[0] is not None and values[1] is not None and values[0] > MUCH_WORSE * values[1]

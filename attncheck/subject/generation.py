@@ -204,7 +204,8 @@ def require_padding(subject: Subject, rows: Tokens, answers: list[Row]) -> None:
     ids_BT, mask_BT = padded(subject, whole, len(whole[0]))
     positions_BT = (mask_BT.cumsum(-1) - 1).clamp_min(0) if subject.can.takes_positions is None else None
     tokens = tuple(tuple(map(int, row)) for row in ids_BT)
-    padded_BTV = subject.passes.call(tokens, mask=mask_BT, positions_BT=positions_BT, use_cache=False).logits_BTV
+    with torch.no_grad():
+        padded_BTV = subject.passes.call(tokens, mask=mask_BT, positions_BT=positions_BT, use_cache=False).logits_BTV
     for row, alone in enumerate(whole):
         apart = padded_BTV[row, -len(alone) :] - subject.logits(Pass((alone,)))[0]
         if not float(apart.abs().max()) <= subject.budget.value:

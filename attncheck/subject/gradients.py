@@ -82,9 +82,9 @@ def projections(model: nn.Module) -> dict[str, list[nn.Parameter]]:
     for module in attention_modules(model).values():
         for kind, pattern in KINDS.items():
             children = [child for name, child in module.named_children() if pattern.match(name)]
-            weights = [getattr(child, "weight", None) for child in children]
+            weights = [weight for child in children for weight in child.parameters() if weight.ndim == 2]
             known = {id(each) for each in found.get(kind, [])}
-            new = [w for w in weights if isinstance(w, nn.Parameter) and w.is_floating_point() and id(w) not in known]
+            new = [weight for weight in weights if weight.is_floating_point() and id(weight) not in known]
             if new:
                 found.setdefault(kind, []).extend(new)
     return found

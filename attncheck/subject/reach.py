@@ -19,7 +19,9 @@ from attncheck.subject.passes import Pass
 from attncheck.subject.promises import FULL, Reach
 from attncheck.subject.subject import Subject
 
-QUERY = re.compile(r"^(q|wq|q_proj|query|q_lin|query_proj|q_attn|c_attn|query_key_value|qkv|qkv_proj|Wqkv|in_proj)$", re.I)
+QUERY = re.compile(
+    r"^(q|wq|q_proj|q_a_proj|q_b_proj|query|q_lin|query_proj|q_attn|c_attn|query_key_value|qkv|qkv_proj|Wqkv|in_proj)$", re.I
+)
 PICKS = 6
 
 

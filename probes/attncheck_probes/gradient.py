@@ -16,8 +16,9 @@ How it measures
     with every dropout at zero.
 
 False alarms
-    Routers that draw at random in training mode differ between two equal calls: checkpointing is then skipped. Models that
-    read ahead by design are not asked. Without room for float64, central differences are skipped.
+    Some models cut their gradient on purpose (steps of a recurrence without one): a derivative that is off, but not zero, is a
+    `warn`. Routers that draw at random in training mode differ between two equal calls: checkpointing is then skipped. Models
+    that read ahead by design are not asked. Without room for float64, central differences are skipped.
 
 References
     Griewank and Walther 2008 (central differences and their steps). Chen et al. 2016 (gradient checkpointing).
@@ -33,7 +34,7 @@ import torch
 from torch import Tensor
 
 from attncheck.errors import Unsupported
-from attncheck.finding import Evidence, Measurement, Ruling, merged, skipped
+from attncheck.finding import Evidence, Measurement, Ruling, Verdict, merged, skipped
 from attncheck.numerics.budget import HEADROOM, SHARES
 from attncheck.numerics.reorder import Reorder
 from attncheck.probe import Cost, attempt, judge_cases
@@ -129,6 +130,7 @@ def _derivative(kind: str, slope: Slope) -> Measurement:
         return skipped(name, f"a kink, or nothing to see: differences agree to {slope.trust:.1g} of {size:.1g}")
     return Measurement(
         name=name,
+        broken=Verdict.FAIL if slope.analytic == 0.0 else Verdict.WARN,
         max_abs=abs(slope.analytic - slope.numeric),
         budget=budget,
         budget_from="two neighbouring steps of the central difference",

@@ -1,0 +1,96 @@
+"""gradient: leaks that only a gradient shows, keys that are detached, checkpointing that computes something else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from conftest import tiny_llama
+from probing import case, caught_by, finding, loaded
+from torch import Tensor
+
+from attncheck.finding import Verdict, verdict_of
+from attncheck.subject.gradients import input_gradient, slopes, training
+from attncheck.subject.subject import Subject
+
+
+@pytest.fixture
+def double() -> Subject:
+    subject = Subject(name="llama", model=tiny_llama())
+    subject.take(torch.float64)
+    return subject
+
+
+@pytest.mark.parametrize("target", ["builtin:gqa", "builtin:mha", "builtin:window"])
+def test_healthy_models_pass_with_two_controls(target: str) -> None:
+    found = finding(loaded(target), "gradient")
+    assert found.verdict is Verdict.PASS
+    assert [control.detected for control in found.controls] == [True, True]
+    assert case(found, "no gradient to later embeddings").max_abs == 0.0
+
+
+@pytest.mark.parametrize(
+    ("fault", "name"),
+    [
+        ("gradient-detached", "derivative along query weights"),
+        ("causal-mask-missing", "no gradient to later embeddings"),
+        ("leak-outside-attention", "no gradient to later embeddings"),
+    ],
+)
+def test_planted_faults_are_caught(double: Subject, fault: str, name: str) -> None:
+    broken = caught_by(double, "gradient", fault)
+    assert broken is not None
+    assert broken.name == name
+
+
+def test_a_leak_far_below_rounding_shows_in_the_gradient(double: Subject) -> None:
+    def leak(module: Any, args: Any, output: Any) -> Any:
+        hidden: Tensor = output[0] if isinstance(output, tuple) else output
+        leaked = hidden + 1e-18 * hidden.roll(-1, 1)
+        return (leaked, *output[1:]) if isinstance(output, tuple) else leaked
+
+    double.model.model.layers[0].register_forward_hook(leak)
+    found = case(finding(double, "gradient"), "no gradient to later embeddings")
+    assert verdict_of(found) is Verdict.FAIL
+    assert found.max_abs is not None
+    assert 0 < found.max_abs < 1e-15
+
+
+def test_slopes_agree_with_the_central_difference(double: Subject) -> None:
+    found = slopes(double)
+    assert set(found) == {"query", "key", "value"}
+    for slope in found.values():
+        assert abs(slope.analytic - slope.numeric) <= slope.trust
+        assert slope.trust < 1e-3 * abs(slope.numeric)
+
+
+def test_weights_come_back_bit_for_bit(double: Subject) -> None:
+    before = {name: value.clone() for name, value in double.model.named_parameters()}
+    slopes(double)
+    assert all(torch.equal(value, before[name]) for name, value in double.model.named_parameters())
+
+
+def test_training_mode_has_no_dropout_and_is_left_again() -> None:
+    subject = Subject(name="dropout", model=tiny_llama(attention_dropout=0.5))
+    with training(subject, checkpointing=False):
+        assert subject.model.training
+        first, second = input_gradient(subject), input_gradient(subject)
+    assert torch.equal(first, second)
+    assert not subject.model.training
+    assert subject.model.model.layers[0].self_attn.attention_dropout == 0.5
+
+
+def test_checkpointing_that_loses_the_mask_is_caught(double: Subject) -> None:
+    layer = double.model.model.layers[0]
+    usual, calls = layer.self_attn.forward, [0]
+
+    def forward(*args: Any, **named: Any) -> Any:
+        calls[0] += 1
+        if double.model.training and layer.gradient_checkpointing and calls[0] % 2 == 0:
+            named["hidden_states"] = named["hidden_states"] * 1.5
+        return usual(*args, **named)
+
+    layer.self_attn.forward = forward
+    found = case(finding(double, "gradient"), "gradient checkpointing")
+    assert verdict_of(found) is Verdict.FAIL

@@ -1,0 +1,91 @@
+"""labels: shifted twice, not at all, -100 counted, a sum that is divided wrongly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import tiny_llama
+from probing import HEALTHY, case, caught_by, finding, loaded
+from torch import Tensor
+
+from attncheck.finding import Verdict, verdict_of
+from attncheck.numerics.losses import IGNORED, cross_entropy
+from attncheck.subject.subject import Subject
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_healthy_builtins_pass(name: str) -> None:
+    found = finding(loaded(f"builtin:{name}"), "labels")
+    assert found.verdict is Verdict.PASS
+    assert [control.detected for control in found.controls] == [True]
+
+
+@pytest.mark.parametrize("target", ["builtin:gqa", "config:t5", "config:git"])
+def test_labels_shifted_once_too_often_are_named(target: str) -> None:
+    broken = caught_by(loaded(target), "labels", "label-shift")
+    assert broken is not None
+    assert broken.fault == "label-shift"
+
+
+def _with_loss(loss: Any) -> Subject:
+    """A Llama that computes its loss in another way."""
+    model = tiny_llama()
+    model.loss_function = loss
+    subject = Subject(name="loss", model=model)
+    subject.take(torch.float64)
+    return subject
+
+
+def _plain(logits: Tensor, labels: Tensor, vocab_size: int, **rest: Any) -> Tensor:
+    return F.cross_entropy(logits.view(-1, vocab_size), labels.view(-1))
+
+
+def _forgets_ignored(logits: Tensor, labels: Tensor, vocab_size: int, **rest: Any) -> Tensor:
+    kept = labels[:, 1:].clamp_min(0).reshape(-1)
+    return F.cross_entropy(logits[:, :-1].reshape(-1, vocab_size), kept)
+
+
+def _mean_over_rows(logits: Tensor, labels: Tensor, vocab_size: int, **rest: Any) -> Tensor:
+    rows = [F.cross_entropy(row[:-1], label[1:]) for row, label in zip(logits, labels, strict=True)]
+    return torch.stack(rows).mean()
+
+
+def test_labels_that_are_not_shifted_are_a_warning() -> None:
+    found = finding(_with_loss(_plain), "labels")
+    assert found.verdict is Verdict.WARN
+    assert "it is the loss of labels that are not shifted: the caller must shift them" in found.summary
+
+
+def test_labels_of_minus_100_that_count_are_caught() -> None:
+    found = finding(_with_loss(_forgets_ignored), "labels")
+    assert found.verdict is Verdict.FAIL
+    assert verdict_of(case(found, "labels of one row")) is Verdict.PASS
+    assert verdict_of(case(found, "labels of -100")) is Verdict.FAIL
+
+
+def test_a_mean_of_means_is_caught_in_the_padded_batch() -> None:
+    found = finding(_with_loss(_mean_over_rows), "labels")
+    assert verdict_of(case(found, "labels of one row")) is Verdict.PASS
+    assert verdict_of(case(found, "padded batch")) is Verdict.FAIL
+    assert case(found, "num_items_in_batch").note == (
+        "`num_items_in_batch` changes nothing: the loss stays a mean over its own batch"
+    )
+
+
+def test_a_loss_with_terms_of_its_own_is_skipped() -> None:
+    found = finding(loaded("config:prophetnet"), "labels")
+    assert found.verdict is Verdict.SKIP
+    assert "the loss has terms of its own: it fits no shift of the labels" in str(found.skip_reason)
+
+
+def test_cross_entropy_by_hand() -> None:
+    logits = torch.log(torch.tensor([[[0.25, 0.75], [0.5, 0.5], [0.1, 0.9]]], dtype=torch.float64))
+    labels = torch.tensor([[0, 1, IGNORED]])
+    assert cross_entropy(logits, labels, 1).value == pytest.approx(-torch.log(torch.tensor(0.75)).item())
+    assert cross_entropy(logits, labels, 0).value == pytest.approx((torch.log(torch.tensor(8.0))).item() / 2)
+    assert cross_entropy(logits, labels, 0, items=4).value == pytest.approx((torch.log(torch.tensor(8.0))).item() / 4)
+    with pytest.raises(ValueError, match="no label counts"):
+        cross_entropy(logits, labels, 2)

@@ -1,0 +1,62 @@
+"""repeatability: dropout that stays on, tables that remember, weights that a forward changes."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+import torch
+from conftest import tiny_llama
+from probing import HEALTHY, case, caught_by, finding, loaded
+
+from attncheck.finding import Verdict
+from attncheck.subject.subject import Subject
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_healthy_builtins_pass(name: str) -> None:
+    found = finding(loaded(f"builtin:{name}"), "repeatability")
+    assert found.verdict is Verdict.PASS
+    assert found.controls
+    assert all(control.detected for control in found.controls)
+    assert case(found, "the same forward twice").note == "equal to the bit"
+
+
+@pytest.mark.parametrize("fault", ["dropout-active", "rope-scale-switch"])
+def test_planted_faults_are_caught(fault: str) -> None:
+    broken = caught_by(loaded("builtin:gqa"), "repeatability", fault)
+    assert broken is not None
+    expected = "the same forward twice" if fault == "dropout-active" else "12 tokens after 4 and after 24"
+    assert broken.name == expected
+
+
+def test_dynamic_ntk_depends_on_what_ran_before() -> None:
+    rope = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}
+    subject = Subject(name="ntk", model=tiny_llama(max_position_embeddings=16, rope_parameters=rope))
+    subject.take(torch.float64)
+    found = finding(subject, "repeatability")
+    assert found.verdict is Verdict.FAIL
+    assert found.summary.startswith("20 tokens after 6 and after 24: logits differ by ")
+
+
+def test_a_forward_that_writes_its_weights_is_caught() -> None:
+    model = tiny_llama()
+    usual = model.forward
+
+    @functools.wraps(usual)
+    def forward(*args: Any, **named: Any) -> Any:
+        with torch.no_grad():
+            model.lm_head.weight += 1e-9
+        return usual(*args, **named)
+
+    model.forward = forward
+    found = finding(Subject(name="writes", model=model), "repeatability")
+    assert found.verdict is Verdict.FAIL
+    assert case(found, "weights changed by a forward").value == 1.0
+    assert case(found, "weights changed by a forward").note == "lm_head.weight"
+
+
+def test_routers_that_draw_at_random_only_in_training_are_not_accused() -> None:
+    found = finding(loaded("config:switch_transformers"), "repeatability")
+    assert found.verdict is not Verdict.FAIL
