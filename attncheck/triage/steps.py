@@ -143,7 +143,9 @@ def asked(subject: Subject, material: Material, settings: Sequence[Setting], wha
         if axes.fails(case):
             log.add(what, Verdict.FAIL, f"{case.name}: {describe(case)}", started)
             return explained(subject, tuple(cases), log)
-    if cases:
+    if not cases:
+        log.add(what, Verdict.SKIP, "this model can be asked in none of these ways", started)
+    else:
         worst = max(cases, key=lambda case: case.excess)
         words = f"{len(cases)} ways of asking agree with the plain forward; the farthest, {worst.name}, by {worst.max_abs:.2g}"
         log.add(what, Verdict.PASS, f"{words} where rounding explains {worst.budget:.1g}", started)
