@@ -10,8 +10,10 @@ from typing import Any
 
 from torch import Tensor
 
+from attncheck.errors import CannotPlant
 from attncheck.faults.planting import at_arguments, at_hidden, at_kernel
 from attncheck.subject.attention import KernelCall
+from attncheck.subject.gradients import projections
 from attncheck.subject.subject import Subject
 
 IGNORED = -100
@@ -33,6 +35,8 @@ def label_shift(subject: Subject) -> AbstractContextManager[None]:
 
 def gradient_detached(subject: Subject) -> AbstractContextManager[None]:
     """The keys carry no gradient; where the kernel is out of reach, nothing before the second layer does."""
+    if not projections(subject.model):
+        raise CannotPlant("no query, key or value projection was found whose gradient could be lost")
     if subject.can.kernel is not None:
         return at_hidden(subject, lambda hidden_BTW: hidden_BTW.detach())
 

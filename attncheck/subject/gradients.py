@@ -50,11 +50,13 @@ def _embeddings(model: nn.Module) -> Iterator[list[Tensor]]:
         leaves.append(output.detach().requires_grad_())
         return leaves[-1]
 
-    handle = table.register_forward_hook(hook)
+    tables = list(table) if isinstance(table, nn.ModuleList) else [table]
+    handles = [each.register_forward_hook(hook) for each in tables]
     try:
         yield leaves
     finally:
-        handle.remove()
+        for handle in handles:
+            handle.remove()
 
 
 def input_gradient(subject: Subject, upto: int | None = None, attn: str | None = None) -> Tensor:
