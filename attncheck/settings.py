@@ -29,4 +29,4 @@ class Settings:
     length: int | None = None
     cache: str | None = None
     tp: int | None = None
-    compiled: bool = False
+    compiled: str | None = None

@@ -66,7 +66,8 @@ def run(
     """Run probes on one or more models; without a target and a suite, on the built-in default model."""
     base = Settings(dtype=check_dtype(dtype), device=device, device_map=device_map, revision=revision)
     base = replace(base, trust_remote_code=trust_remote_code, random_init=random_init, layers=layers, offline=offline)
-    base = replace(base, seed=seed, prompt=prompt_text(prompt), length=length, tp=tp_size(tp), compiled=compiled)
+    base = replace(base, seed=seed, prompt=prompt_text(prompt), length=length)
+    base = replace(base, tp=tp_size(tp), compiled="inductor" if compiled else None)
     what = Asked(targets=listed(targets), suite=suite, settings=base, attn=listed(attn), tags=listed(tag))
     plan = planned(replace(what, probes=listed(probe), skip=listed(skip), quick=quick))
     presenter = _presenter(Format.quiet if quiet else output, plan, report, verbose, no_progress, no_color)

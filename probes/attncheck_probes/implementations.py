@@ -36,6 +36,7 @@ import torch
 from attncheck.errors import Unsupported
 from attncheck.finding import Evidence, Measurement, Ruling, Verdict, merged
 from attncheck.probe import Cost, attempt_call, judge_cases
+from attncheck.subject.compiled import compiled_cases
 from attncheck.subject.padded import pad_rows
 from attncheck.subject.passes import Mask4D, Pass, blocks
 from attncheck.subject.subject import Subject
@@ -75,6 +76,7 @@ class Implementations:
         for attn in (str(subject.attn), *_others(subject)):
             name = f"boolean 4D mask, {attn}"
             yield attempt_call(name, lambda: _boolean(subject, name, attn))  # noqa: B023
+        yield from compiled_cases(subject)
         if not compared and subject.passes.planted:
             raise Unsupported("one implementation only: a fault in its kernel has nothing to differ from")
 

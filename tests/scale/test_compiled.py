@@ -1,0 +1,67 @@
+"""--compile: the compiled model against the eager one, with a budget of its own; the model comes back as it was."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from conftest import tiny_llama
+
+from attncheck import registry
+from attncheck.finding import Measurement, Verdict, verdict_of
+from attncheck.settings import Settings
+from attncheck.subject import compiled as compiling
+from attncheck.subject.compiled import compiled_cases, why_not_compiled
+from attncheck.subject.subject import Subject
+
+BACKEND = "eager"
+"""Traced and run without generated code: what a compiler sees of the model, in a tenth of the time."""
+REASON = why_not_compiled(BACKEND, torch.device("cpu"))
+
+pytestmark = pytest.mark.skipif(REASON is not None, reason=str(REASON))
+
+
+def small(**settings: Any) -> Subject:
+    return Subject(name="small", model=tiny_llama(num_hidden_layers=1), settings=Settings(length=12, **settings))
+
+
+def test_nothing_is_compiled_unless_it_is_asked_for() -> None:
+    assert list(compiled_cases(small())) == []
+
+
+def test_the_compiled_model_gives_the_same_logits() -> None:
+    subject = small(compiled=BACKEND)
+    cases = list(compiled_cases(subject))
+    assert [case.name.partition(", ")[2] for case in cases] == ["plain row", "decoded on a cache", "left-padded batch"]
+    assert [verdict_of(case) for case in cases] == [Verdict.PASS] * 3
+    assert all(case.positions for case in cases)
+    assert "forward" not in vars(subject.model)
+
+
+def test_a_compiler_that_drops_something_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(forward: Any, **options: Any) -> Any:
+        def call(*args: Any, **named: Any) -> Any:
+            output = forward(*args, **named)
+            output.logits[:, 1:] *= 1.001
+            return output
+
+        return call
+
+    subject = small(compiled=BACKEND)
+    monkeypatch.setattr(compiling, "why_not_compiled", lambda backend, device: None)
+    monkeypatch.setattr(torch, "compile", wrong)
+    cases: list[Measurement] = list(compiled_cases(subject))
+    assert [verdict_of(case) for case in cases] == [Verdict.FAIL] * 3
+    assert cases[0].first_position == 1
+
+
+def test_a_backend_that_is_not_there_is_a_skip_with_its_reason() -> None:
+    (case,) = compiled_cases(small(compiled="no-such-backend"))
+    assert verdict_of(case) is Verdict.SKIP
+    assert "no-such-backend" in case.note
+
+
+def test_the_probe_has_the_cases() -> None:
+    names = [case.name for case in registry.load("implementations").measure(small(compiled="no-such-backend"))]
+    assert "compiled" in names
