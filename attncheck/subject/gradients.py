@@ -105,22 +105,16 @@ class Slope:
 STEPS = (1e-3, 2.5e-4, 6e-5)
 
 
-def slopes(subject: Subject) -> dict[str, Slope]:
-    """The derivative of a fixed mixture of the logits along one random direction of each kind of projection.
+def slope_of(subject: Subject, kind: str) -> Slope:
+    """The derivative of a fixed mixture of the logits along one random direction of one kind of projection.
 
-    Each central difference is taken at several steps; the two neighbours that agree best give the value, and their
+    The central difference is taken at several steps; the two neighbours that agree best give the value, and their
     distance (with the rounding of the mixture over the step) the trust. A kink keeps neighbours from agreeing.
 
     Raises:
-        Unsupported: no projection was found, or a kernel has no gradient.
+        Unsupported: a kernel has no gradient.
     """
-    reason = why_not_nudged(subject.model)
-    if reason is not None:
-        raise Unsupported(reason)
-    kinds = projections(subject.model)
-    if not kinds:
-        raise Unsupported("no query, key or value projection was found")
-    return {kind: _slope(subject, weights, number) for number, (kind, weights) in enumerate(kinds.items())}
+    return _slope(subject, projections(subject.model)[kind], list(KINDS).index(kind))
 
 
 def _slope(subject: Subject, weights: list[nn.Parameter], number: int) -> Slope:

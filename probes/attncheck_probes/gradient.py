@@ -38,7 +38,7 @@ from attncheck.finding import Evidence, Measurement, Ruling, Verdict, merged, sk
 from attncheck.numerics.budget import HEADROOM, SHARES
 from attncheck.numerics.reorder import Reorder
 from attncheck.probe import Cost, attempt, judge_cases
-from attncheck.subject.gradients import Slope, input_gradient, slopes, training
+from attncheck.subject.gradients import input_gradient, projections, slope_of, training
 from attncheck.subject.subject import Subject
 
 # Axes: B batch, T positions, W hidden width.
@@ -104,13 +104,11 @@ class Gradient:
         if precise != "float64":
             yield skipped(name, "central differences need float64, which does not fit here")
             return
-        try:
-            with subject.at(precise):
-                found = slopes(subject)
-        except Unsupported as reason:
-            yield skipped(name, str(reason))
-            return
-        yield from (_derivative(kind, slope) for kind, slope in found.items())
+        kinds = projections(subject.model)
+        if not kinds:
+            yield skipped(name, "no query, key or value projection was found")
+        for kind in kinds:
+            yield attempt(f"derivative along {kind} weights", lambda: _derivative(subject, kind, precise))  # noqa: B023
 
     def _checkpointed(self, subject: Subject) -> Measurement:
         with training(subject, checkpointing=False):
@@ -122,8 +120,10 @@ class Gradient:
         return _compared(subject, "gradient checkpointing", lambda: saved_BTW, plain_BTW)
 
 
-def _derivative(kind: str, slope: Slope) -> Measurement:
+def _derivative(subject: Subject, kind: str, precise: str) -> Measurement:
     name = f"derivative along {kind} weights"
+    with subject.at(precise):
+        slope = slope_of(subject, kind)
     size = max(abs(slope.numeric), abs(slope.analytic))
     budget = HEADROOM * slope.trust
     if not budget <= RESOLVED * size:
