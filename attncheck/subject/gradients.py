@@ -112,8 +112,11 @@ def slope_of(subject: Subject, kind: str) -> Slope:
     distance (with the rounding of the mixture over the step) the trust. A kink keeps neighbours from agreeing.
 
     Raises:
-        Unsupported: a kernel has no gradient.
+        Unsupported: a kernel has no gradient, or no step can be taken along these weights.
     """
+    reason = why_not_nudged(subject.model)
+    if reason is not None:
+        raise Unsupported(reason)
     return _slope(subject, projections(subject.model)[kind], list(KINDS).index(kind))
 
 
