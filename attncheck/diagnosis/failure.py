@@ -6,7 +6,6 @@ Axes: B batch, T positions, V vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import final
 
@@ -107,8 +106,10 @@ def open_case(subject: Subject, case: Measurement) -> Failure:
     """
     assert case.asked is not None
     budget = max(subject.budget.value, case.budget or 0.0)
-    attempts = [_opened(Trusted(subject, own), case, budget) for own in (False, True)]
-    return min(attempts, key=lambda failure: len(failure.wrong))
+    promised = _opened(Trusted(subject), case, budget)
+    if not promised.sides[1].wrong:
+        return promised
+    return min(promised, _opened(Trusted(subject, own_masks=True), case, budget), key=lambda failure: len(failure.wrong))
 
 
 def _opened(trusted: Trusted, case: Measurement, budget: float) -> Failure:
@@ -123,8 +124,3 @@ def _side(trusted: Trusted, asked: Pass, budget: float) -> Side:
     except Unsupported:
         given = None
     return Side(asked, trusted.subject.logits(asked), given, budget)
-
-
-def all_explained(residuals: Iterable[float], budget: float) -> bool:
-    """Whether every residual is within the budget."""
-    return all(residual <= budget for residual in residuals)

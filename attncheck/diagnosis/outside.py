@@ -13,7 +13,6 @@ from typing import final
 from torch import Tensor
 
 from attncheck.diagnosis.failure import Failure, Side, apart, real_tokens
-from attncheck.errors import Unsupported
 from attncheck.faults.predict import Change, Trusted
 from attncheck.subject.inputs import Row
 from attncheck.subject.passes import Mask2D, Mask4D, Pass, counting
@@ -40,11 +39,8 @@ def explained_outside(failure: Failure) -> Outside | None:
 
 def unsteady(failure: Failure) -> bool:
     """Whether the trusted path gives two answers to one question: then nothing can be compared, and something is random."""
-    asked = failure.sides[1].asked
-    try:
-        return apart(failure.trusted.logits(asked), failure.trusted.logits(asked)) > failure.budget
-    except Unsupported:
-        return False
+    want = failure.sides[1]
+    return want.trusted_BTV is not None and apart(failure.trusted.logits(want.asked), want.trusted_BTV) > failure.budget
 
 
 def _between(failure: Failure) -> Outside | None:

@@ -37,13 +37,16 @@ class Search:
     """What was tried on one failure, until the time is up.
 
     `others` are more failing cases of the same probe; `known` are faults already found on this model, tried first.
+    After `until` no more runners-up are looked for, after `latest` nothing at all.
     """
 
     failure: Failure
     others: list[Measurement]
     until: float
     known: tuple[str, ...] = ()
+    latest: float = math.inf
     tried: list[Tried] = field(default_factory=list)
+    ended: bool = False
 
     @property
     def matches(self) -> list[Tried]:
