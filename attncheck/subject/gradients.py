@@ -48,7 +48,7 @@ def _embeddings(model: nn.Module) -> Iterator[list[Tensor]]:
 
     def hook(module: nn.Module, args: Any, output: Tensor) -> Tensor:
         leaves.append(output.detach().requires_grad_())
-        return leaves[-1]
+        return leaves[-1].clone()  # some models write into their embeddings, which a leaf forbids
 
     tables = list(table) if isinstance(table, nn.ModuleList) else [table]
     handles = [each.register_forward_hook(hook) for each in tables]
