@@ -15,6 +15,7 @@ from attncheck.diagnosis.recorded import pass_dict
 from attncheck.diagnosis.repair import repaired
 from attncheck.diagnosis.repro import offered
 from attncheck.diagnosis.reproduce import Search, Tried
+from attncheck.diagnosis.source import with_source
 from attncheck.errors import Unsupported, first_line
 from attncheck.faults.words import advice
 from attncheck.finding import Diagnosis, Finding, Location, Measurement, Verdict, verdict_of
@@ -114,6 +115,7 @@ def _explained(search: Search, finding: Finding) -> Finding:
     elsewhere = ELSEWHERE.get(diagnosis.fault)
     if elsewhere is not None and (place is None or diagnosis.fault != "padding-visible"):
         place = elsewhere(failure) or place
+    place = with_source(search, place)
     return replace(finding, diagnosis=diagnosis, location=place, replay={**finding.replay, **replay_of(failure)})
 
 

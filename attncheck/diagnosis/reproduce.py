@@ -47,6 +47,7 @@ class Search:
     latest: float = math.inf
     tried: list[Tried] = field(default_factory=list)
     ended: bool = False
+    found: Tried | None = None
 
     @property
     def matches(self) -> list[Tried]:
@@ -69,7 +70,8 @@ class Search:
         for batch in (guesses, *_by_layer(guesses, layer, self.failure.subject.facts.layers)):
             self._try(batch)
             if self.matches:
-                return self._told_apart()
+                self.found = self._told_apart()
+                return self.found
         return None
 
     def _try(self, guesses: Iterable[Hypothesis]) -> None:

@@ -51,7 +51,8 @@ class Change:
 
     `allowed` gets (B, 1, T, S) booleans of one chunk and returns them changed; `reach` gives a layer another reach, and
     `only_held` says that the cache still keeps no more than the promised one; `scores` changes scale, cap, sinks and bias;
-    `mask_2d` replaces the 2D mask that the model is handed (its positions may follow it).
+    `mask_2d` replaces the 2D mask that the model is handed (its positions may follow it); `seen` is shown what each layer may
+    read by the promise and with the change.
     """
 
     positions: Positions | None = None
@@ -62,6 +63,7 @@ class Change:
     scores: Callable[[Scores], Scores] | None = None
     tiled: bool = False
     layers: range | None = None
+    seen: Callable[[View, Tensor, Tensor], None] | None = None
 
     def within(self, layers: range) -> Change:
         """The same fault in some layers only."""
@@ -150,6 +152,8 @@ class Trusted:
         allowed = edited(base, change, view)
         if change.only_held:
             allowed = allowed & held(asked, kept, allowed)
+        if change.seen is not None:
+            change.seen(view, promised(asked, kept, allowed.device), allowed)
         return attend(call.query_BHTD, key, value, allowed, scores)
 
     def _own(self, call: KernelCall, asked: Pass) -> Tensor:

@@ -40,3 +40,4 @@ def test_a_leak_outside_attention_is_where_it_was_planted(path: str) -> None:
 def test_a_fault_of_one_layer_is_in_that_layer(layer: int) -> None:
     found = place("builtin:gqa", at_layer(layer, next_key))
     assert (found.module, found.layer, found.note) == (f"model.layers.{layer}.self_attn", layer, "")
+    assert (found.query_position, found.source_position) == (0, 1)
