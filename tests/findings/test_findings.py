@@ -20,6 +20,8 @@ CONTROLS = {
     "sliding_cache_keeps_the_prompt": {"full_attention"},
     "bamba_positions_restart": {"bamba with explicit positions", "falcon_h1"},
     "falcon_weights_asked_for": {"one token"},
+    "inkling_static_cache": {"dynamic cache"},
+    "minimax_beams_keep_their_state": {"attention alone"},
     "left_padding_counts": {"llama4_text without the scaling", "llama"},
     "mamba_step_with_full_mask": set(),
     "moshi_window_only_in_cache": {"window 64"},
