@@ -20,6 +20,7 @@ from attncheck.report.model import Report
 from attncheck.session import Session, load_job
 from attncheck.settings import Settings
 from attncheck.subject import compat
+from attncheck.subject.adapters import without_wrapper
 from attncheck.subject.load import settle_dtype
 from attncheck.subject.subject import Subject
 from attncheck.suite.plan import Job
@@ -96,6 +97,7 @@ def _verdicts(names: Iterable[str]) -> frozenset[Verdict]:
 
 def _in_memory(job: Job, model: nn.Module, tokenizer: Any, stack: contextlib.ExitStack) -> Subject:
     compat.quiet()
+    model = without_wrapper(model)
     stack.enter_context(_untouched(model))
     subject = Subject(name=job.target, model=model, tokenizer=tokenizer, settings=job.settings)
     stack.enter_context(subject.using(job.settings.attn))

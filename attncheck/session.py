@@ -16,12 +16,13 @@ import transformers
 
 from attncheck import __version__, registry
 from attncheck.diagnosis.diagnose import Diagnoser
-from attncheck.errors import Unsupported
-from attncheck.finding import Finding, Measurement, Verdict, verdict_of
+from attncheck.errors import Unsupported, first_line
+from attncheck.finding import Evidence, Finding, Measurement, Verdict, verdict_of
 from attncheck.gate import Gate
-from attncheck.probe import Probe, describe
+from attncheck.probe import Probe, describe, judge_cases
 from attncheck.report.model import Report, TargetReport, exit_code
 from attncheck.runner import ControlStarted, Event, ProbeFinished, ProbeStarted, run_probes
+from attncheck.subject.adapters import adapter_cases
 from attncheck.subject.load import load
 from attncheck.subject.subject import Subject
 from attncheck.suite.plan import Job
@@ -192,9 +193,20 @@ def loaded_report(subject: Subject, load_seconds: float) -> TargetReport:
 def load_findings(subject: Subject) -> list[Finding]:
     """What loading noticed, as a finding of its own: only when it is a failure."""
     broken = [case for case in subject.load_notes if verdict_of(case) is Verdict.FAIL]
-    if not broken:
+    found = [Finding(probe="load", verdict=Verdict.FAIL, summary=_load_summary(broken), cases=subject.load_notes)]
+    return [*(found if broken else []), *_adapter_findings(subject)]
+
+
+def _adapter_findings(subject: Subject) -> list[Finding]:
+    """Whether an adapter keeps its promises, where the model has one."""
+    try:
+        cases = tuple(adapter_cases(subject))
+    except Exception as error:
+        return [Finding(probe="adapter", verdict=Verdict.ERROR, summary=f"the adapter raised {first_line(error)}")]
+    if not cases:
         return []
-    return [Finding(probe="load", verdict=Verdict.FAIL, summary=_load_summary(broken), cases=subject.load_notes)]
+    ruling = judge_cases(Evidence(measurements=cases))
+    return [Finding(probe="adapter", verdict=ruling.verdict, summary=ruling.summary, cases=cases)]
 
 
 def _load_summary(broken: list[Measurement]) -> str:

@@ -14,6 +14,7 @@ from attncheck.errors import CannotPlant
 from attncheck.faults.planting import at_arguments, at_hidden, at_kernel
 from attncheck.subject.attention import KernelCall
 from attncheck.subject.gradients import projections
+from attncheck.subject.placement import why_not_nudged
 from attncheck.subject.subject import Subject
 
 IGNORED = -100
@@ -37,6 +38,9 @@ def gradient_detached(subject: Subject) -> AbstractContextManager[None]:
     """The keys carry no gradient; where the kernel is out of reach, nothing before the second layer does."""
     if not projections(subject.model):
         raise CannotPlant("no query, key or value projection was found whose gradient could be lost")
+    reason = why_not_nudged(subject.model)
+    if reason is not None:
+        raise CannotPlant(f"only derivatives along projections show it, and {reason}")
     if subject.can.kernel is not None:
         return at_hidden(subject, lambda hidden_BTW: hidden_BTW.detach())
 

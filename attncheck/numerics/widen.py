@@ -60,9 +60,16 @@ def _writes_to_its_first(name: str) -> bool:
     return name.endswith("_")
 
 
+def _dequantised(value: Tensor) -> Tensor:
+    """Quantised weights as the numbers that they stand for: their own class knows them; any other tensor itself."""
+    known = getattr(type(value), "dequantize", None)
+    plain = known in (None, torch.Tensor.dequantize)
+    return value if plain else value.dequantize()
+
+
 def _wide(value: Any) -> Any:
     if isinstance(value, Tensor):
-        return value.double() if value.dtype in LOW else value
+        return _dequantised(value).double() if value.dtype in LOW else value
     if isinstance(value, (list, tuple)) and any(isinstance(each, Tensor) for each in value):
         return type(value)(map(_wide, value)) if type(value) in (list, tuple) else value
     return value

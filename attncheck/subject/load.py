@@ -16,9 +16,10 @@ from attncheck.finding import Measurement
 from attncheck.registry import import_file
 from attncheck.settings import Settings
 from attncheck.subject import builtin, compat, random_init, sharded
+from attncheck.subject.adapters import adapted, base_of, without_wrapper
 from attncheck.subject.cut import beyond, cut_layers
 from attncheck.subject.hub import reachable
-from attncheck.subject.placement import device_map_arguments, drop_with, move, offloaded, why_not_cast
+from attncheck.subject.placement import device_map_arguments, drop_with, move, offloaded, quantised, why_not_cast
 from attncheck.subject.precision import DTYPES, NAMES, cast_back, own_dtypes, widens
 from attncheck.subject.subject import Subject
 from attncheck.subject.target import Target, parse
@@ -83,6 +84,7 @@ def explain_load(error: Exception) -> str:
 
 
 def _prepared(target: Target, settings: Settings, model: nn.Module, tokenizer: Any, info: dict[str, Any]) -> Subject:
+    model = without_wrapper(model)
     device = _device(settings.device)
     if settings.device_map is None and not sharded.wanted(settings):
         move(model, device)
@@ -125,7 +127,8 @@ def _take(subject: Subject, asked: str) -> None:
 def _settle_highest(subject: Subject) -> None:
     before, own = subject.stored_dtype, own_dtypes(subject.model)
     names = [name for name in ("float64", "float32") if DTYPES[name].itemsize >= before.itemsize and subject.casts(DTYPES[name])]
-    for name in (*names, *(["float64"] if widens(before) and "float64" not in names else [])):
+    widest = ["float64"] if widens(before) and "float64" not in names and not quantised(subject.model) else []
+    for name in (*names, *widest):
         if _runs(subject, name):
             return
         if subject.stored_dtype != before:
@@ -138,6 +141,9 @@ def _remarks(subject: Subject) -> list[str]:
     stored, count = NAMES.get(subject.stored_dtype, str(subject.stored_dtype)), offloaded(subject.model)
     away = f"{count} of {subject.facts.parameters} parameters are offloaded: they come in when their layer runs"
     found = [away] if count else []
+    kind = quantised(subject.model)
+    if kind:
+        found.append(f"quantised weights ({kind}) are checked as they are; where rounding leaves doubt, dequantised in float64")
     if subject.widened:
         why = why_not_cast(subject.model) or "the whole model does not fit in float64"
         found.append(f"float64 from {stored} weights, widened operator by operator: {why}")
@@ -274,6 +280,13 @@ def _config(target: Target, settings: Settings) -> Loaded:
     return random_init.build(target.where, settings), None, {}
 
 
+def _adapter(target: Target, settings: Settings) -> Loaded:
+    folder = Path(target.where)
+    base = parse(base_of(folder))
+    model, tokenizer, info = LOADERS[base.kind](base, settings)
+    return adapted(model, folder), tokenizer, info
+
+
 LOADERS: dict[str, Callable[[Target, Settings], Loaded]] = {
     "hub": _hub,
     "folder": _folder,
@@ -281,4 +294,5 @@ LOADERS: dict[str, Callable[[Target, Settings], Loaded]] = {
     "builtin": _builtin,
     "config": _config,
     "factory": _factory,
+    "adapter": _adapter,
 }

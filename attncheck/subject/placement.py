@@ -38,9 +38,17 @@ def offloaded(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters() if parameter.device.type == ELSEWHERE)
 
 
+def quantised(model: nn.Module) -> str | None:
+    """The kind of tensor that holds quantised weights, or None: one that stands for other numbers than it stores."""
+    kinds = {type(parameter.data) for parameter in model.parameters()} - {Tensor}
+    return next((kind.__name__ for kind in kinds if getattr(kind, "dequantize", None) not in (None, Tensor.dequantize)), None)
+
+
 def why_not_cast(model: nn.Module) -> str | None:
     """Why the weights cannot take another dtype, or None."""
-    count = offloaded(model)
+    count, kind = offloaded(model), quantised(model)
+    if kind is not None:
+        return f"the weights are quantised ({kind}), and quantised weights cannot be cast"
     if not count:
         return None
     share = count / sum(parameter.numel() for parameter in model.parameters())
@@ -51,9 +59,10 @@ def why_not_nudged(model: nn.Module) -> str | None:
     """Why no step can be taken along the weights themselves, or None."""
     if offloaded(model):
         return "the weights are offloaded: no step along them can be taken here"
-    if any(here(parameter) is not parameter for parameter in model.parameters()):
-        return "the weights are sharded over processes: no step along them can be taken here"
-    return None
+    kinds = {type(parameter.data) for parameter in model.parameters()} - {Tensor}
+    if not kinds:
+        return None
+    return f"the weights are sharded or quantised ({min(kind.__name__ for kind in kinds)}): no step along them can be taken here"
 
 
 def move(model: nn.Module, device: torch.device) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from attncheck.errors import TargetError
 from attncheck.settings import Settings
 from attncheck.subject import ranks
+from attncheck.subject.adapters import adapted_layers
 from attncheck.subject.target import Target
 
 
@@ -41,7 +42,7 @@ def saved(model: Any) -> Iterator[str]:
     Raises:
         TargetError: a folder cannot hold what the model does.
     """
-    if "forward" in vars(model) or not hasattr(model, "save_pretrained"):
+    if "forward" in vars(model) or adapted_layers(model) or not hasattr(model, "save_pretrained"):
         raise TargetError(f"{type(model).__name__}: a model that was changed in memory cannot be sharded while it is loaded")
     own = tempfile.mkdtemp(prefix="attncheck-sharded-")
     try:

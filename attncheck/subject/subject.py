@@ -29,7 +29,7 @@ from attncheck.subject.door import Door
 from attncheck.subject.encoder import fixed_input
 from attncheck.subject.facts import Facts, read_facts
 from attncheck.subject.inputs import Inputs, build_inputs
-from attncheck.subject.passes import Pass, Passes
+from attncheck.subject.passes import REFUSALS, Pass, Passes
 from attncheck.subject.placement import input_device, undisturbed, why_not_cast
 from attncheck.subject.precision import DTYPES, NAMES, cast_back, fits, own_dtypes, put_buffers_back, widens
 from attncheck.subject.ranks import agreed, keep_in_step
@@ -53,6 +53,7 @@ class Subject:
     remarks: tuple[str, ...] = ()
     on_forward: Callable[[int], None] | None = None
     forwards: int = 0
+    runs_at: dict[str, bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.model.eval()
@@ -120,8 +121,7 @@ class Subject:
     @property
     def stored_dtype(self) -> torch.dtype:
         """The dtype of the weights."""
-        floating = (p.dtype for p in self.model.parameters() if p.is_floating_point())
-        return next(floating, torch.float32)
+        return next((p.dtype for p in self.model.parameters() if p.is_floating_point()), torch.float32)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -140,9 +140,7 @@ class Subject:
 
     def numerics(self) -> AbstractContextManager[Any]:
         """The numerics that passes run under: float64 without hidden float32 where that works."""
-        if self.widened:
-            return Widen()
-        return Promote() if self.promoted else contextlib.nullcontext()
+        return Widen() if self.widened else Promote() if self.promoted else contextlib.nullcontext()
 
     @contextlib.contextmanager
     def using(self, attn: str | None) -> Iterator[None]:
@@ -223,8 +221,18 @@ class Subject:
     def higher_dtype(self) -> str | None:
         """The highest precision above the present one: cast where it fits into memory, else operator by operator; or None."""
         names = [name for name in ("float64", "float32") if DTYPES[name].itemsize > self.dtype.itemsize]
-        fitting = next((name for name in names if self.casts(DTYPES[name])), None)
-        return fitting or ("float64" if names and widens(self.stored_dtype) else None)
+        able = [name for name in names if self.casts(DTYPES[name]) or (name == "float64" and widens(self.stored_dtype))]
+        return next((name for name in able if self._runs_at(name)), None)
+
+    def _runs_at(self, dtype: str) -> bool:
+        """Whether a forward works in another dtype: quantised weights and fused kernels may refuse; asked once."""
+        if dtype not in self.runs_at:
+            try:
+                with self.at(dtype):
+                    self.runs_at[dtype] = self.logits(Pass(self.inputs.tokens)).numel() > 0
+            except REFUSALS:
+                self.runs_at[dtype] = False
+        return self.runs_at[dtype]
 
     def casts(self, dtype: torch.dtype) -> bool:
         """Whether the weights can be cast to a dtype and fit into free memory in it."""

@@ -11,7 +11,7 @@ from typing import Literal, final
 
 from attncheck.errors import TargetError, unknown
 
-Kind = Literal["hub", "folder", "gguf", "builtin", "config", "factory"]
+Kind = Literal["hub", "folder", "gguf", "builtin", "config", "factory", "adapter"]
 
 BUILTINS = {
     "gqa": "rotary positions, 4 query heads on 2 KV heads (the default)",
@@ -78,6 +78,8 @@ def _file(text: str) -> Target:
 
 def _folder_or_hub(text: str) -> Target:
     if Path(text).is_dir():
+        if (Path(text) / "adapter_config.json").is_file() and not (Path(text) / "config.json").is_file():
+            return Target(text=text, kind="adapter", where=text)
         if not (Path(text) / "config.json").is_file():
             raise TargetError(f"{text}: the folder holds no config.json")
         return Target(text=text, kind="folder", where=text)
