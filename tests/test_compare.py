@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +23,8 @@ from attncheck.faults.catalogue import FAULTS
 from attncheck.settings import Settings
 from attncheck.subject.load import load
 from attncheck.subject.subject import Subject
+
+ROOT = Path(__file__).parent.parent
 
 
 def quiet(what: str) -> None:
@@ -107,6 +111,34 @@ def test_a_coarse_precision_is_decided_by_a_finer_one() -> None:
     assert (same.comparison.verdict, same.verdict) == ("undecided", "rounding")
     other = held_side_by_side("builtin:gqa", "builtin:broken-positions", base, base, quiet)
     assert other.verdict == "different"
+
+
+def test_an_upgrade_is_recorded_under_one_release_and_compared_under_another(tmp_path: Path) -> None:
+    """The scale flags of GPT-2 were ignored by sdpa attention up to 5.3.0: layer 1 is the first whose number is not 1."""
+    old = next((python for python in sorted(ROOT.glob(".venvs/*/bin/python")) if _release(python) in FORGETFUL), None)
+    if old is None:
+        pytest.skip(f"no environment in .venvs with transformers {' or '.join(FORGETFUL)}")
+    target, path = f"{ROOT}/tests/triage/zoo.py:scaled_by_layer", str(tmp_path / "t.safetensors")
+    assert main(["record", target, "-o", path, "--no-progress"]) == 0
+    ran = subprocess.run(
+        [str(old), "-m", "attncheck", "compare", path, target, "--no-progress"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT}/probes"},
+    )
+    assert ran.returncode == 1, ran.stderr
+    said = " ".join(ran.stdout.split())
+    assert "All 52 weights are the same" in said
+    assert "First diverging module: transformer.h.1.attn" in said
+
+
+FORGETFUL = ("4.57.6", "5.3.0")
+
+
+def _release(python: Path) -> str:
+    found = next(python.parent.parent.glob("lib/python*/site-packages/transformers-*.dist-info"), None)
+    return found.name.removeprefix("transformers-").removesuffix(".dist-info") if found else ""
 
 
 def test_changed_weights_are_named_before_any_code(saved: Callable[..., Path]) -> None:

@@ -11,7 +11,7 @@ import typer
 
 from attncheck.cli import options as o
 from attncheck.cli.options import check_dtype, prompt_text
-from attncheck.errors import UsageError, unknown
+from attncheck.errors import TargetError, Unsupported, UsageError, unknown
 from attncheck.settings import Settings
 
 if TYPE_CHECKING:
@@ -149,7 +149,10 @@ def _asked(
         bar.says(f"loading {target}")
         subject, reported = opened(target, settings)
         subject.on_forward = bar.forward
-        investigation = Investigation(subject, question, reported, bar.says, repro=repro)
+        try:
+            investigation = Investigation(subject, question, reported, bar.says, repro=repro)
+        except Unsupported as reason:
+            raise TargetError(f"{target}: {reason}") from reason
         if against is not None:
             investigation.first.append(lambda: held_against(target, against, settings, investigation.log))
         answer = investigation.run()

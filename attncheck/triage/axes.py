@@ -29,12 +29,13 @@ IMPLEMENTATIONS = ("eager", "sdpa")
 def values(subject: Subject) -> dict[str, tuple[object, ...]]:
     """What each axis can be set to on this model, the trusted path's own value left out."""
     can = subject.can
+    decodes = can.decodes is None  # what reads both ways by design may answer otherwise in pieces, or beside padding
     left = () if can.takes_positions or can.reads_mask else ("left",)
     offered: dict[str, tuple[object, ...]] = {
         "attn": tuple(name for name in IMPLEMENTATIONS if name != subject.attn) if can.kernel is None else (),
-        "schedule": () if can.steps else (("steps",) if can.cache else ("steps", "chunks")),
-        "cache": () if can.steps else ("on", "static"),
-        "padding": () if can.reads_mask else (*left, "right"),
+        "schedule": () if can.steps or not decodes else (("steps",) if can.cache else ("steps", "chunks")),
+        "cache": () if can.steps or not decodes else ("on", "static"),
+        "padding": () if can.reads_mask or not decodes else (*left, "right"),
         "batch": (BATCH,),
         "mask": (*(() if can.mask_2d else ("2d",)), *(() if can.mask_4d or subject.facts.window else ("4d",))),
         "positions": () if can.takes_positions else ("explicit",),

@@ -64,7 +64,7 @@ def parts(triage: Triage) -> Iterator[tuple[str, str]]:
         other = f"; next best {rival.get('fault')} {number(rival.get('residual'))}" if rival else ""
         how = {"reproduced": "reproduced by", "repaired": "healed by", "unexplained": "no known fault gives these numbers"}
         yield "cause", f"{how[diagnosis.how]} {diagnosis.fault}{residual}{other}".strip()
-    if place is not None:
+    if place is not None and place.module:
         at = f", query position {place.query_position}" if place.query_position is not None else ""
         yield "first diverges in", f"{place.module}{at}{'; ' + place.note if place.note else ''}"
     if triage.smallest is not None:

@@ -29,6 +29,8 @@ def facts(subject: Subject, reported: str) -> Iterator[tuple[str, str]]:
 
 def remarks(subject: Subject, question: Question, material: Material) -> Iterator[Remark]:
     """What is no fault of attention and still changes what people see."""
+    if question.prompts and not material.own:
+        yield Remark(title="the prompts were not used", words="The target has no tokenizer: seeded ids were asked instead.")
     yield from _sampling(subject, question)
     yield from _right_padding(subject, question, material)
     yield from _pad_is_eos(subject, question)

@@ -17,7 +17,7 @@ from attncheck.finding import Finding, Verdict, verdict_of
 from attncheck.session import load_findings
 from attncheck.subject.passes import REFUSALS
 from attncheck.subject.subject import Subject
-from attncheck.triage import axes, ladder, promise, reading, smallest, steps
+from attncheck.triage import axes, ladder, lengths, promise, reading, smallest, steps
 from attncheck.triage.answer import Answer, Line, Question, Remark, Smallest, Split, Triage
 from attncheck.triage.material import Material, material
 from attncheck.triage.routes import Route, present, route
@@ -27,8 +27,9 @@ from attncheck.triage.settings_of import setting_of
 from attncheck.triage.words import advised, headline, mind
 
 HALF = ("bfloat16", "float16")
-NUMERIC = ("batch", "cache", "padding", "implementation", "upgrade", "long")
+NUMERIC = ("batch", "cache", "padding", "implementation", "upgrade")
 """Symptoms under which any difference at all is what the reporter saw."""
+LONG = ("", "long", "upgrade")
 SEARCH = 60
 """Passes that the search for the smallest setting may take."""
 
@@ -112,6 +113,8 @@ class Investigation:
             found.append(lambda: steps.compiled(self.subject, self.material, self.log))
         found.append(lambda: steps.asked(self.subject, self.material, self._singles(), "one axis at a time", self.log))
         found.append(lambda: steps.asked(self.subject, self.material, self._crossed(), "axes crossed", self.log))
+        if self.question.symptom in LONG:
+            found.append(lambda: lengths.lengths(self.subject, self.log))
         return found
 
     def _probe(self, name: str) -> Finding | None:
@@ -140,7 +143,7 @@ class Investigation:
             small, found = smallest.of_setting(self.subject, self.material, setting, SEARCH)
             self._pair = axes.pair(self.subject, self.material.first(found.tokens or self.material.length), small)
             return found
-        if finding.probe == "axes":
+        if finding.probe == steps.AXES:
             return Smallest(words=str(setting))
         words = case.name if not case.asked else f"{setting} ({case.name})" if setting.axes else str(setting)
         found = smallest.of_probe(self.subject, registry.load(finding.probe), words, SEARCH)
@@ -168,7 +171,7 @@ class Investigation:
     def _numerics(self) -> tuple[tuple[Line, ...], Split | None]:
         """The ladder over the axes of the symptom, and where a greedy text turns, both with the reporter's own prompts."""
         asked = self.question
-        if not (asked.symptom in NUMERIC or asked.generate or self.reported in HALF):
+        if not (asked.symptom in (*NUMERIC, "long") or asked.generate or self.reported in HALF):
             return (), None
         self.says("the same in every precision")
         offered = axes.values(self.subject)

@@ -24,6 +24,7 @@ from attncheck.triage.material import Material
 from attncheck.triage.scan import Overflow, overflow
 from attncheck.triage.setting import Setting
 
+AXES = "axes"
 PLANTED = ("position-restart", "cache-drops-token", "padding-visible", "mask-top-left", "rows-mixed", "softmax-scale")
 
 
@@ -157,7 +158,7 @@ def explained(subject: Subject, cases: tuple[Measurement, ...], log: Log) -> Fin
     log.says("which fault reproduces it")
     failing = next(case for case in cases if axes.fails(case))
     summary = f"{failing.name}: {describe(failing)}"
-    finding = Finding(probe="axes", verdict=Verdict.FAIL, summary=summary, cases=cases, seconds=5.0)
+    finding = Finding(probe=AXES, verdict=Verdict.FAIL, summary=summary, cases=cases, seconds=5.0)
     return log.diagnoser(subject, finding)
 
 

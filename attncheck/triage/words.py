@@ -31,7 +31,7 @@ def headline(triage: Triage, reported: str) -> str:
 
 def _confirmed(finding: Finding) -> str:
     found, place = finding.diagnosis, finding.location
-    where = f" in {place.module}" if place is not None else ""
+    where = f" in {place.module}" if place is not None and place.module else ""
     if found is not None and found.how == "reproduced":
         return f"{found.fault}{where}: {finding.summary}"
     if found is not None and found.how == "repaired":

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from attncheck.__main__ import main
 from attncheck.errors import UsageError
 from attncheck.finding import Verdict
 from attncheck.settings import Settings
+from attncheck.subject.calls import edited
+from attncheck.subject.compat import CACHE_NAMES, cached_length
 from attncheck.subject.load import load
 from attncheck.triage.answer import Answer, Question, Split
 from attncheck.triage.markdown import markdown
@@ -106,3 +110,30 @@ def test_the_script_is_made_of_the_smallest_passes_and_shows_the_fault(tmp_path:
     assert triage.no_script == ""
     assert "chunks=(1, 1, 1)" in triage.script
     assert len(list(tmp_path.glob("*.py"))) == 2
+
+
+def test_a_fault_that_only_long_rows_show_is_found() -> None:
+    """Positions that stop counting after 40 tokens: the probes' 24 tokens cannot see it."""
+    investigation = asked("builtin:gqa", symptom="long")
+    frozen = edited(investigation.subject.model, lambda call: {**call, "position_ids": _frozen(call)})
+    with frozen:
+        triage = investigation.run()
+    assert triage.answer is Answer.CONFIRMED
+    assert triage.steps[-1].name == "lengths"
+    assert "tokens in two pieces" in triage.headline
+
+
+def _frozen(call: dict[str, Any]) -> torch.Tensor:
+    """Right positions up to 40, and those of the call's own tokens from there on."""
+    before = max(cached_length(call.get(name)) for name in CACHE_NAMES)
+    length = call["input_ids"].shape[1]
+    given = call.get("position_ids")
+    if given is not None and before + length <= 40:
+        return given
+    start = 0 if before + length > 40 else before
+    return torch.arange(start, start + length)[None]
+
+
+def test_prompts_without_a_tokenizer_are_said_not_to_be_used(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["triage", "builtin:gqa", "--symptom", "cache", "--prompt", "hello", "--no-progress"]) == 0
+    assert "the prompts were not used" in " ".join(capsys.readouterr().out.split())

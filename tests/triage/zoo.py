@@ -258,3 +258,22 @@ def near_ties() -> Any:
         model.lm_head.weight.mul_(0.05)
         model.lm_head.weight[1::2] = model.lm_head.weight[::2] * 1.001
     return model
+
+
+def scaled_by_layer() -> Any:
+    """A GPT-2 whose scores are divided by the number of the layer: some releases forget it in one implementation."""
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        vocab_size=128,
+        n_embd=64,
+        n_layer=4,
+        n_head=4,
+        n_positions=128,
+        scale_attn_by_inverse_layer_idx=True,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+    )
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    amplify(model, 0)
+    return model
