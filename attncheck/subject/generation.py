@@ -122,6 +122,26 @@ def _own_defaults(model: Any, settings: GenerationConfig) -> Iterator[None]:
         model.generation_config = before
 
 
+def answer_of(made: Any, start: int) -> Row:
+    """The first row's tokens from position `start` on."""
+    return tuple(map(int, made.sequences[0, start:]))
+
+
+def padded_encoder(subject: Subject, padding: int) -> dict[str, Tensor]:
+    """The encoder's ids with `padding` more tokens behind them, and the mask that hides those.
+
+    Raises:
+        Unsupported: there is no encoder that reads ids.
+    """
+    ids_BS = subject.door.fixed.get("input_ids")
+    if not isinstance(ids_BS, Tensor):
+        raise Unsupported("the model has no encoder that reads ids")
+    tail_BS = torch.full((1, padding), subject.inputs.pool[0], device=ids_BS.device)
+    mask_BS = torch.cat([torch.ones_like(ids_BS), torch.zeros_like(tail_BS)], 1)
+    wider = {"input_ids": torch.cat([ids_BS, tail_BS], 1), "attention_mask": mask_BS}
+    return {name: value.to(subject.device) for name, value in wider.items()}
+
+
 def kept_logits(subject: Subject, tokens: Tokens, keep: int) -> Tensor:
     """logits_BNV of the last `keep` positions, asked for with `logits_to_keep`.
 

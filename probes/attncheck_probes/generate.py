@@ -1,10 +1,9 @@
 """What generate() computes against one forward over what it produced.
 
 What it checks
-    The logits behind every token of a greedy generate() are those of one forward over prompt and answer, and the tokens are
-    their argmax: with the cache on and off, with a static cache, for a left-padded batch, with the prompt fed in pieces,
-    continued from a returned cache. The scores of beam search are the log-probabilities of its sequences. `logits_to_keep`
-    keeps the last logits.
+    The logits behind every token of a greedy generate() are those of one forward over prompt and answer, the tokens their
+    argmax: with the cache on, off and static, for a left-padded batch, with the prompt in pieces, continued from a returned
+    cache. Beam search scores are log-probabilities of its sequences, and `logits_to_keep` keeps the last logits.
 
 Why it matters
     generate() prepares positions, masks and caches on its own. Models whose positions start behind the padding id, encoders
@@ -15,8 +14,8 @@ How it measures
     where the two best logits are further apart than rounding. Where there is an encoder, its input is padded as well.
 
 False alarms
-    Models that take no positions cannot be padded on the left by design: shown, not judged. Rotary schemes that change with
-    the length disagree with their own cache; the probe `decode-paths` says so too.
+    A model whose own cache disagrees with one forward, or whose forward errs on a padded batch, is for `decode-paths` and
+    `padding`: generate() is not blamed for it. Models that read ahead by design are not asked.
 
 References
     Hugging Face transformers issues 36293 (T5: the encoder's mask is lost), 36536 (rounding that looks like this fault).
@@ -34,8 +33,8 @@ from torch import Tensor
 from attncheck.errors import Unsupported
 from attncheck.finding import Evidence, Measurement, Ruling, merged
 from attncheck.probe import Cost, attempt, judge_cases
+from attncheck.subject import generation
 from attncheck.subject.compat import cache_of, cached_length
-from attncheck.subject.generation import greedy, kept_logits, padded, require_padding, require_yardstick, run
 from attncheck.subject.inputs import Row
 from attncheck.subject.passes import Pass
 from attncheck.subject.subject import Subject
@@ -54,11 +53,7 @@ class Generate:
     title: ClassVar[str] = "generate() computes what forward computes"
     cost: ClassVar[Cost] = "dear"
     needs: ClassVar[tuple[str, ...]] = ("sees_history", "decodes")
-    controls: ClassVar[tuple[str, ...]] = (
-        "generate-positions",
-        "generate-repeats-token",
-        "logits-to-keep",
-    )
+    controls: ClassVar[tuple[str, ...]] = ("generate-positions", "generate-repeats-token", "logits-to-keep")
 
     new_tokens: int = 4
     padding: int = 3
@@ -66,7 +61,7 @@ class Generate:
 
     def measure(self, subject: Subject) -> Iterator[Measurement]:
         """The plain call first, then one change at a time."""
-        require_yardstick(subject)
+        generation.require_yardstick(subject)
         _ = subject.can.steps_agree, subject.can.chunks_agree  # asked before a control plants anything
         ways: dict[str, dict[str, Any]] = {
             "cache on": {},
@@ -74,11 +69,11 @@ class Generate:
             "prompt in pieces": {PIECES: self.pieces},
             "static cache": {"cache_implementation": "static"},
         }
-        for name, options in ways.items():
-            yield attempt(name, lambda: self._plain(subject, name, options))  # noqa: B023
+        for name in ways:
+            yield attempt(name, lambda: self._plain(subject, name, ways[name]))  # noqa: B023
         yield attempt("tokens are the argmax", lambda: self._argmax(subject))
-        for name, options in {"left-padded batch": {}, "left-padded batch, prompt in pieces": ways["prompt in pieces"]}.items():
-            yield attempt(name, lambda: self._batch(subject, name, options))  # noqa: B023
+        for batch, way in (("left-padded batch", "cache on"), ("left-padded batch, prompt in pieces", "prompt in pieces")):
+            yield attempt(batch, lambda: self._batch(subject, batch, ways[way]))  # noqa: B023
         yield attempt("continued from a returned cache", lambda: self._continued(subject))
         yield attempt("logits_to_keep", lambda: self._kept(subject))
         yield attempt("beam search scores", lambda: self._beams(subject))
@@ -92,16 +87,16 @@ class Generate:
         return subject.inputs.row[: max(self.padding + 2, subject.inputs.length - 2 * self.new_tokens)]
 
     def _plain(self, subject: Subject, name: str, options: dict[str, Any]) -> Measurement:
-        made = greedy(subject, self._prompt(subject), self.new_tokens, **options)
-        case = _forced(subject, name, self._prompt(subject), made.tokens, made.logits_BNV)
+        made = generation.greedy(subject, self._prompt(subject), self.new_tokens, **options)
+        case = _forced(subject, name, made.prompt, made.tokens, made.logits_BNV)
         return _of_generate(subject, replace(case, note=made.positions_note), options)
 
     def _argmax(self, subject: Subject) -> Measurement:
-        prompt = self._prompt(subject)
-        made = greedy(subject, prompt, self.new_tokens)
-        want_NV = _wanted(subject, prompt, made.tokens)[0]
-        best_N2 = want_NV.topk(2, -1).values
-        clear_N = best_N2[:, 0] - best_N2[:, 1] > 2 * subject.budget.value
+        made = generation.greedy(subject, self._prompt(subject), self.new_tokens)
+        want_NV = _wanted(subject, made.prompt, made.tokens)[0]
+        clear_N = -want_NV.topk(2, -1).values.diff(dim=-1)[:, 0] > 2 * subject.budget.value
+        if not bool(clear_N.any()):
+            raise Unsupported("the two best logits are nowhere further apart than rounding")
         wrong_N = want_NV.argmax(-1).cpu() != torch.tensor(made.tokens)
         case = Measurement(
             name="tokens are the argmax",
@@ -117,43 +112,38 @@ class Generate:
         if subject.can.mask_2d or subject.can.reads_mask:
             raise Unsupported(str(subject.can.mask_2d or subject.can.reads_mask))
         rows = (self._prompt(subject), self._prompt(subject)[self.padding :])
-        made = run(subject, *padded(subject, rows, len(rows[0])), self.new_tokens, **options)
+        made = generation.run(subject, *generation.padded(subject, rows, len(rows[0])), self.new_tokens, **options)
         logits_BNV = torch.stack(made.logits, 1)
         answers = [tuple(map(int, row)) for row in made.sequences[:, -self.new_tokens :]]
-        cases = [_forced(subject, name, *each, logits_BNV[i : i + 1]) for i, each in enumerate(zip(rows, answers, strict=True))]
-        case = replace(merged(name, cases), nonfinite=int((~torch.isfinite(logits_BNV)).sum()))
+        each = enumerate(zip(rows, answers, strict=True))
+        case = merged(name, [_forced(subject, name, *row, logits_BNV[i : i + 1]) for i, row in each])
         if case.excess > 1.0:
-            require_padding(subject, rows, answers)
+            generation.require_padding(subject, rows, answers)
         return _of_generate(subject, case, options)
 
     def _continued(self, subject: Subject) -> Measurement:
         prompt = self._prompt(subject)
-        first = run(subject, *padded(subject, (prompt,), len(prompt)), self.new_tokens)
+        first = generation.run(subject, *generation.padded(subject, (prompt,), len(prompt)), self.new_tokens)
         cache = cache_of(first)
         if not cached_length(cache) or subject.door.cache_name is None:
             raise Unsupported("generate() returns no cache that counts its tokens")
-        longer = tuple(map(int, first.sequences[0]))
-        given = {subject.door.cache_name: cache}
-        made = run(subject, *padded(subject, (longer,), len(longer)), self.new_tokens, given=given)
-        case = _forced(
-            subject, "continued from a returned cache", longer, _answer(made, len(longer)), torch.stack(made.logits, 1)
-        )
-        return _of_generate(subject, case, {PIECES: 1})
+        longer, given = generation.answer_of(first, 0), {subject.door.cache_name: cache}
+        made = generation.run(subject, *generation.padded(subject, (longer,), len(longer)), self.new_tokens, given=given)
+        answer, logits_BNV = generation.answer_of(made, len(longer)), torch.stack(made.logits, 1)
+        return _of_generate(subject, _forced(subject, "continued from a returned cache", longer, answer, logits_BNV), {PIECES: 1})
 
     def _kept(self, subject: Subject) -> Measurement:
-        got_BNV = kept_logits(subject, subject.inputs.tokens, self.new_tokens)
-        want_BNV = subject.logits(Pass(subject.inputs.tokens))[:, -self.new_tokens :]
-        return subject.compare("logits_to_keep", got_BNV, want_BNV, offset=subject.inputs.length - self.new_tokens)
+        got_BNV = generation.kept_logits(subject, subject.inputs.tokens, self.new_tokens)
+        return subject.compare("logits_to_keep", got_BNV, subject.logits(Pass(subject.inputs.tokens))[:, -self.new_tokens :])
 
     def _beams(self, subject: Subject) -> Measurement:
-        prompt = self._prompt(subject)
-        made = run(subject, *padded(subject, (prompt,), len(prompt)), self.new_tokens, num_beams=2, output_scores=True)
+        prompt, beams = self._prompt(subject), {"num_beams": 2, "output_scores": True}
+        made = generation.run(subject, *generation.padded(subject, (prompt,), len(prompt)), self.new_tokens, **beams)
         if getattr(made, "sequences_scores", None) is None:
             raise Unsupported("generate() returns no scores of its beams")
-        answer = _answer(made, len(prompt))
+        answer = generation.answer_of(made, len(prompt))
         want_NV = _wanted(subject, prompt, answer)[0].double()
-        logs_NV = want_NV.log_softmax(-1)
-        mean = float(logs_NV[torch.arange(len(answer)), torch.tensor(answer)].mean())
+        mean = float(want_NV.log_softmax(-1)[range(len(answer)), answer].mean())
         case = Measurement(
             name="beam search scores",
             max_abs=abs(float(made.sequences_scores[0]) - mean),
@@ -162,21 +152,14 @@ class Generate:
             positions=len(answer),
             scale=float(want_NV.abs().max()),
             unit="scores",
-            note="the log-probability of the best sequence",
         )
         return _of_generate(subject, case, {})
 
     def _encoder(self, subject: Subject) -> Measurement:
-        ids_BS = subject.door.fixed.get("input_ids")
-        if not isinstance(ids_BS, Tensor):
-            raise Unsupported("the model has no encoder that reads ids")
-        prompt = self._prompt(subject)[:2]
-        mask_BS = torch.ones_like(ids_BS)
-        tail_BS = torch.full((1, self.padding), subject.inputs.pool[0])
-        wider = {"input_ids": torch.cat([ids_BS, tail_BS], 1), "attention_mask": torch.cat([mask_BS, 0 * tail_BS], 1)}
-        given = {name: value.to(subject.device) for name, value in wider.items()}
-        made = run(subject, *padded(subject, (prompt,), len(prompt)), self.new_tokens, given=given)
-        return _forced(subject, "padded encoder", prompt, _answer(made, -self.new_tokens), torch.stack(made.logits, 1))
+        given, prompt = generation.padded_encoder(subject, self.padding), self._prompt(subject)[:2]
+        made = generation.run(subject, *generation.padded(subject, (prompt,), len(prompt)), self.new_tokens, given=given)
+        answer = generation.answer_of(made, -self.new_tokens)
+        return _forced(subject, "padded encoder", prompt, answer, torch.stack(made.logits, 1))
 
 
 def _of_generate(subject: Subject, case: Measurement, options: dict[str, Any]) -> Measurement:
@@ -185,10 +168,6 @@ def _of_generate(subject: Subject, case: Measurement, options: dict[str, Any]) -
     if case.excess > 1.0 and reason and options.get("use_cache", True):
         raise Unsupported(reason)
     return case
-
-
-def _answer(made: Any, start: int) -> Row:
-    return tuple(map(int, made.sequences[0, start:]))
 
 
 def _wanted(subject: Subject, prompt: Row, answer: Row) -> Tensor:

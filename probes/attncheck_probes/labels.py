@@ -6,13 +6,12 @@ What it checks
     documents a label of -100 takes the border out.
 
 Why it matters
-    Labels that are shifted twice train the model on the token after the next; labels that are not shifted train it to copy.
-    The loss goes down in both cases. A mean of means over accumulated batches weighs short batches too much.
+    Labels that are shifted twice train on the token after the next, labels that are not shifted train to copy: the loss goes
+    down in both cases. A mean of means over accumulated batches weighs short batches too much.
 
 How it measures
-    Logits and loss come from one and the same call, so that nothing but the loss is compared. The cross entropy is computed
-    in float64. Where it does not fit, the same labels without a shift and shifted twice are tried: the one that fits to
-    rounding names the fault.
+    Logits and loss come from one call, so that nothing but the loss is compared with a cross entropy in float64. Where it does
+    not fit, the same labels with another shift are tried: the one that fits to rounding names the fault.
 
 False alarms
     An encoder-decoder model takes labels that its decoder input is already shifted against: no shift is right there. Decoder
@@ -72,8 +71,7 @@ class Labels:
             return
         yield first
         some_BT = ids_BT.clone()
-        some_BT[:, : subject.inputs.length // 3] = IGNORED
-        some_BT[:, -2] = IGNORED
+        some_BT[:, [*range(subject.inputs.length // 3), -2]] = IGNORED
         yield attempt("labels of -100", lambda: _case(subject, "labels of -100", tokens, some_BT))
         yield attempt("padded batch", lambda: self._padded(subject))
         yield attempt("packed row", lambda: _packed(subject))
@@ -99,10 +97,9 @@ def _asked(subject: Subject, tokens: Tokens, labels_BT: Tensor, extra: dict[str,
     """(logits_BTV, loss) of one call."""
     with torch.no_grad():
         reply = subject.passes.call(tokens, use_cache=False, extra={"labels": labels_BT, **extra}, **asked)
-    loss = getattr(reply.output, "loss", None)
-    if loss is None:
+    if getattr(reply.output, "loss", None) is None:
         raise Unsupported("the model computes no loss from `labels`")
-    return reply.logits_BTV, float(loss)
+    return reply.logits_BTV, float(reply.output.loss)
 
 
 def _case(subject: Subject, name: str, tokens: Tokens, labels_BT: Tensor, items: int | None = None, **asked: Any) -> Measurement:
@@ -168,8 +165,7 @@ def _packed(subject: Subject) -> Measurement:
 def _divided(subject: Subject, ids_BT: Tensor) -> Measurement:
     """The sum divided by a number of items that is not the number of labels."""
     items = 3 * ids_BT.numel()
-    tokens = subject.inputs.tokens
-    _, plain = _asked(subject, tokens, ids_BT, {})
+    tokens, (_, plain) = subject.inputs.tokens, _asked(subject, subject.inputs.tokens, ids_BT, {})
     _, divided = _asked(subject, tokens, ids_BT, {ITEMS: torch.tensor(items, device=ids_BT.device)})
     if plain == divided:
         raise Unsupported(f"`{ITEMS}` changes nothing: the loss stays a mean over its own batch")
@@ -179,6 +175,6 @@ def _divided(subject: Subject, ids_BT: Tensor) -> Measurement:
 def _chance(subject: Subject) -> Measurement:
     """The loss on fresh random tokens: far below the logarithm of the vocabulary means that the model sees what it predicts."""
     tokens = (subject.inputs.fresh(subject.inputs.length, salt=23),)
-    _, loss = _asked(subject, tokens, subject.passes.ids(tokens), {})
+    loss = _asked(subject, tokens, subject.passes.ids(tokens), {})[1]
     note = f"on random tokens, where {math.log(subject.facts.vocab):.3g} is chance"
     return Measurement(name="loss beside chance", expect="figure", value=loss, unit="nats", positions=1, note=note)
