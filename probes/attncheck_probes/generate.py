@@ -137,7 +137,7 @@ class Generate:
         return subject.compare("logits_to_keep", got_BNV, subject.logits(Pass(subject.inputs.tokens))[:, -self.new_tokens :])
 
     def _beams(self, subject: Subject) -> Measurement:
-        prompt, beams = self._prompt(subject), {"num_beams": 2, "output_scores": True}
+        prompt, beams = self._prompt(subject), dict[str, Any](num_beams=2, output_scores=True)
         made = generation.run(subject, *generation.padded(subject, (prompt,), len(prompt)), self.new_tokens, **beams)
         if getattr(made, "sequences_scores", None) is None:
             raise Unsupported("generate() returns no scores of its beams")
