@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from attncheck.finding import BEYOND_ROUNDING
+from attncheck.numerics.divergence import largest, slices
 from attncheck.numerics.reorder import Reorder
 
 SHARES = (0.5, 0.3)
@@ -53,8 +54,7 @@ def measure_budget(
     if min(floors) > BEYOND_ROUNDING * between and _draws(forward, plain_BTV, context):
         # both orders drew the same random numbers and agree; the plain forward drew others: that is no rounding
         floors = [between]
-    scale = _largest(plain_BTV, torch.zeros_like(plain_BTV))
-    least = torch.finfo(plain_BTV.dtype).eps * scale
+    least = torch.finfo(plain_BTV.dtype).eps * largest(plain_BTV)
     floor, what = max(least, *floors), "reorder floor"
     if nudged_tables is not None:
         with context(), nudged_tables():
@@ -78,6 +78,4 @@ def _same_draws() -> Iterator[None]:
 
 
 def _largest(left_BTV: Tensor, right_BTV: Tensor) -> float:
-    delta_BTV = (left_BTV - right_BTV).abs()
-    finite = delta_BTV[torch.isfinite(delta_BTV)]
-    return float(finite.max()) if finite.numel() else 0.0
+    return max(largest(left - right) for left, right in zip(slices(left_BTV), slices(right_BTV), strict=True))

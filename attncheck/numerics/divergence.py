@@ -13,6 +13,8 @@ from torch import Tensor
 
 KL_ROWS = 8
 MOST_STRETCHES = 96
+SLICE = 1 << 20
+"""Numbers compared at a time: what a comparison needs beside the two tensors is a few times this, whatever their length."""
 
 
 @final
@@ -50,9 +52,20 @@ def compare_logits(got_BTV: Tensor, want_BTV: Tensor, budget: float, offset: int
         return Divergence(
             max_abs=0.0, mean_abs=0.0, kl=0.0, top1_flips=0, positions=0, first_position=None, scale=0.0, nonfinite=0
         )
-    if torch.equal(got_BTV, want_BTV) and bool(torch.isfinite(want_BTV).all()):
+    if torch.equal(got_BTV, want_BTV) and all(bool(torch.isfinite(each).all()) for each in slices(want_BTV)):
         return _identical(want_BTV)
-    return _measured(_wide(got_BTV), _wide(want_BTV), budget, offset)
+    return _measured(got_BTV, want_BTV, budget, offset)
+
+
+def slices(logits_BTV: Tensor) -> tuple[Tensor, ...]:
+    """Stretches of T of at most `SLICE` numbers each: what is computed from logits never needs a copy of them all."""
+    return logits_BTV.split(max(1, SLICE // max(1, logits_BTV.shape[0] * logits_BTV.shape[2])), 1)
+
+
+def largest(logits_BTV: Tensor) -> float:
+    """The largest size of any finite number, 0 where there is none."""
+    found = [each.abs()[torch.isfinite(each)] for each in slices(logits_BTV)]
+    return max((float(each.max()) for each in found if each.numel()), default=0.0)
 
 
 def _wide(logits_BTV: Tensor) -> Tensor:
@@ -67,30 +80,56 @@ def _identical(want_BTV: Tensor) -> Divergence:
         top1_flips=0,
         positions=want_BTV.shape[0] * want_BTV.shape[1],
         first_position=None,
-        scale=float(want_BTV.abs().max()),
+        scale=max(float(each.abs().max()) for each in slices(want_BTV)),
         nonfinite=0,
     )
 
 
-def _measured(got_BTV: Tensor, want_BTV: Tensor, budget: float, offset: int) -> Divergence:
+@final
+@dataclass(frozen=True, kw_only=True)
+class _Part:
+    """What one stretch of T comes to."""
+
+    worst_BT: Tensor
+    total: float
+    flips: int
+    nonfinite: int
+    lost_T: Tensor
+    scale: float
+
+
+def _part(got_BTV: Tensor, want_BTV: Tensor) -> _Part:
+    got_BTV, want_BTV = _wide(got_BTV), _wide(want_BTV)
     finite_BTV = torch.isfinite(got_BTV) & torch.isfinite(want_BTV)
     nonfinite = int(finite_BTV.numel() - finite_BTV.sum())
     delta_BTV = (got_BTV - want_BTV).abs()
     if nonfinite:
         delta_BTV = torch.where(finite_BTV, delta_BTV, 0.0)
-    worst_BT = delta_BTV.amax(-1)
-    wrong_T = (worst_BT > budget).any(0) | ~finite_BTV.all(-1).all(0)
+    return _Part(
+        worst_BT=delta_BTV.amax(-1),
+        total=float(delta_BTV.sum(dtype=torch.float64)),
+        flips=int((got_BTV.argmax(-1) != want_BTV.argmax(-1)).sum()),
+        nonfinite=nonfinite,
+        lost_T=~finite_BTV.all(-1).all(0),
+        scale=float(torch.where(finite_BTV, want_BTV, 0.0).abs().max()),
+    )
+
+
+def _measured(got_BTV: Tensor, want_BTV: Tensor, budget: float, offset: int) -> Divergence:
+    parts = [_part(got, want) for got, want in zip(slices(got_BTV), slices(want_BTV), strict=True)]
+    worst_BT = torch.cat([part.worst_BT for part in parts], 1)
+    wrong_T = (worst_BT > budget).any(0) | torch.cat([part.lost_T for part in parts])
     stride = -(-worst_BT.shape[1] // MOST_STRETCHES)
     first = int(wrong_T.nonzero()[0]) + offset if bool(wrong_T.any()) else None
     return Divergence(
         max_abs=float(worst_BT.max()),
-        mean_abs=float(delta_BTV.mean()),
+        mean_abs=sum(part.total for part in parts) / got_BTV.numel(),
         kl=_largest_kl(got_BTV, want_BTV, worst_BT),
-        top1_flips=int((got_BTV.argmax(-1) != want_BTV.argmax(-1)).sum()),
+        top1_flips=sum(part.flips for part in parts),
         positions=worst_BT.numel(),
         first_position=first,
-        scale=float(torch.where(finite_BTV, want_BTV, 0.0).abs().max()),
-        nonfinite=nonfinite,
+        scale=max(part.scale for part in parts),
+        nonfinite=sum(part.nonfinite for part in parts),
         profile=() if first is None else _profile(worst_BT.amax(0), stride),
         start=offset,
         stride=stride,
@@ -106,8 +145,9 @@ def _profile(worst_T: Tensor, stride: int) -> tuple[float, ...]:
 def _largest_kl(got_BTV: Tensor, want_BTV: Tensor, worst_BT: Tensor) -> float:
     """Largest KL(want || got) over the rows that differ most: those are the rows that could hold it."""
     rows_N = worst_BT.flatten().topk(min(KL_ROWS, worst_BT.numel())).indices
-    got_NV = got_BTV.flatten(0, 1)[rows_N].double().log_softmax(-1)
-    want_NV = want_BTV.flatten(0, 1)[rows_N].double().log_softmax(-1)
+    row_N, at_N = rows_N // worst_BT.shape[1], rows_N % worst_BT.shape[1]
+    got_NV = got_BTV[row_N, at_N].double().log_softmax(-1)
+    want_NV = want_BTV[row_N, at_N].double().log_softmax(-1)
     kl_N = (want_NV.exp() * (want_NV - got_NV)).sum(-1)
     finite_N = kl_N[torch.isfinite(kl_N)]
     return max(0.0, float(finite_N.max())) if finite_N.numel() else 0.0

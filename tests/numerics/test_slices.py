@@ -1,0 +1,55 @@
+"""Logits are compared a stretch at a time: the outcome is that of the whole, the memory is not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from attncheck.numerics import divergence
+from attncheck.numerics.divergence import compare_logits, largest, slices
+from attncheck.subject.memory import Allocations
+
+B, T, V = 2, 96, 512
+
+
+@pytest.fixture
+def pair() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    want_BTV = torch.randn(B, T, V, generator=generator)
+    got_BTV = want_BTV.clone()
+    got_BTV[1, 70:, 5] += 40.0
+    return got_BTV, want_BTV
+
+
+@pytest.mark.parametrize("numbers", [1, B * V * 7, B * V * T])
+def test_stretches_give_what_the_whole_gives(
+    pair: tuple[torch.Tensor, torch.Tensor], numbers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = compare_logits(*pair, budget=1.0, offset=3)
+    monkeypatch.setattr(divergence, "SLICE", numbers)
+    parts = compare_logits(*pair, budget=1.0, offset=3)
+    assert replace(parts, mean_abs=whole.mean_abs) == whole
+    assert parts.mean_abs == pytest.approx(whole.mean_abs, rel=1e-9)
+    assert (parts.first_position, parts.positions, parts.max_abs) == (73, B * T, pytest.approx(40.0, abs=1e-4))
+    assert parts.top1_flips > 0
+
+
+def test_a_value_that_is_not_finite_is_found_in_the_last_stretch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(divergence, "SLICE", V)
+    want_BTV = torch.ones(1, T, V)
+    got_BTV = want_BTV.clone()
+    got_BTV[0, T - 1, 3] = float("nan")
+    found = compare_logits(got_BTV, want_BTV, budget=0.5)
+    assert (found.nonfinite, found.first_position, found.max_abs) == (1, T - 1, 0.0)
+    assert largest(got_BTV) == 1.0
+
+
+def test_no_copy_of_all_logits_is_made(pair: tuple[torch.Tensor, torch.Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(divergence, "SLICE", B * V * 4)
+    assert max(part.numel() for part in slices(pair[0])) == B * V * 4
+    with Allocations() as made:
+        compare_logits(*pair, budget=1.0)
+    rows = divergence.KL_ROWS * V
+    assert max(torch.Size(shape).numel() for shape in made.shapes) <= max(B * V * 4, rows) < B * T * V / 8
