@@ -102,7 +102,9 @@ class Slope:
     trust: float
 
 
-STEPS = (1e-3, 2.5e-4, 6e-5)
+AGREED = 1e-6
+"""Neighbouring steps that agree to this part need no smaller one."""
+STEPS = (1e-3, 1e-4, 2.5e-5, 6e-6, 1.5e-6)
 
 
 def slope_of(subject: Subject, kind: str) -> Slope:
@@ -130,12 +132,15 @@ def _slope(subject: Subject, weights: list[nn.Parameter], number: int) -> Slope:
         except REFUSALS as error:
             raise Unsupported(f"a gradient raises {first_line(error)}") from error
     analytic = sum(float((g * d).sum()) for g, d in zip(gradients, direction, strict=True) if g is not None)
-    values, size = [], 0.0
+    values: list[float] = []
+    size = 0.0
     for step in STEPS:
         with torch.no_grad(), subject.numerics():
             ahead, behind = (float(_moved(weights, direction, sign * step, mixture)) for sign in (1, -1))
         values.append((ahead - behind) / (2 * step))
         size = max(size, abs(ahead), abs(behind))
+        if len(values) > 1 and abs(values[-1] - values[-2]) <= AGREED * abs(values[-1]):
+            break
     near = min(range(len(values) - 1), key=lambda i: abs(values[i] - values[i + 1]))
     rounding = torch.finfo(subject.dtype).eps * max(size, 1.0) / STEPS[near + 1]
     return Slope(analytic=analytic, numeric=values[near + 1], trust=abs(values[near] - values[near + 1]) + 16 * rounding)
