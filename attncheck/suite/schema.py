@@ -65,7 +65,10 @@ class SettingsEntry(_Entry):
         None, description="Tokens of the main input; chosen from the config when left out."
     )
     seed: Annotated[list[int], BeforeValidator(_listed), _OneOrMany] | None = None
-    device_map: Word | None = None
+    device_map: Word | None = Field(None, description="auto, or a JSON file with a device (or disk) for each module.")
+    compiled: Word | None = Field(
+        None, description="A backend of torch.compile, inductor as a rule: the compiled model is compared as well."
+    )
     revision: Word | None = None
     trust_remote_code: bool | None = None
     random_init: bool | None = Field(None, description="Draw the weights here, from the config alone.")
