@@ -18,6 +18,7 @@ from attncheck.session import load_findings
 from attncheck.subject.passes import REFUSALS
 from attncheck.subject.subject import Subject
 from attncheck.triage import axes, ladder, lengths, promise, reading, smallest, steps
+from attncheck.triage.accumulation import accumulated
 from attncheck.triage.answer import Answer, Line, Question, Remark, Smallest, Split, Triage
 from attncheck.triage.material import Material, material
 from attncheck.triage.routes import Route, present, route
@@ -109,6 +110,8 @@ class Investigation:
         if own.axes:
             found.append(lambda: steps.asked(self.subject, self.material, [own], "the reporter's own way", self.log))
         found += [lambda name=name: self._probe(name) for name in names if name not in judge]  # type: ignore[misc]
+        if self.question.symptom == "training":
+            found.append(self._accumulated)
         if self.question.compiled:
             found.append(lambda: steps.compiled(self.subject, self.material, self.log))
         found.append(lambda: steps.asked(self.subject, self.material, self._singles(), "one axis at a time", self.log))
@@ -126,6 +129,15 @@ class Investigation:
             self.traps += [trap] if trap is not None else []
         return finding
 
+    def _accumulated(self) -> Finding | None:
+        """A fault of accumulation steps: mentioned only, where what the labels mean has already explained the report."""
+        finding = accumulated(self.subject, self.log)
+        if finding is None or not self.traps:
+            return finding
+        advice = finding.diagnosis.advice if finding.diagnosis else ""
+        self.traps.append(Remark(title="accumulation steps change the loss as well", words=f"{finding.summary}. {advice}"))
+        return None
+
     def _singles(self) -> list[Setting]:
         return axes.alone(axes.values(self.subject), self.route.axes)
 
@@ -136,7 +148,7 @@ class Investigation:
         """The failing case as axes, cut down; else the probe itself on ever shorter rows."""
         self.says("the smallest setting that still fails")
         case = next((each for each in finding.cases if verdict_of(each) is Verdict.FAIL), None)
-        if case is None or finding.probe in ("finite-values", "load", "against", "compiled"):
+        if case is None or finding.probe in ("finite-values", "load", "against", "compiled", "accumulation"):
             return Smallest(words=f"one plain forward in {self.reported}")
         setting = setting_of(case.asked[0]) if case.asked else Setting()
         if setting.axes and self._fails(setting):

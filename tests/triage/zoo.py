@@ -277,3 +277,11 @@ def scaled_by_layer() -> Any:
     model = transformers.AutoModelForCausalLM.from_config(config)
     amplify(model, 0)
     return model
+
+
+def loss_of_each_step() -> Any:
+    """More accumulation steps, higher loss: the loss is averaged over each step, whatever number of labels it is told."""
+    model = healthy()
+    usual = model.loss_function
+    model.loss_function = lambda *args, num_items_in_batch=None, **named: usual(*args, **named)
+    return model
