@@ -121,11 +121,15 @@ def _among_rows(failure: Failure, got: Pass) -> Diverged | None:
 
 
 def _unmoved(failure: Failure, same_BT: Tensor) -> Tensor:
-    """Positions that may not move: those before the first change in causal cases, every real one where only padding changed."""
+    """Positions that may not move: those before the first change, every real one where only padding changed.
+
+    Where the row changes from its first token on, what stays is another document.
+    """
     real_BT = real_tokens(failure.sides[0].asked)
     if real_BT is not None and bool((same_BT | ~real_BT).all()):
         return real_BT
-    return same_BT.long().cumprod(1).bool()
+    before_BT = same_BT.long().cumprod(1).bool()
+    return before_BT if bool(before_BT.any()) else same_BT
 
 
 def _first(subject: Subject, shape: tuple[int, ...], rows_BT: Tensor, right: Run, wrong: Run) -> Diverged | None:

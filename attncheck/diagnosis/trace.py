@@ -41,6 +41,10 @@ class Trace:
         parts = self.prints.get(event)
         if parts is None or any(part.shape[0] != shape[0] for part in parts):
             return None
+        if len(parts) == 1 and parts[0].shape[1] > shape[1] and parts[0].shape[1] % shape[1] == 0:
+            # several streams of the row, one after the other along T
+            streams = parts[0].reshape(shape[0], -1, shape[1], parts[0].shape[-1])
+            return streams.transpose(1, 2).reshape(shape[0], shape[1], -1)
         whole = torch.cat(parts, 1)
         return whole if whole.shape[1] == shape[1] else None
 

@@ -126,7 +126,7 @@ class Trusted:
         """The change as a 4D mask, for models that compute attention out of reach."""
         if change.needs_kernel:
             raise Unsupported(str(self.subject.can.kernel))
-        if change.allowed is None and not isinstance(asked.mask, Mask4D):
+        if change.allowed is None and segments_of(asked) is None:
             return None
         if self.subject.can.mask_4d:
             raise Unsupported(self.subject.can.mask_4d)
