@@ -59,7 +59,8 @@ def compare_logits(got_BTV: Tensor, want_BTV: Tensor, budget: float, offset: int
 
 def slices(logits_BTV: Tensor) -> tuple[Tensor, ...]:
     """Stretches of T of at most `SLICE` numbers each: what is computed from logits never needs a copy of them all."""
-    return logits_BTV.split(max(1, SLICE // max(1, logits_BTV.shape[0] * logits_BTV.shape[2])), 1)
+    size = max(1, SLICE // max(1, logits_BTV.shape[0] * logits_BTV.shape[2]))
+    return tuple(logits_BTV[:, start : start + size] for start in range(0, logits_BTV.shape[1], size))
 
 
 def largest(logits_BTV: Tensor) -> float:

@@ -76,7 +76,16 @@ class Ranks:
         self._together(lambda: dist.all_gather(seen, mine, group=self.group))
         apart = [rank for rank, each in enumerate(seen) if not torch.equal(each, seen[0])]
         if apart:
-            self.end(f"the processes are out of step: rank {apart[0]} does something else than rank 0 (here: {kind})")
+            said = self._raised(self.step - 1) or f"rank {apart[0]} does something else than rank 0"
+            self.end(f"the processes are out of step before {kind}: {said}")
+
+    def _raised(self, step: int) -> str:
+        """What a process raised in a step, or nothing."""
+        with contextlib.suppress(RuntimeError):
+            if self.store.check([f"attncheck/raised/{step}"]):
+                said: str = self.store.get(f"attncheck/raised/{step}").decode()
+                return said
+        return ""
 
     def _together(self, call: Any) -> None:
         try:
@@ -98,10 +107,9 @@ class Ranks:
             with self.lock:
                 step, since, what = self.step, self.since, self.what
             if since is not None and time.monotonic() - since > GRACE:
-                with contextlib.suppress(RuntimeError):
-                    if self.store.check([f"attncheck/raised/{step}"]):
-                        said = self.store.get(f"attncheck/raised/{step}").decode()
-                        self.end(f"{said} in {what}, where rank {self.rank} waits for it")
+                said = self._raised(step)
+                if said:
+                    self.end(f"{said} in {what}, where rank {self.rank} waits for it")
 
 
 _here: list[Ranks] = []
