@@ -82,9 +82,7 @@ def _with_options(name: str, kind: Any, options: dict[str, Any]) -> Any:
     valid = set(getattr(kind, "__dataclass_fields__", {}))
     for option in options:
         if option not in valid:
-            raise UsageError(
-                unknown(f"option of probe {name}", option, valid) if valid else f"probe `{name}` has no options"
-            )
+            raise UsageError(unknown(f"option of probe {name}", option, valid) if valid else f"probe `{name}` has no options")
     return kind(**options)
 
 

@@ -1,6 +1,6 @@
 """Draw the README's picture: the real output of a run on the built-in model with broken positions, as SVG.
 
-    python scripts/picture.py docs/picture.svg
+python scripts/picture.py docs/picture.svg
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ def main(path: str) -> None:
     for target in report.targets:
         print_target(target, console)
     console.print(summary_line(report))
-    console.save_svg(path, title="attncheck run builtin:broken-positions --probe future-token --probe decode-paths --probe kv-repeat")
+    console.save_svg(
+        path, title="attncheck run builtin:broken-positions --probe future-token --probe decode-paths --probe kv-repeat"
+    )
 
 
 if __name__ == "__main__":

@@ -15,7 +15,15 @@ SOURCES = sorted((ROOT / "attncheck").rglob("*.py")) + sorted((ROOT / "probes").
 LEVELS = (
     ("attncheck.cli", "attncheck.__main__"),
     ("attncheck.pytest_plugin", "attncheck.api"),
-    ("attncheck.sweep", "attncheck.triage", "attncheck.compare", "attncheck.maskmap", "attncheck.mapdraw", "attncheck.selftest", "attncheck.doctor"),
+    (
+        "attncheck.sweep",
+        "attncheck.triage",
+        "attncheck.compare",
+        "attncheck.maskmap",
+        "attncheck.mapdraw",
+        "attncheck.selftest",
+        "attncheck.doctor",
+    ),
     ("attncheck.session",),
     ("attncheck.suite", "attncheck.report", "attncheck.diagnosis", "attncheck.runner", "attncheck.gate"),
     ("attncheck.probe", "attncheck.faults"),
@@ -77,7 +85,9 @@ def test_every_module_of_the_engine_has_a_level() -> None:
 
 def test_there_are_no_import_cycles() -> None:
     modules = {module_of(path): path for path in SOURCES}
-    graph = {name: {other for other in imports_of(path, True) if other in modules and other != name} for name, path in modules.items()}
+    graph = {
+        name: {other for other in imports_of(path, True) if other in modules and other != name} for name, path in modules.items()
+    }
     done: set[str] = set()
 
     def walk(name: str, above: tuple[str, ...]) -> None:

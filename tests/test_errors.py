@@ -6,7 +6,10 @@ from attncheck.errors import first_line, nearest, unknown
 
 
 def test_the_nearest_name_is_offered() -> None:
-    assert unknown("probe", "decode-path", ["decode-paths", "kv-repeat"]) == "unknown probe `decode-path`: did you mean `decode-paths`?"
+    assert (
+        unknown("probe", "decode-path", ["decode-paths", "kv-repeat"])
+        == "unknown probe `decode-path`: did you mean `decode-paths`?"
+    )
 
 
 def test_all_names_are_offered_when_none_is_near() -> None:

@@ -49,8 +49,7 @@ ENTRIES = (
         name="rows-mixed",
         what="Rows of a batch read each other.",
         looks="A prompt answers differently depending on its neighbours in the batch, far beyond rounding.",
-        origin="A reshape that merges batch and heads in one order and splits them in another; a norm or router over"
-        " the batch.",
+        origin="A reshape that merges batch and heads in one order and splits them in another; a norm or router over the batch.",
         change="Keep the batch axis apart; the location names the module.",
     ),
     Entry(
@@ -58,8 +57,7 @@ ENTRIES = (
         what="Labels are shifted twice, or not at all, before the loss.",
         looks="The loss is that of predicting the token after the next one (high for ever), or that of copying the "
         "input (near zero).",
-        origin="Shifted in the collator and again in the model; a loss function that shifts inside, after a forward "
-        "that did.",
+        origin="Shifted in the collator and again in the model; a loss function that shifts inside, after a forward that did.",
         change="Shift once: logits at t against the token at t + 1, and say who does it.",
     ),
     Entry(

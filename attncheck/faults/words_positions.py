@@ -17,8 +17,7 @@ ENTRIES = (
     Entry(
         name="position-offset",
         what="Positions on a cache are off by a constant.",
-        looks="Chunks on a cache differ slightly from one forward; rotary models hide it when the prefill has the "
-        "same offset.",
+        looks="Chunks on a cache differ slightly from one forward; rotary models hide it when the prefill has the same offset.",
         origin="The length of the cache read after it was updated; a prefix or an image counted twice; pad + 1 rules"
         " that are applied in one path only.",
         change="Read the length of the cache before the new keys are stored, and apply the same rule in every path.",

@@ -31,8 +31,7 @@ ENTRIES = (
     Entry(
         name="cache-wrong-slot",
         what="Keys are written to, or read from, slots of other tokens.",
-        looks="Chunks on a cache differ although masks and positions are right; ring buffers show it only after "
-        "they wrap round.",
+        looks="Chunks on a cache differ although masks and positions are right; ring buffers show it only after they wrap round.",
         origin="Slot and position taken for one number; a ring buffer that is read without being turned; "
         "`cache_position` that restarts.",
         change="Write at the slot that the number of stored tokens gives, and turn ring buffers before the mask is applied.",

@@ -101,10 +101,7 @@ def schedules_for(subject: Subject) -> tuple[Schedule, ...]:
         (1,) * length,
     ]
     near = [
-        chunks_of(size, length)
-        for b in subject.inputs.borders
-        for size in (b.length - 1, b.length, b.length + 1)
-        if size > 1
+        chunks_of(size, length) for b in subject.inputs.borders for size in (b.length - 1, b.length, b.length + 1) if size > 1
     ]
     return tuple(dict.fromkeys(schedule for schedule in (*usual, *near) if all(schedule) and len(schedule) > 1))
 

@@ -66,8 +66,11 @@ class DocumentLeakage:
     name: ClassVar[str] = "document-leakage"
     title: ClassVar[str] = "a packed document does not read the one before it"
     cost: ClassVar[Cost] = "cheap"
-    needs: ClassVar[tuple[str, ...]] = ("decodes", "sees_history",)
-    controls: ClassVar[tuple[str, ...]] = ("document-leak", "causal-mask-missing", "attention-mask-ignored")
+    needs: ClassVar[tuple[str, ...]] = (
+        "decodes",
+        "sees_history",
+    )
+    controls: ClassVar[tuple[str, ...]] = ("document-leak", "causal-mask-missing")
 
     policy: Literal["allow", "isolate"] = "allow"
 

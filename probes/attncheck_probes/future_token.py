@@ -44,7 +44,10 @@ class FutureToken:
     name: ClassVar[str] = "future-token"
     title: ClassVar[str] = "later tokens do not move earlier logits"
     cost: ClassVar[Cost] = "cheap"
-    needs: ClassVar[tuple[str, ...]] = ("decodes", "sees_history",)
+    needs: ClassVar[tuple[str, ...]] = (
+        "decodes",
+        "sees_history",
+    )
     controls: ClassVar[tuple[str, ...]] = ("causal-mask-missing", "mask-off-by-one", "leak-outside-attention")
 
     cuts: tuple[int, ...] = ()

@@ -61,12 +61,17 @@ def test_a_planted_fault_is_caught(subject: Subject, fault: str, probe: str) -> 
     plant = FAULTS[fault]
     with plant.plant(subject), subject.passes.under(fault, plant.on_cache_only):
         assert any(noticed(case, healthy.get(case.name)) for case in measured.measure(subject))
-    assert all(verdict_of(case) is verdict_of(healthy[case.name]) for case in measured.measure(subject)), "the plant left something"
+    assert all(verdict_of(case) is verdict_of(healthy[case.name]) for case in measured.measure(subject)), (
+        "the plant left something"
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "failing"),
-    [("broken-mask", {"future-token", "decode-paths", "position-reset"}), ("broken-positions", {"decode-paths", "position-reset"})],
+    [
+        ("broken-mask", {"future-token", "decode-paths", "position-reset"}),
+        ("broken-positions", {"decode-paths", "position-reset"}),
+    ],
 )
 def test_the_broken_builtins_fail_in_the_right_probes(name: str, failing: set[str]) -> None:
     found = findings(load(f"builtin:{name}", Settings()), *FIVE)
