@@ -19,6 +19,7 @@ from attncheck.subject.subject import Subject
 SAME_FROM_OUTSIDE: dict[str, frozenset[str]] = {
     "generate-positions": frozenset({"position-offset"}),
     "position-ignores-padding": frozenset({"position-ids-ignored"}),
+    "attention-mask-ignored": frozenset({"padding-visible"}),
 }
 """Faults whose planted form is, on some calls, the very same as another one."""
 

@@ -72,10 +72,7 @@ def carried_elsewhere(failure: Failure) -> Outside | None:
     """What the trusted path does that no path may do: rows that read each other, earlier logits that follow later tokens."""
     if len(failure.sides[0].asked.tokens) > 1 and _rows_matter(failure, failure.sides[0].asked):
         return Outside("rows-mixed", "attention itself is right", 0.0)
-    inputs, trusted = failure.subject.inputs, failure.trusted
-    moved = Pass((inputs.other(inputs.row, inputs.length - 1),))
-    plain_BTV, moved_BTV = trusted.logits(Pass(inputs.tokens)), trusted.logits(moved)
-    if apart(plain_BTV[:, :-1], moved_BTV[:, :-1]) > failure.budget:
+    if reads_ahead(failure):
         return Outside("leak-outside-attention", "attention itself is right", 0.0)
     return Outside("padding-visible", "attention itself is right", 0.0) if padding_moves(failure) else None
 
@@ -157,9 +154,17 @@ def _not_causal(failure: Failure) -> Outside | None:
     whole_BTV = _whole(failure.trusted, got)[:, :first]
     observed_BTV = failure.sides[0].observed_BTV[:, :first]
     residual = apart(alone_BTV, observed_BTV)
-    if residual <= failure.budget < apart(whole_BTV, alone_BTV):
+    if residual <= failure.budget < apart(whole_BTV, alone_BTV) and reads_ahead(failure):
         return Outside("leak-outside-attention", "attention itself is right", residual)
     return None
+
+
+def reads_ahead(failure: Failure) -> bool:
+    """Whether another last token moves earlier logits on the trusted path; another length alone is no leak."""
+    inputs, trusted = failure.subject.inputs, failure.trusted
+    moved = Pass((inputs.other(inputs.row, inputs.length - 1),))
+    plain_BTV, moved_BTV = trusted.logits(Pass(inputs.tokens)), trusted.logits(moved)
+    return apart(plain_BTV[:, :-1], moved_BTV[:, :-1]) > failure.budget
 
 
 def _whole(trusted: Trusted, got: Pass) -> Tensor:

@@ -8,12 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from attncheck.faults.hypothesis import Hypothesis
 from attncheck.faults.predict import Change, Trusted
 from attncheck.faults.predict_schedule import scheduled_logits
+from attncheck.finding import BEYOND_ROUNDING
+from attncheck.subject.attention import KernelCall, intercept
 from attncheck.subject.inputs import Row
 from attncheck.subject.passes import Mask2D, Pass, Positions, counting
 
@@ -32,8 +36,28 @@ def hypotheses(trusted: Trusted, asked: Pass) -> Iterator[Hypothesis]:
             yield _told("position-ignores-padding", "where they should", _from_mask)
         if asked.positions is not None:
             yield Hypothesis(fault="position-ids-ignored", predict=_left_to_the_model)
-    if len(asked.chunks) > 1 and any(border.kind == "rope switch" for border in subject.inputs.borders):
-        yield Hypothesis(fault="rope-scale-switch", predict=scheduled_logits)
+    if len(asked.chunks) > 1 and subject.can.kernel is None:
+        yield Hypothesis(fault="rope-scale-switch", predict=scheduled_logits, holds=turned_by_length)
+
+
+def turned_by_length(trusted: Trusted) -> bool:
+    """Whether the first layer's keys of the same tokens at the same positions differ with the length of the call."""
+    row, half = trusted.subject.inputs.row, trusted.subject.inputs.length // 2
+    short, long = (_first_keys(trusted, each)[:, :, :half] for each in (row[:half], row))
+    rounding = torch.finfo(long.dtype).eps * float(long.abs().max())
+    return float((short - long).abs().max()) > BEYOND_ROUNDING * rounding
+
+
+def _first_keys(trusted: Trusted, row: Row) -> Tensor:
+    seen: list[Tensor] = []
+
+    def watch(call: KernelCall) -> Any:
+        seen.append(call.key_BGSD)
+        return call.run()
+
+    with intercept(trusted.subject.model, watch), torch.no_grad():
+        trusted.subject.passes.call((row,), use_cache=False)
+    return seen[0]
 
 
 def _on_cache(trusted: Trusted, asked: Pass) -> Iterator[Hypothesis]:

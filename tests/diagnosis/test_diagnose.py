@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import tiny_llama
 from probing import loaded
 
 from attncheck import registry
@@ -143,3 +144,23 @@ def test_what_was_found_is_tried_first() -> None:
     diagnoser = Diagnoser()
     diagnoser(subject, finding_of(subject, registry.load("decode-paths")))
     assert diagnoser.known[id(subject)] == ("position-restart",)
+
+
+def rotary(scheme: str) -> Any:
+    """A two-layer model whose rotary table depends on the length of the call."""
+    tables = {
+        "longrope": {"original_max_position_embeddings": 16, "short_factor": [1.0] * 4, "long_factor": [2.0, 4.0, 8.0, 16.0]},
+        "dynamic": {"factor": 2.0},
+    }
+    table = {"rope_type": scheme, "rope_theta": 10000.0, **tables[scheme]}
+    return tiny_llama(max_position_embeddings=16 if scheme == "dynamic" else 64, rope_parameters=table)
+
+
+@pytest.mark.parametrize("scheme", ["longrope", "dynamic"])
+def test_a_scheme_that_looks_at_the_length_is_no_leak(scheme: str) -> None:
+    subject = Subject(name=scheme, model=rotary(scheme))
+    subject.take(torch.float64)
+    told = explained(subject, "decode-paths").diagnosis
+    assert told is not None
+    assert (told.fault, told.how) == ("rope-scale-switch", "reproduced")
+    assert "scheme" in told.advice or "length" in told.advice
