@@ -51,6 +51,7 @@ class Investigation:
     material: Material = field(init=False)
     first: list[Callable[[], Finding | None]] = field(default_factory=list)
     traps: list[Remark] = field(default_factory=list)
+    asides: list[Remark] = field(default_factory=list)
     repro: Path | None = None
 
     def __post_init__(self) -> None:
@@ -127,6 +128,9 @@ class Investigation:
         if name in self.route.traps:
             trap = steps.trapped(self.subject, finding, self.reported)
             self.traps += [trap] if trap is not None else []
+        if finding.verdict is Verdict.FAIL and steps.by_the_way(finding):
+            self.asides.append(Remark(title="not what was reported, but wrong here", words=finding.summary))
+            return None
         return finding
 
     def _accumulated(self) -> Finding | None:
@@ -217,7 +221,7 @@ class Investigation:
         lines: tuple[Line, ...] = (),
         split: Split | None = None,
     ) -> Triage:
-        told = (*self.traps, *remarks)
+        told = (*self.traps, *self.asides, *remarks)
         triage = Triage(
             target=self.subject.name,
             question=self.question,

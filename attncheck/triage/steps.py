@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar, final
 
 import torch
@@ -16,7 +16,7 @@ from attncheck.faults.catalogue import FAULTS
 from attncheck.finding import Diagnosis, Evidence, Finding, Location, Measurement, Ruling, Verdict, verdict_of
 from attncheck.probe import Cost, Probe, describe
 from attncheck.runner import ProbeFinished, run_probes
-from attncheck.subject.passes import REFUSALS, Pass
+from attncheck.subject.passes import REFUSALS, Mask4D, Pass
 from attncheck.subject.subject import Subject
 from attncheck.triage import axes
 from attncheck.triage.answer import Remark, Step
@@ -236,6 +236,8 @@ def _met(case: Measurement) -> bool:
     return case.expect != "skip" and (verdict_of(case) is not Verdict.PASS or not case.resolved)
 
 
-def without_passes(finding: Finding) -> Finding:
-    """The finding without the passes in memory that its cases hold."""
-    return replace(finding, cases=tuple(replace(case, asked=None) for case in finding.cases))
+def by_the_way(finding: Finding) -> bool:
+    """Whether all that fails is a call that only somebody who writes masks as booleans makes: it explains no other report."""
+    failing = [case for case in finding.cases if verdict_of(case) is Verdict.FAIL]
+    masks = [case.asked[0].mask if case.asked else None for case in failing]
+    return bool(failing) and all(isinstance(mask, Mask4D) and mask.boolean for mask in masks)

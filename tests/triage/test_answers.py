@@ -137,3 +137,10 @@ def _frozen(call: dict[str, Any]) -> torch.Tensor:
 def test_prompts_without_a_tokenizer_are_said_not_to_be_used(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["triage", "builtin:gqa", "--symptom", "cache", "--prompt", "hello", "--no-progress"]) == 0
     assert "the prompts were not used" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_fault_of_boolean_masks_does_not_answer_a_report_of_rounding() -> None:
+    subject = load("builtin:gqa", Settings(attn="eager"))
+    triage = Investigation(subject, Question(symptom="implementation"), "float16").run()
+    assert triage.answer is Answer.NUMERICS
+    assert any("boolean 4D mask, eager" in remark.words for remark in triage.remarks)
