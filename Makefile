@@ -16,7 +16,7 @@ demo: $(STAMP)
 	-$(BIN)/attncheck run builtin:broken-positions --probe decode-paths --no-progress
 
 test: $(STAMP) lint types
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 check: test
 

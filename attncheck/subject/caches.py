@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, final
 
+import torch
 from torch import Tensor
 
 KEYS = ("keys", "key_cache")
@@ -69,3 +70,9 @@ def key_values(cache: Any) -> list[CachedTensor]:
 def states(cache: Any) -> list[CachedTensor]:
     """The recurrent and convolution states of a cache: what is neither key nor value."""
     return [each for each in tensors_of(cache) if not each.is_key_or_value]
+
+
+def repeated_heads(stored_BGSD: Tensor) -> int:
+    """How many heads of a stored tensor equal an earlier one."""
+    heads = range(stored_BGSD.shape[1])
+    return sum(any(torch.equal(stored_BGSD[:, head], stored_BGSD[:, other]) for other in range(head)) for head in heads)

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
+from attncheck.errors import Unsupported
 from attncheck.subject.attention import KernelCall, intercept
 from attncheck.subject.passes import Pass
 from attncheck.subject.subject import Subject
@@ -97,3 +98,19 @@ def _described(call: KernelCall) -> str:
     shared = "stored heads" if kv_heads < heads else "one key head per query head"
     form = "an expanded view" if 0 in stride else shared
     return f"the kernel is handed keys {tuple(call.key_BGSD.shape)}, stride {stride}: {form}"
+
+
+def promised_heads(subject: Subject) -> tuple[int, int]:
+    """(query heads, KV heads) of the config, or of what layers say about their own groups; the largest where layers differ.
+
+    Raises:
+        Unsupported: the config names no number of heads.
+    """
+    config = subject.text_config
+    named = [v for k, v in vars(config).items() if k.endswith(("key_value_heads", "kv_heads")) and isinstance(v, int)]
+    heads = subject.facts.heads
+    if heads is None or not (named or subject.facts.kv_heads):
+        raise Unsupported("the config names no number of heads")
+    said = [getattr(module, "num_key_value_groups", None) for module in subject.model.modules()]
+    own = [heads // groups for groups in said if isinstance(groups, int) and groups]
+    return heads, max([*named, *own, subject.facts.kv_heads or 0])

@@ -28,14 +28,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-import torch
-from torch import Tensor
-
 from attncheck.errors import Unsupported
 from attncheck.finding import Evidence, Measurement, Ruling, Verdict
 from attncheck.probe import Cost, attempt, judge_cases
-from attncheck.subject.caches import CachedTensor, key_values
-from attncheck.subject.memory import decode_step
+from attncheck.subject.caches import CachedTensor, key_values, repeated_heads
+from attncheck.subject.memory import decode_step, promised_heads
 from attncheck.subject.passes import Pass
 from attncheck.subject.subject import Subject
 
@@ -74,20 +71,8 @@ class KvRepeat:
         return judge_cases(evidence)
 
 
-def _promised(subject: Subject) -> tuple[int, int]:
-    """(query heads, KV heads) of the config, or of what layers say about their own groups; the largest where layers differ."""
-    config = subject.text_config
-    named = [v for k, v in vars(config).items() if k.endswith(("key_value_heads", "kv_heads")) and isinstance(v, int)]
-    heads = subject.facts.heads
-    if heads is None or not (named or subject.facts.kv_heads):
-        raise Unsupported("the config names no number of heads")
-    said = [getattr(module, "num_key_value_groups", None) for module in subject.model.modules()]
-    own = [heads // groups for groups in said if isinstance(groups, int) and groups]
-    return heads, max([*named, *own, subject.facts.kv_heads or 0])
-
-
 def _stored_heads(subject: Subject, held: list[CachedTensor]) -> Measurement:
-    heads, kv_heads = _promised(subject)
+    heads, kv_heads = promised_heads(subject)
     if not held:
         raise Unsupported("the cache holds no keys and values (recurrent states or a form of its own)")
     stored = max(each.tensor.shape[1] for each in held)
@@ -107,7 +92,7 @@ def _repeated_heads(held: list[CachedTensor]) -> Measurement:
     """Heads that equal an earlier head of their layer: what grouped-query attention shares is stored once, in any form."""
     if not held:
         raise Unsupported("the cache holds no keys and values")
-    repeated = [sum(_seen_before(each.tensor, head) for head in range(1, each.tensor.shape[1])) for each in held]
+    repeated = [repeated_heads(each.tensor) for each in held]
     return Measurement(
         name="stored heads that repeat another one",
         expect="at-most",
@@ -117,10 +102,6 @@ def _repeated_heads(held: list[CachedTensor]) -> Measurement:
         positions=held[0].tensor.shape[2],
         fault="kv-stored-repeated" if max(repeated) else "",
     )
-
-
-def _seen_before(stored_BGSD: Tensor, head: int) -> bool:
-    return any(torch.equal(stored_BGSD[:, head], stored_BGSD[:, other]) for other in range(head))
 
 
 def _storage(held: list[CachedTensor]) -> Measurement:
@@ -171,7 +152,7 @@ def _growth(subject: Subject) -> Measurement:
 
 
 def _theory(subject: Subject, held: list[CachedTensor]) -> Measurement:
-    heads, kv_heads = _promised(subject)
+    heads, kv_heads = promised_heads(subject)
     if not held:
         raise Unsupported("the cache holds no keys and values")
     keys, item = held[0].tensor, held[0].tensor.element_size()
