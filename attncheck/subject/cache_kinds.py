@@ -79,9 +79,20 @@ def new_cache(kind: str, model: Any, *, rows: int, length: int, dtype: torch.dty
     if "offloaded" in kind and device.type == "cpu":
         raise Unsupported("offloading moves layers between an accelerator and the host: the model runs on the host")
     try:
-        return KINDS[kind](text_config(config), rows=rows, length=length, dtype=dtype, device=device)
+        made = KINDS[kind](text_config(config), rows=rows, length=length, dtype=dtype, device=device)
     except REFUSALS as error:
         raise Unsupported(f"a {kind} cache for {type(model).__name__}: {first_line(error)}") from error
+    return with_cross_attention(made) if getattr(config, "is_encoder_decoder", False) else made
+
+
+def with_cross_attention(own: Any) -> Any:
+    """A decoder's cache beside one for what it reads of the encoder: both in one would mix the two."""
+    return transformers.EncoderDecoderCache(own, transformers.DynamicCache())
+
+
+def self_attention(cache: Any) -> Any:
+    """The part of a cache that holds the decoder's own keys and values."""
+    return getattr(cache, "self_attention_cache", cache)
 
 
 def send_through(filled: Any, store: Any) -> None:
@@ -91,7 +102,8 @@ def send_through(filled: Any, store: Any) -> None:
         Unsupported: the tensors cannot be paired by layer, or the store refuses them.
     """
     held: dict[int, dict[str, Tensor]] = {}
-    for each in key_values(filled):
+    store = self_attention(store)
+    for each in key_values(self_attention(filled)):
         held.setdefault(each.layer or 0, {})["key" if each.name in KEYS else "value"] = each.tensor
     if not held or any(len(pair) != 2 for pair in held.values()):
         raise Unsupported("the cache holds no pairs of keys and values")
