@@ -173,15 +173,18 @@ def _short_context(config: Any, names: list[str]) -> dict[str, Any]:
 
 
 def _windows_on(config: Any, names: list[str], changed: dict[str, Any], wanted: Wanted) -> dict[str, Any]:
-    """A sliding window that the class offers and its default leaves off, in every second layer where layers have types."""
+    """A sliding window that the class offers and its default leaves off, in every second layer where layers have types.
+
+    Without types it would be on in every layer and hide the path without a mask: then only a switch of its own turns it on.
+    """
     if "sliding_window" not in names or getattr(config, "sliding_window", None) is not None:
+        return {}
+    types = changed.get("layer_types", getattr(config, "layer_types", None))
+    if not (types or "use_sliding_window" in names) or any("sliding" in kind for kind in types or ()):
         return {}
     switched: dict[str, Any] = {"sliding_window": wanted.window}
     if "use_sliding_window" in names:
         switched["use_sliding_window"] = True
-    types = changed.get("layer_types", getattr(config, "layer_types", None))
-    if types and any("sliding" in kind for kind in types):
-        return {}
     if types:
         slid = {"full_attention": "sliding_attention", "hybrid": "hybrid_sliding"}
         switched["layer_types"] = [kind if number % 2 else slid.get(kind, kind) for number, kind in enumerate(types)]
