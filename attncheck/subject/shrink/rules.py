@@ -151,8 +151,8 @@ _TABLE: tuple[tuple[str, Size], ...] = (
     (r"image_size|crop_size", exactly(28)),
     (r"patch_size", at_most(14)),
     (r"num_mel_bins", exactly(16)),
-    # Scaling by the position starts at thousands of tokens: at 4 it shows within the input.
-    (r"floor_scale|log_scaling_n_floor", exactly(4)),
+    # Scaling by the logarithm of the position starts at thousands of tokens: at 4 it shows within the input.
+    (r"log_scaling_n_floor", exactly(4)),
     (r"prompt_length|prompt_types|segment_types", at_most(8)),
 )
 RULES = tuple((re.compile(pattern.replace("\n", "")), size) for pattern, size in _TABLE)
