@@ -67,10 +67,14 @@ class Capabilities:
     @cached_property
     def decodes(self) -> str | None:
         """The model says that it can generate, and its config promises no reading ahead: an encoder reads both ways by design."""
-        asked = getattr(self.door.model, "can_generate", None)
-        if not callable(asked) or asked():
+        if self._generates:
             return reads_ahead(text_config(getattr(self.door.model, "config", None)))
         return f"{type(self.door.model).__name__} cannot generate: it reads in both directions by design"
+
+    @property
+    def _generates(self) -> bool:
+        asked = getattr(self.door.model, "can_generate", None)
+        return not callable(asked) or bool(asked())
 
     @cached_property
     def cache(self) -> str | None:
@@ -211,7 +215,12 @@ class Capabilities:
 
     @cached_property
     def keeps_prefix(self) -> str | None:
-        """Appending tokens leaves the earlier logits: a model that reads ahead, or hashes the whole row, differs by itself."""
+        """Appending tokens leaves the earlier logits: a decoder that reads ahead, or hashes the whole row, differs by itself.
+
+        Of an encoder nothing follows from it: what its mask hides must not count, however far it reads.
+        """
+        if not self._generates:
+            return None
         cut = self.inputs.length - 1 - (self.inputs.length // 3)
         prefix_BTV = self.passes.logits(Pass((self.inputs.row[:cut],)))
         if float((prefix_BTV - self.passes.logits(self._full)[:, :cut]).abs().max()) <= self.budget.value:

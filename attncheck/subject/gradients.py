@@ -50,13 +50,20 @@ def _embeddings(model: nn.Module) -> Iterator[list[Tensor]]:
         leaves.append(output.detach().requires_grad_())
         return leaves[-1].clone()  # some models write into their embeddings, which a leaf forbids
 
-    tables = list(table) if isinstance(table, nn.ModuleList) else [table]
+    tables = list(table) if isinstance(table, nn.ModuleList) else _sharing(model, table)
     handles = [each.register_forward_hook(hook) for each in tables]
     try:
         yield leaves
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _sharing(model: nn.Module, table: nn.Module) -> list[nn.Module]:
+    """Every embedding that looks up the same weights: an encoder-decoder has one on each side."""
+    weight = getattr(table, "weight", None)
+    twins = [each for each in model.modules() if isinstance(each, nn.Embedding) and each.weight is weight]
+    return twins or [table]
 
 
 def input_gradient(subject: Subject, upto: int | None = None, attn: str | None = None) -> Tensor:
@@ -72,7 +79,8 @@ def input_gradient(subject: Subject, upto: int | None = None, attn: str | None =
             gradients = torch.autograd.grad(mixture, leaves, allow_unused=True)
         except REFUSALS as error:
             raise Unsupported(f"a gradient raises {first_line(error)}") from error
-    found = [each for each in gradients if each is not None and each.ndim == 3]
+    length = subject.inputs.length
+    found = [each for each in gradients if each is not None and each.ndim == 3 and each.shape[1] == length]
     if not found:
         raise Unsupported("no gradient reaches the input embeddings")
     return found[0].detach()

@@ -1,0 +1,65 @@
+"""Encoder-decoders and encoders: every installed probe runs or says why not, and accuses nobody."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from attncheck import registry
+from attncheck.finding import Finding, Verdict
+from attncheck.runner import ProbeFinished, run_probes
+from attncheck.settings import Settings
+from attncheck.subject.amplify import amplify
+from attncheck.subject.load import load
+
+ACCUSING = {Verdict.FAIL, Verdict.ERROR, Verdict.VACUOUS, Verdict.NOISE}
+
+
+def saved(model: Any, folder: Path) -> str:
+    torch.manual_seed(0)
+    amplify(model, 0)
+    model.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture
+def t5(tmp_path: Path) -> str:
+    config = transformers.T5Config(
+        vocab_size=64, d_model=32, d_ff=48, num_layers=2, num_heads=4, d_kv=8, decoder_start_token_id=0, dropout_rate=0.0
+    )
+    return saved(transformers.T5ForConditionalGeneration(config), tmp_path / "t5")
+
+
+@pytest.fixture
+def bert(tmp_path: Path) -> str:
+    config = transformers.BertConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4
+    )
+    return saved(transformers.BertForMaskedLM(config), tmp_path / "bert")
+
+
+def findings(target: str) -> dict[str, Finding]:
+    probes = [registry.load(name) for name in registry.select()]
+    events = run_probes(load(target, Settings()), probes)
+    return {event.finding.probe: event.finding for event in events if isinstance(event, ProbeFinished)}
+
+
+def test_an_encoder_decoder_is_not_accused(t5: str) -> None:
+    found = findings(t5)
+    assert {name: f.summary for name, f in found.items() if f.verdict in ACCUSING} == {}
+    assert {"decode-paths", "cache-kinds", "gradient", "padding", "generate"} <= {
+        name for name, f in found.items() if f.verdict in (Verdict.PASS, Verdict.WARN)
+    }
+
+
+def test_an_encoder_is_checked_for_padding_and_rows_and_not_accused(bert: str) -> None:
+    found = findings(bert)
+    assert {name: f.summary for name, f in found.items() if f.verdict in ACCUSING} == {}
+    assert found["batch-rows"].verdict is Verdict.PASS
+    assert found["padding"].verdict is Verdict.WARN
+    assert found["padding"].summary.startswith("left, implicit positions")
+    assert found["future-token"].verdict is Verdict.SKIP
