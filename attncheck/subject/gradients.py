@@ -62,7 +62,7 @@ def _embeddings(model: nn.Module) -> Iterator[list[Tensor]]:
 def _sharing(model: nn.Module, table: nn.Module) -> list[nn.Module]:
     """Every embedding that looks up the same weights: an encoder-decoder has one on each side."""
     weight = getattr(table, "weight", None)
-    twins = [each for each in model.modules() if isinstance(each, nn.Embedding) and each.weight is weight]
+    twins: list[nn.Module] = [each for each in model.modules() if isinstance(each, nn.Embedding) and each.weight is weight]
     return twins or [table]
 
 
