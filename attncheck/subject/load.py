@@ -31,6 +31,7 @@ NOTICED = {
     "mismatched_keys": "weights of another shape than the config promises",
 }
 SHOWN = 3
+MADE_HERE = ("builtin", "config", "factory")
 OUT_OF_REACH = (
     "local_files_only",
     "offline",
@@ -63,6 +64,8 @@ def load(text: str, settings: Settings) -> Subject:
 
 def _read(target: Target, settings: Settings) -> Loaded:
     """The model in this process, or this process's part of it."""
+    if settings.device_map and target.kind in MADE_HERE:
+        raise TargetError(f"{target.text}: --device-map places checkpoints as they are read; this model is made in memory")
     if not sharded.wanted(settings):
         return LOADERS[target.kind](target, settings)
     with sharded.together(target, settings):
