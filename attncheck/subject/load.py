@@ -19,7 +19,7 @@ from attncheck.subject import builtin, compat, random_init, sharded
 from attncheck.subject.adapters import adapted, base_of, without_wrapper
 from attncheck.subject.cut import beyond, cut_layers
 from attncheck.subject.hub import reachable
-from attncheck.subject.placement import device_map_arguments, drop_with, move, offloaded, quantised, why_not_cast
+from attncheck.subject.placement import device_map_arguments, device_named, drop_with, move, offloaded, quantised, why_not_cast
 from attncheck.subject.precision import DTYPES, NAMES, cast_back, own_dtypes, widens
 from attncheck.subject.subject import Subject
 from attncheck.subject.target import Target, parse
@@ -31,7 +31,7 @@ NOTICED = {
     "mismatched_keys": "weights of another shape than the config promises",
 }
 SHOWN = 3
-MADE_HERE = ("builtin", "config", "factory")
+CHECKPOINTS = ("hub", "folder", "gguf")
 OUT_OF_REACH = (
     "local_files_only",
     "offline",
@@ -64,12 +64,12 @@ def load(text: str, settings: Settings) -> Subject:
 
 def _read(target: Target, settings: Settings) -> Loaded:
     """The model in this process, or this process's part of it."""
-    if settings.device_map and target.kind in MADE_HERE:
-        raise TargetError(f"{target.text}: --device-map places checkpoints as they are read; this model is made in memory")
+    if settings.device_map and target.kind not in CHECKPOINTS:
+        raise TargetError(f"{target.text}: --device-map places checkpoints as they are read; this one is made in memory")
     if not sharded.wanted(settings):
         return LOADERS[target.kind](target, settings)
     with sharded.together(target, settings):
-        if target.kind in ("hub", "folder", "gguf") and not settings.random_init:
+        if target.kind in CHECKPOINTS and not settings.random_init:
             return LOADERS[target.kind](target, settings)
         made, tokenizer, _ = LOADERS[target.kind](target, replace(settings, tp=None))
         with sharded.saved(made) as folder:
@@ -88,21 +88,12 @@ def explain_load(error: Exception) -> str:
 
 def _prepared(target: Target, settings: Settings, model: nn.Module, tokenizer: Any, info: dict[str, Any]) -> Subject:
     model = without_wrapper(model)
-    device = _device(settings.device)
+    device = device_named(settings.device)
     if settings.device_map is None and not sharded.wanted(settings):
         move(model, device)
     subject = Subject(name=target.text, model=model, tokenizer=tokenizer, settings=settings, load_notes=notices(info))
     settle_dtype(subject, settings.dtype)
     return subject
-
-
-def _device(asked: str) -> torch.device:
-    if asked != "auto":
-        try:
-            return torch.empty(0, device=asked).device
-        except (RuntimeError, AssertionError, NotImplementedError) as error:
-            raise TargetError(f"device `{asked}` cannot be used: {first_line(error)}") from error
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def settle_dtype(subject: Subject, asked: str) -> None:

@@ -95,6 +95,20 @@ def _outside_modes(bring: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def device_named(asked: str) -> torch.device:
+    """The device of this name; `auto` is the accelerator where there is one.
+
+    Raises:
+        TargetError: it cannot be used here.
+    """
+    if asked != "auto":
+        try:
+            return torch.empty(0, device=asked).device
+        except (RuntimeError, AssertionError, NotImplementedError) as error:
+            raise TargetError(f"device `{asked}` cannot be used: {first_line(error)}") from error
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
 def device_map_arguments(asked: str) -> dict[str, Any]:
     """Keyword arguments of `from_pretrained` for a device map: a strategy's name, or a JSON file {module: device or "disk"}.
 
