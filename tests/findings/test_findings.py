@@ -14,6 +14,7 @@ HERE = Path(__file__).parent
 HEALTHY = 1e-4
 SCRIPTS = sorted(path.stem for path in HERE.glob("*.py") if not path.stem.startswith("test_"))
 CONTROLS = {
+    "blt_padding_in_patches": {"no padding"},
     "boolean_mask_under_eager": {"sdpa"},
     "dynamic_ntk_remembers": {"12 tokens"},
     "gpt_neo_static_cache": {"dynamic cache"},
