@@ -39,6 +39,8 @@ def position_ignores_padding(subject: Subject) -> AbstractContextManager[None]:
     """Positions count columns of the batch, padding included, whatever the caller asks for."""
     if subject.can.reads_positions is not None:
         raise CannotPlant(subject.can.reads_positions)
+    if subject.can.keeps_prefix is not None:
+        raise CannotPlant(subject.can.keeps_prefix)
     if not _shift_shows(subject):
         raise CannotPlant("moving every position changes nothing here, so counting the padding changes nothing either")
     name = str(subject.door.positions_name)
