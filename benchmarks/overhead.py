@@ -13,7 +13,7 @@ import json
 import multiprocessing
 import resource
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 FIVE = ("future-token", "decode-paths", "position-reset", "document-leakage", "kv-repeat")
 
@@ -30,23 +30,37 @@ def checked(model: str, dtype: str, probes: list[str]) -> dict[str, Any]:
     from attncheck.subject.load import load
 
     subject = load(model, Settings(dtype=dtype))
-    calls: list[tuple[int, int, int]] = []
-    subject.door.model.register_forward_pre_hook(lambda m, a, k: calls.append(shape_of(k, a)), with_kwargs=True)
+    calls: list[Call] = []
+    subject.door.model.register_forward_pre_hook(lambda m, a, k: calls.append(noted(m, k, a)), with_kwargs=True)
     chosen = [registry.load(name) for name in probes]
     started = time.perf_counter()
     verdicts = {e.finding.probe: e.finding.verdict.value for e in run_probes(subject, chosen) if isinstance(e, ProbeFinished)}
     return {"seconds": time.perf_counter() - started, "peak": peak_bytes(), "calls": calls, "verdicts": verdicts}
 
 
-def shape_of(kwargs: dict[str, Any], args: tuple[Any, ...]) -> tuple[int, int, int]:
-    """(rows, new tokens, cached tokens) of a call."""
+class Call(NamedTuple):
+    """What one forward was: rows, new and cached tokens, whether for a gradient, in which dtype and implementation."""
+
+    rows: int
+    new: int
+    cached: int
+    gradient: bool
+    dtype: str
+    attn: str
+
+
+def noted(model: Any, kwargs: dict[str, Any], args: tuple[Any, ...]) -> Call:
+    import torch
+
     from attncheck.subject.compat import CACHE_NAMES, cached_length
 
     ids = kwargs.get("input_ids", args[0] if args else None)
-    return int(ids.shape[0]), int(ids.shape[1]), max(cached_length(kwargs.get(name)) for name in CACHE_NAMES)
+    cached = max(cached_length(kwargs.get(name)) for name in CACHE_NAMES)
+    dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+    return Call(*ids.shape, cached, torch.is_grad_enabled(), dtype, model.config._attn_implementation)
 
 
-def bare(model: str, dtype: str, calls: list[tuple[int, int, int]]) -> dict[str, Any]:
+def bare(model: str, dtype: str, calls: list[Call]) -> dict[str, Any]:
     """The same forwards without attncheck: a plain loop over the model, on a cache of the same length where there was one."""
     import torch
 
@@ -56,26 +70,40 @@ def bare(model: str, dtype: str, calls: list[tuple[int, int, int]]) -> dict[str,
 
     subject = load(model, Settings(dtype=dtype))
     row = torch.tensor([list(subject.inputs.row)])
-    longest = max(new + cached for _, new, cached in calls)
-    row = row.repeat(1, -(-longest // row.shape[1]))
-    spent, cache, held = 0.0, None, 0
-    with torch.no_grad():
-        for rows, new, cached in calls:
-            ids = row[:, cached : cached + new].expand(rows, -1)
-            if cached and held != cached:
-                cache = prefilled(subject.model, row[:, :cached].expand(rows, -1))
-            given = {str(subject.door.cache_name): cache} if cached else {}
-            started = time.perf_counter()
-            output = subject.model(input_ids=ids, use_cache=True, **given)
-            spent += time.perf_counter() - started
-            cache, held = cache_of(output), cached + new
+    row = row.repeat(1, -(-max(call.new + call.cached for call in calls) // row.shape[1]))
+    spent, cache, held = 0.0, None, (0, 0, "")
+    for call in calls:
+        ids = row[:, call.cached : call.cached + call.new].expand(call.rows, -1)
+        subject.model.to(getattr(torch, call.dtype))
+        subject.model.set_attn_implementation(call.attn)
+        if call.cached and held != (call.rows, call.cached, call.dtype):
+            cache = prefilled(subject.model, row[:, : call.cached].expand(call.rows, -1))
+        given = {str(subject.door.cache_name): cache} if call.cached else {}
+        started = time.perf_counter()
+        output = forward(subject.model, ids, call.gradient, given)
+        spent += time.perf_counter() - started
+        cache, held = cache_of(output), (call.rows, call.cached + call.new, call.dtype)
     return {"seconds": spent}
 
 
+def forward(model: Any, ids: Any, gradient: bool, given: dict[str, Any]) -> Any:
+    """One forward; where the call was for a gradient, with a backward pass to the input embedding."""
+    import torch
+
+    with torch.set_grad_enabled(gradient):
+        output = model(input_ids=ids, use_cache=not gradient, **given)
+        if gradient:
+            torch.autograd.grad(output.logits.sum(), model.get_input_embeddings().weight)
+    return output
+
+
 def prefilled(model: Any, ids: Any) -> Any:
+    import torch
+
     from attncheck.subject.compat import cache_of
 
-    return cache_of(model(input_ids=ids, use_cache=True))
+    with torch.no_grad():
+        return cache_of(model(input_ids=ids, use_cache=True))
 
 
 def loaded(model: str, dtype: str) -> dict[str, Any]:
