@@ -5,7 +5,6 @@ Every message is one line: what, where, what was expected, the nearest valid nam
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 
@@ -39,6 +38,8 @@ class CannotPlant(Unsupported):
 
 def nearest(name: str, valid: Iterable[str]) -> str:
     """`did you mean ...?` for a mistyped name, or an empty string when nothing is near."""
+    import difflib
+
     close = difflib.get_close_matches(name, list(valid), n=1, cutoff=0.5)
     return f"did you mean `{close[0]}`?" if close else ""
 

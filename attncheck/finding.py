@@ -9,48 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from typing import Any, Literal, final
 
-
-class Verdict(str, Enum):
-    """What a case, a probe or a model comes to."""
-
-    PASS = "pass"
-    FAIL = "fail"
-    WARN = "warn"
-    NOISE = "noise"
-    VACUOUS = "vacuous"
-    SKIP = "skip"
-    ERROR = "error"
-
-    def __str__(self) -> str:
-        return self.value
-
-
-WORST_FIRST = (
-    Verdict.FAIL,
-    Verdict.ERROR,
-    Verdict.VACUOUS,
-    Verdict.NOISE,
-    Verdict.WARN,
-    Verdict.SKIP,
-    Verdict.PASS,
-)
-
-
-def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """The worst of some verdicts; `skip` when there is none or nothing but skips."""
-    seen = set(verdicts)
-    return next((verdict for verdict in WORST_FIRST if verdict in seen), Verdict.SKIP)
-
-
-def worst_of_model(verdicts: Iterable[Verdict]) -> Verdict:
-    """A model's verdict: its worst probe, where a skipped probe counts only if nothing else ran."""
-    seen = list(verdicts)
-    ran = [verdict for verdict in seen if verdict is not Verdict.SKIP]
-    return worst(ran) if ran else Verdict.SKIP
-
+from attncheck.verdict import Verdict as Verdict
+from attncheck.verdict import worst as worst
+from attncheck.verdict import worst_of_model as worst_of_model
 
 BEYOND_ROUNDING = 1e3
 """A difference of this many budgets is no rounding in any precision, where the budget is small beside the logits."""

@@ -28,7 +28,7 @@ LEVELS = (
     ("attncheck.suite", "attncheck.report", "attncheck.diagnosis", "attncheck.runner", "attncheck.gate"),
     ("attncheck.probe", "attncheck.faults"),
     ("attncheck.subject", "attncheck.numerics", "attncheck.registry"),
-    ("attncheck.finding", "attncheck.errors", "attncheck.settings", "attncheck.words"),
+    ("attncheck.finding", "attncheck.verdict", "attncheck.errors", "attncheck.settings", "attncheck.words"),
 )
 FILE_LINES = 300
 FUNCTION_LINES = 60

@@ -8,7 +8,6 @@ import typer
 
 from attncheck import registry
 from attncheck.errors import UsageError, unknown
-from attncheck.faults import words
 
 
 def explain(name: Annotated[str, typer.Argument(help="A probe or a fault.")]) -> None:
@@ -22,6 +21,8 @@ def page(name: str) -> str:
     Raises:
         UsageError: it is neither; the nearest name of both is offered.
     """
+    from attncheck.faults import words
+
     probes = registry.installed()
     if name in probes:
         return f"{name}\n\n{registry.documentation(name)}"

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from attncheck.errors import UsageError, unknown
-from attncheck.finding import Verdict
 from attncheck.settings import DTYPES
+from attncheck.verdict import Verdict
 
 FORMATS = ("table", "json", "jsonl", "quiet")
 

@@ -43,7 +43,7 @@ def _read(path: Path) -> Report:
 
 def _chosen(report: Report, which: str | None) -> list[tuple[TargetReport, Finding]]:
     from attncheck.errors import unknown
-    from attncheck.finding import Verdict
+    from attncheck.verdict import Verdict
 
     failed = [(t, f) for t in report.targets for f in t.results if f.verdict is Verdict.FAIL and f.probe != "load"]
     if which is None:

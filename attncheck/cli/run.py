@@ -17,9 +17,9 @@ from attncheck.cli.options import Format, check_dtype, failing, listed, prompt_t
 from attncheck.cli.planning import Asked, planned
 from attncheck.cli.ranked import ended, is_first, tp_size
 from attncheck.errors import UsageError
-from attncheck.finding import Verdict
 from attncheck.settings import Settings
 from attncheck.suite.plan import Job, Plan
+from attncheck.verdict import Verdict
 
 if TYPE_CHECKING:
     from attncheck.cli.present import Presenter

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from attncheck.errors import TargetError
-from attncheck.finding import Verdict
 from attncheck.subject.target import parse
 from attncheck.suite.choice import Choice
 from attncheck.suite.chosen import probes_of
@@ -18,6 +17,7 @@ from attncheck.suite.matrix import combinations
 from attncheck.suite.plan import Job, Plan
 from attncheck.suite.schema import ModelEntry
 from attncheck.suite.source import Place
+from attncheck.verdict import Verdict
 
 MOST_JOBS = 10_000
 Tags = Mapping[str, frozenset[str]]

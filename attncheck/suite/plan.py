@@ -9,8 +9,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, final
 
-from attncheck.finding import Verdict
 from attncheck.settings import Settings
+from attncheck.verdict import Verdict
 
 ProbeCall = tuple[str, Mapping[str, Any]]
 

@@ -1,0 +1,45 @@
+"""The seven verdicts and their order. Standard library only, and light: the command line needs them to say what it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+
+
+class Verdict(str, Enum):
+    """What a case, a probe or a model comes to."""
+
+    PASS = "pass"
+    FAIL = "fail"
+    WARN = "warn"
+    NOISE = "noise"
+    VACUOUS = "vacuous"
+    SKIP = "skip"
+    ERROR = "error"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+WORST_FIRST = (
+    Verdict.FAIL,
+    Verdict.ERROR,
+    Verdict.VACUOUS,
+    Verdict.NOISE,
+    Verdict.WARN,
+    Verdict.SKIP,
+    Verdict.PASS,
+)
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict:
+    """The worst of some verdicts; `skip` when there is none or nothing but skips."""
+    seen = set(verdicts)
+    return next((verdict for verdict in WORST_FIRST if verdict in seen), Verdict.SKIP)
+
+
+def worst_of_model(verdicts: Iterable[Verdict]) -> Verdict:
+    """A model's verdict: its worst probe, where a skipped probe counts only if nothing else ran."""
+    seen = list(verdicts)
+    ran = [verdict for verdict in seen if verdict is not Verdict.SKIP]
+    return worst(ran) if ran else Verdict.SKIP
