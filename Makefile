@@ -13,7 +13,7 @@ demo: $(STAMP)
 	$(BIN)/attncheck run builtin:gqa
 	@echo
 	@echo "And one with a fault in it (it is meant to fail):"
-	-$(BIN)/attncheck run builtin:broken-positions --probe decode-paths --no-progress
+	$(BIN)/attncheck run builtin:broken-positions --probe decode-paths --no-progress || test $$? -eq 1
 
 test: $(STAMP) lint types
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
