@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import multiprocessing
-import os
 import re
 import signal
 import time
@@ -21,14 +20,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, final
 
-from attncheck.report.model import Report, TargetReport, from_json, to_json
+from attncheck.report.model import TargetReport, from_json
+from attncheck.report.write import write_report
 from attncheck.session import Session, environment
 from attncheck.settings import Settings
 from attncheck.subject import random_init
+from attncheck.subject.target import is_glob as is_glob
 from attncheck.suite.plan import Job
 
 PRELOADED = ("torch", "transformers", "attncheck.session")
-GLOB = re.compile(r"[*?\[]")
 
 
 @final
@@ -38,11 +38,6 @@ class Limits:
 
     seconds: float = 180.0
     memory: int = 6 << 30
-
-
-def is_glob(target: str) -> bool:
-    """Whether a target stands for many: `config:*`, `config:qwen*`, `config:seq2seq/*`."""
-    return target.startswith("config:") and GLOB.search(target) is not None
 
 
 def expand(targets: Sequence[str]) -> list[str]:
@@ -108,12 +103,6 @@ def _kept(folder: Path, job: Job) -> TargetReport | None:
         return None
 
 
-def _write(report: Report, path: Path) -> None:
-    part = path.with_suffix(".part")
-    part.write_text(to_json(report), encoding="utf-8")
-    os.replace(part, path)
-
-
 def _alone(job: Job, path: Path, memory: int) -> None:
     """Run one job in this process and write its report, whole or not at all."""
     import torch
@@ -121,7 +110,7 @@ def _alone(job: Job, path: Path, memory: int) -> None:
     torch.set_num_threads(1)
     _limit_memory(memory)
     session = Session(command="sweep", listener=lambda event, report: None)
-    _write(session.run([job]), path)
+    write_report(session.run([job]), "json", path)
 
 
 def _limit_memory(limit: int) -> None:

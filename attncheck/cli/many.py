@@ -31,11 +31,6 @@ class Workers:
     gib: float
 
 
-def is_glob(target: str) -> bool:
-    """Whether a target stands for many: `config:*`, `config:qwen*`."""
-    return target.startswith("config:") and any(sign in target for sign in "*?[")
-
-
 def sweep(jobs: Sequence[Job], presenter: Presenter, fail_on: frozenset[Verdict], workers: Workers) -> int:
     """Run the jobs in worker processes, show a line for each, and write one report of all."""
     from attncheck import sweep as sweeps

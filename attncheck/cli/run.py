@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 import typer
 
 from attncheck.cli import options as o
-from attncheck.cli.many import Workers, is_glob, sweep
+from attncheck.cli.many import Workers, sweep
 from attncheck.cli.options import Format, check_dtype, failing, listed, prompt_text
 from attncheck.cli.planning import Asked, planned
 from attncheck.cli.ranked import ended, is_first, tp_size
 from attncheck.errors import UsageError
 from attncheck.settings import Settings
+from attncheck.subject.target import is_glob
 from attncheck.suite.plan import Job, Plan
 from attncheck.verdict import Verdict
 

@@ -37,6 +37,11 @@ class Target:
     attribute: str = ""
 
 
+def is_glob(text: str) -> bool:
+    """Whether a target stands for many: `config:*`, `config:qwen*`, `config:seq2seq/*`."""
+    return text.startswith("config:") and any(sign in text for sign in "*?[")
+
+
 def parse(text: str) -> Target:
     """Tell what kind of target a text is.
 
