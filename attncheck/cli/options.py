@@ -12,8 +12,6 @@ from attncheck.errors import UsageError, unknown
 from attncheck.settings import DTYPES
 from attncheck.verdict import Verdict
 
-FORMATS = ("table", "json", "jsonl", "quiet")
-
 
 class Format(str, Enum):
     """What goes to stdout."""

@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from attncheck.errors import Unsupported
 from attncheck.faults.hypothesis import Hypothesis
@@ -105,8 +104,3 @@ def _plain(factor: float) -> float:
     """The factor without its rounding, where it is a plain number: 0.5000000001 is 0.5."""
     rounded = float(f"{factor:.6g}")
     return rounded if math.isclose(rounded, factor, rel_tol=1e-7) else factor
-
-
-def finite_rows(logits_BTV: Tensor) -> Tensor:
-    """(B, T) booleans: the positions whose logits are all finite."""
-    return torch.isfinite(logits_BTV).all(-1)

@@ -120,11 +120,10 @@ def _without_types(config: Any, window: int | None, index: int | None) -> ReachP
 @final
 @dataclass(frozen=True)
 class ScalePromise:
-    """One scale that the layer may be held to, and who says so; `binding` when a config field states it."""
+    """One scale that the layer may be held to, and who says so."""
 
     value: float
     source: str
-    binding: bool = False
 
 
 def _number(value: Any) -> float | None:
@@ -136,16 +135,16 @@ def _number(value: Any) -> float | None:
 def _from_config(config: Any, width: int, index: int | None) -> ScalePromise | None:
     scalar = _number(getattr(config, "query_pre_attn_scalar", None))
     if scalar:
-        return ScalePromise(scalar**-0.5, "query_pre_attn_scalar", True)
+        return ScalePromise(scalar**-0.5, "query_pre_attn_scalar")
     multiplier = _number(getattr(config, "attention_multiplier", None))
     if multiplier:
-        return ScalePromise(multiplier, "attention_multiplier", True)
+        return ScalePromise(multiplier, "attention_multiplier")
     value, said = width**-0.5, ""
     if getattr(config, "scale_attn_weights", True) is False:
         value, said = 1.0, "scale_attn_weights"
     if getattr(config, "scale_attn_by_inverse_layer_idx", False) is True and index is not None:
         value, said = value / (index + 1), "scale_attn_by_inverse_layer_idx"
-    return ScalePromise(value, said, True) if said else None
+    return ScalePromise(value, said) if said else None
 
 
 def promised_scales(config: Any, module: nn.Module, width: int, index: int | None) -> list[ScalePromise]:
