@@ -45,7 +45,8 @@ class Measurement:
     a character for each key: `#` read as promised, `+` read and not promised, `-` promised and not read, `.` neither.
     `beside` are figures to be shown next to `value`, by name.
 
-    `asked` holds the two passes (got, want) that a diagnosis can run again; it stays in memory and is not part of a report.
+    `asked` holds the two passes (got, want) that a diagnosis can run again, and `made` how the first one's logits were made
+    where that was no plain pass (`attncheck.subject.made`); both stay in memory and are not part of a report.
     `fault` names the fault that this case's own numbers reproduce, where the probe itself computed the prediction (a fitted
     scale, a map of heads, a loss shifted twice), with the largest deviation from that prediction in `fault_residual` and
     the module in `module`.
@@ -79,6 +80,7 @@ class Measurement:
     fault_residual: float | None = None
     module: str = ""
     asked: tuple[Any, Any] | None = field(default=None, compare=False, repr=False)
+    made: Any = field(default=None, compare=False, repr=False)
 
     @property
     def excess(self) -> float:

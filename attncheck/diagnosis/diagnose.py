@@ -196,5 +196,17 @@ def _shows(subject: Subject, case: Measurement) -> bool:
 
 def replay_of(failure: Failure) -> dict[str, Any]:
     """What runs this case again: its name and both passes."""
-    got, want = (pass_dict(side.asked) for side in failure.sides)
-    return {"case": failure.case.name, "got": got, "want": want, "budget": failure.budget}
+    got, want = failure.sides
+    told: dict[str, Any] = {"case": failure.case.name, "budget": failure.budget}
+    if got.made is not None and not _by_hand(failure):
+        return {**told, "made": got.made.how}
+    return {**told, "got": pass_dict(got.asked), "want": pass_dict(want.asked)}
+
+
+def _by_hand(failure: Failure) -> bool:
+    """Whether the pass beside logits that were made in another way gives them as well."""
+    got = failure.sides[0]
+    try:
+        return got.apart(failure.subject.logits(got.asked)) <= failure.budget
+    except Unsupported:
+        return False

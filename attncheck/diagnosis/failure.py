@@ -15,6 +15,7 @@ from torch import Tensor
 from attncheck.errors import Unsupported
 from attncheck.faults.predict import Trusted
 from attncheck.finding import Finding, Measurement, Verdict, verdict_of
+from attncheck.subject.made import Made
 from attncheck.subject.passes import Mask2D, Pass
 from attncheck.subject.subject import Subject
 
@@ -24,12 +25,16 @@ FEW_CHUNKS = 6
 @final
 @dataclass(frozen=True)
 class Side:
-    """One of the two passes of a failing case, with what was observed and what the trusted path gives."""
+    """One of the two passes of a failing case, with what was observed and what the trusted path gives.
+
+    Where `made` is given, the observed logits are not those of the pass itself: they are observed_BNV, at its columns.
+    """
 
     asked: Pass
     observed_BTV: Tensor
     trusted_BTV: Tensor | None
     budget: float
+    made: Made | None = None
 
     @property
     def wrong(self) -> bool:
@@ -38,7 +43,29 @@ class Side:
 
     def apart(self, predicted_BTV: Tensor) -> float:
         """The largest difference between a prediction and what was observed, at real tokens; infinite where one is not finite."""
-        return apart(predicted_BTV, self.observed_BTV, real_tokens(self.asked))
+        return apart(self.kept(predicted_BTV), self.observed_BTV, self.real)
+
+    def kept(self, logits_BTV: Tensor) -> Tensor:
+        """The columns of a whole pass that belong to what was observed."""
+        return logits_BTV if self.columns is None else logits_BTV[:, list(self.columns)]
+
+    @property
+    def columns(self) -> tuple[int, ...] | None:
+        """Which positions of the pass were observed; None for all."""
+        return self.made.columns if self.made is not None else None
+
+    @property
+    def real(self) -> Tensor | None:
+        """(B, T) booleans of what was observed at tokens that are not padding, or None where all are real."""
+        real_BT = real_tokens(self.asked)
+        return real_BT if real_BT is None or self.columns is None else real_BT[:, list(self.columns)]
+
+    def run(self, subject: Subject) -> None:
+        """Run what was observed once more, for what hooks see of it."""
+        if self.made is not None:
+            self.made.again(subject)
+        else:
+            subject.passes.replay(self.asked)
 
 
 @final
@@ -59,7 +86,8 @@ class Failure:
     def wrong(self) -> tuple[Side, ...]:
         """The sides that the trusted path does not give, without repeats."""
         found = [side for side in self.sides if side.wrong]
-        return tuple(found[:1] if len(found) == 2 and found[0].asked == found[1].asked else found)
+        same = len(found) == 2 and found[0].asked == found[1].asked and found[0].made is None
+        return tuple(found[:1] if same else found)
 
     @property
     def budget(self) -> float:
@@ -87,15 +115,21 @@ def apart(left_BTV: Tensor, right_BTV: Tensor, rows_BT: Tensor | None = None) ->
 
 
 def failing(finding: Finding) -> list[Measurement]:
-    """The failing cases that carry their passes, the most telling first: a few uneven chunks before many or none."""
+    """The failing cases that carry their passes, the most telling first: rows without padding, a few uneven chunks."""
     found = [case for case in finding.cases if case.asked is not None and verdict_of(case) is Verdict.FAIL]
     return sorted(found, key=_telling)
 
 
-def _telling(case: Measurement) -> tuple[bool, bool, float]:
-    chunks: tuple[int, ...] = case.asked[0].chunks if case.asked else ()
-    several = len(chunks) > 2 and any(size > 1 for size in chunks[1:])
-    return (not several if chunks else False, len(chunks) > FEW_CHUNKS, -case.excess)
+def _telling(case: Measurement) -> tuple[bool, bool, bool, float]:
+    asked: Pass = case.asked[0] if case.asked else Pass(())
+    several = len(asked.chunks) > 2 and any(size > 1 for size in asked.chunks[1:])
+    plain = not several if asked.chunks else case.made is not None
+    return padded(asked), plain, len(asked.chunks) > FEW_CHUNKS, -case.excess
+
+
+def padded(asked: Pass) -> bool:
+    """Whether a 2D mask hides something."""
+    return isinstance(asked.mask, Mask2D) and any(0 in row for row in asked.mask.rows)
 
 
 def open_case(subject: Subject, case: Measurement) -> Failure:
@@ -114,13 +148,14 @@ def open_case(subject: Subject, case: Measurement) -> Failure:
 
 def _opened(trusted: Trusted, case: Measurement, budget: float) -> Failure:
     assert case.asked is not None
-    got, want = (_side(trusted, asked, budget) for asked in case.asked)
-    return Failure(case, trusted, (got, want))
+    got, want = case.asked
+    return Failure(case, trusted, (_side(trusted, got, budget, case.made), _side(trusted, want, budget)))
 
 
-def _side(trusted: Trusted, asked: Pass, budget: float) -> Side:
+def _side(trusted: Trusted, asked: Pass, budget: float, made: Made | None = None) -> Side:
     try:
         given: Tensor | None = trusted.logits(asked)
     except Unsupported:
         given = None
-    return Side(asked, trusted.subject.logits(asked), given, budget)
+    observed = made.again(trusted.subject) if made is not None else trusted.subject.logits(asked)
+    return Side(asked, observed, given, budget, made)

@@ -92,7 +92,7 @@ def _against_trusted(failure: Failure, side: Side) -> Diverged | None:
     shape = (len(asked.tokens), asked.length)
     rows_BT = real_tokens(asked)
     rows_BT = torch.ones(shape, dtype=torch.bool) if rows_BT is None else rows_BT
-    return _first(subject, shape, rows_BT, lambda: failure.trusted.logits(asked), lambda: subject.passes.replay(asked))
+    return _first(subject, shape, rows_BT, lambda: failure.trusted.logits(asked), lambda: side.run(subject))
 
 
 def _between_sides(failure: Failure) -> Diverged | None:

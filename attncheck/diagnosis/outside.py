@@ -148,7 +148,8 @@ def _not_causal(failure: Failure) -> Outside | None:
     """A schedule against one forward: the first chunk alone gives what was observed, the whole row does not."""
     got = failure.sides[0].asked
     first = got.chunks[0] if len(got.chunks) > 1 else 0
-    if not first or got.positions is not None or got.mask is not None:
+    made = failure.sides[0].made is not None
+    if not first or made or got.positions is not None or got.mask is not None:
         return None
     alone_BTV = failure.trusted.logits(Pass(tuple(row[:first] for row in got.tokens)))
     whole_BTV = _whole(failure.trusted, got)[:, :first]

@@ -11,7 +11,7 @@ from typing import final
 
 from torch import Tensor
 
-from attncheck.diagnosis.failure import Failure, apart, real_tokens
+from attncheck.diagnosis.failure import Failure, apart
 from attncheck.errors import Unsupported
 from attncheck.faults.predict_schedule import scheduled_logits
 from attncheck.subject.passes import Mask, Mask2D, Mask4D, Pass, Positions, counting
@@ -19,6 +19,8 @@ from attncheck.subject.subject import Subject
 
 IMPLEMENTATIONS = ("eager", "sdpa")
 ADVICE = {
+    "the same calls by hand": "The same tokens fed by hand in the same pieces, with the right positions, give the right logits: "
+    "what is made of the call on its way to the model, or of the logits on their way back, is at fault.",
     "explicit positions": "With `position_ids` passed explicitly the call is right: the positions that the model makes up by "
     "itself are at fault on this path.",
     "explicit 4D mask": "With the mask written out as 4D the call is right: the mask that is built on this path is at fault.",
@@ -55,7 +57,7 @@ def repaired(failure: Failure) -> tuple[Repaired | None, tuple[str, ...]]:
         return None, ()
     for name, run in _repairs(failure, side.asked):
         try:
-            residual = apart(run(), target_BTV, real_tokens(side.asked))
+            residual = apart(side.kept(run()), side.kept(target_BTV), side.real)
         except (Unsupported, RuntimeError, ValueError, IndexError):
             continue
         if residual <= failure.budget:
@@ -76,6 +78,8 @@ def _target(failure: Failure) -> Tensor | None:
 def _repairs(failure: Failure, asked: Pass) -> Iterator[tuple[str, Callable[[], Tensor]]]:
     """From the smallest intervention to the largest."""
     subject = failure.subject
+    if failure.sides[0].made is not None:
+        yield "the same calls by hand", lambda: subject.logits(asked)
     positions, mask = _positions(asked), _written_out(subject, asked)
     yield from _asked(subject, "explicit positions", asked, asked.positions is None and replace(asked, positions=positions))
     yield from _asked(subject, "explicit 4D mask", asked, mask is not None and replace(asked, mask=mask))

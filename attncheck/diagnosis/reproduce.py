@@ -66,7 +66,9 @@ class Search:
         wrong = self.failure.wrong
         if not wrong:
             return None
-        guesses = sorted(hypotheses(self.failure.trusted, wrong[0].asked), key=lambda guess: guess.fault not in self.known)
+        guesses = sorted(
+            hypotheses(self.failure.trusted, wrong[0].asked, wrong[0].made), key=lambda guess: guess.fault not in self.known
+        )
         for batch in (guesses, *_by_layer(guesses, layer, self.failure.subject.facts.layers)):
             self._try(batch)
             if self.matches:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from attncheck.faults import predict_cache, predict_masks, predict_positions, predict_scores
+from attncheck.faults import predict_cache, predict_generation, predict_masks, predict_positions, predict_scores
 from attncheck.faults.hypothesis import Hypothesis
 from attncheck.faults.predict import Trusted
+from attncheck.subject.made import Made
 from attncheck.subject.passes import Pass
 
 
-def hypotheses(trusted: Trusted, asked: Pass) -> Iterator[Hypothesis]:
+def hypotheses(trusted: Trusted, asked: Pass, made: Made | None = None) -> Iterator[Hypothesis]:
     """All that fit the pass, the plainest first: of two that predict the same, the first is named."""
+    if made is not None:
+        yield from predict_generation.hypotheses(trusted, asked, made)
     yield from predict_positions.hypotheses(trusted, asked)
     yield from predict_masks.hypotheses(trusted, asked)
     yield from predict_cache.hypotheses(trusted, asked)

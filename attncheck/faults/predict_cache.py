@@ -65,7 +65,8 @@ def _edits(trusted: Trusted, asked: Pass) -> Iterator[Hypothesis]:
         yield _edited("cache-reorder", "", partial(_each, _rolled_rows))
     for speed, said in _speeds(trusted):
         yield _edited("key-rotated-twice", said, partial(_each, partial(_turned, speed)))
-        yield _edited("key-rotated-twice", f"{said}, once", partial(_once, partial(_turned, speed)))
+        once = ", ".join(filter(None, (said, "once")))
+        yield _edited("key-rotated-twice", once, partial(_once, partial(_turned, speed)))
     for low in LOW:
         if low.itemsize < trusted.subject.dtype.itemsize:
             name = str(low).removeprefix("torch.")

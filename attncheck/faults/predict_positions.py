@@ -22,7 +22,7 @@ from attncheck.subject.inputs import Row
 from attncheck.subject.passes import Mask2D, Pass, Positions, counting
 
 OFFSETS = (1, -1, 2, -2, 3, -3, 4, -4)
-Rule = Callable[[int, int], list[int]]
+Rule = Callable[[Row, int, int], list[int]]
 
 
 def hypotheses(trusted: Trusted, asked: Pass) -> Iterator[Hypothesis]:
@@ -61,9 +61,11 @@ def _first_keys(trusted: Trusted, row: Row) -> Tensor:
 
 
 def _on_cache(trusted: Trusted, asked: Pass) -> Iterator[Hypothesis]:
-    yield _on_schedule("position-restart", "", trusted, lambda before, new: list(range(new)))
-    yield _on_schedule("position-frozen", "at the last cached position", trusted, lambda before, new: [before - 1] * new)
-    yield _on_schedule("position-frozen", "at the first new position", trusted, lambda before, new: [before] * new)
+    yield _on_schedule("position-restart", "", trusted, lambda row, before, new: list(range(new)))
+    yield _on_schedule(
+        "position-frozen", "at the last cached position", trusted, lambda row, before, new: [row[before - 1]] * new
+    )
+    yield _on_schedule("position-frozen", "at the first new position", trusted, lambda row, before, new: [row[before]] * new)
     if trusted.subject.can.kernel is None:
         yield Hypothesis(fault="position-restart", parameter="whatever the call says", predict=_restarted_by_itself)
     context = trusted.subject.facts.context
@@ -79,22 +81,27 @@ def _restarted_by_itself(trusted: Trusted, asked: Pass) -> Tensor:
     return scheduled_logits(trusted, asked, positions=(tuple(row),) * len(asked.tokens))
 
 
-def _moved(offset: int, before: int, new: int) -> list[int]:
-    return list(range(before + offset, before + offset + new))
+def _moved(offset: int, row: Row, before: int, new: int) -> list[int]:
+    return [position + offset for position in row[before : before + new]]
 
 
 def _on_schedule(fault: str, parameter: str, trusted: Trusted, rule: Rule) -> Hypothesis:
-    """`rule` gives the positions of each chunk but the first, for P cached and T new tokens."""
+    """`rule` gives the positions of each chunk but the first: of a row of right ones, for P cached and T new tokens."""
 
     def positions(asked: Pass) -> Positions:
-        first = asked.chunks[0] if asked.chunks else asked.length
         told = asked.positions or counting(len(asked.tokens), asked.length, trusted.origin)
-        later: list[int] = []
-        for size in asked.chunks[1:]:
-            later += rule(first + len(later), size)
-        return tuple((*row[:first], *(trusted.origin + position for position in later)) for row in told)
+        return tuple(_later(row, asked, trusted.origin, rule) for row in told)
 
     return _told(fault, parameter, positions)
+
+
+def _later(row: Row, asked: Pass, origin: int, rule: Rule) -> Row:
+    counted = tuple(position - origin for position in row)
+    first = asked.chunks[0] if asked.chunks else asked.length
+    later: list[int] = []
+    for size in asked.chunks[1:]:
+        later += [origin + position for position in rule(counted, first + len(later), size)]
+    return (*row[:first], *later)
 
 
 def _told(fault: str, parameter: str, positions: Callable[[Pass], Positions]) -> Hypothesis:

@@ -13,8 +13,8 @@ from torch import Tensor
 from attncheck.errors import CannotPlant
 from attncheck.faults.planting import at_arguments, at_hidden, at_kernel
 from attncheck.subject.attention import KernelCall
-from attncheck.subject.gradients import projections
 from attncheck.subject.placement import why_not_nudged
+from attncheck.subject.slopes import projections
 from attncheck.subject.subject import Subject
 
 IGNORED = -100

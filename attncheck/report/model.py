@@ -103,7 +103,7 @@ def exit_code(report: Report, fail_on: frozenset[Verdict] = frozenset()) -> int:
 
 def case_dict(case: Measurement) -> dict[str, Any]:
     """One case with its verdict."""
-    return {"name": case.name, "verdict": verdict_of(case).value, **_plain(case, drop=("name", "asked"))}
+    return {"name": case.name, "verdict": verdict_of(case).value, **_plain(case, drop=("name", "asked", "made"))}
 
 
 def finding_dict(finding: Finding) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from attncheck.errors import Unsupported, first_line
 from attncheck.subject.calls import edited
 from attncheck.subject.encoder import for_rows
 from attncheck.subject.inputs import Row, Tokens
-from attncheck.subject.passes import REFUSALS, Mask2D, Pass
+from attncheck.subject.passes import REFUSALS, Pass
 from attncheck.subject.subject import Subject
 
 KEEP = "logits_to_keep"
@@ -35,19 +35,6 @@ class Generated:
     positions: tuple[Row | None, ...]
     prompt: Row = ()
     padding: int = 0
-
-    @property
-    def asked(self) -> Pass:
-        """The forwards of generate() as a pass of its own: prompt, then single steps, with the positions that it handed over."""
-        row, new = (*self.prompt, *self.tokens[:-1]), len(self.tokens) - 1
-        told = [row for row in self.positions if row is not None]
-        flat = tuple(position for given in told for position in given)
-        return Pass(
-            (row,),
-            chunks=(len(self.prompt), *((1,) * new)),
-            positions=(flat,) if len(flat) == len(row) else None,
-            mask=Mask2D(((0,) * self.padding + (1,) * (len(row) - self.padding),)),
-        )
 
     @property
     def positions_note(self) -> str:

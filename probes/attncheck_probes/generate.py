@@ -38,10 +38,9 @@ from attncheck.subject.compat import cache_of, cached_length
 from attncheck.subject.inputs import Row
 from attncheck.subject.passes import Pass
 from attncheck.subject.subject import Subject
+from attncheck.subject.written import PIECES, with_batch, with_greedy, with_kept
 
 # Axes: B batch, T positions, N generated tokens, V vocabulary.
-
-PIECES = "prefill_chunk_size"
 
 
 @final
@@ -89,7 +88,8 @@ class Generate:
     def _plain(self, subject: Subject, name: str, options: dict[str, Any]) -> Measurement:
         made = generation.greedy(subject, self._prompt(subject), self.new_tokens, **options)
         case = _forced(subject, name, made.prompt, made.tokens, made.logits_BNV)
-        return _of_generate(subject, replace(case, note=made.positions_note), options)
+        case = with_greedy(subject, replace(case, note=made.positions_note), made, **options)
+        return _of_generate(subject, case, options)
 
     def _argmax(self, subject: Subject) -> Measurement:
         made = generation.greedy(subject, self._prompt(subject), self.new_tokens)
@@ -113,10 +113,10 @@ class Generate:
             raise Unsupported(str(subject.can.mask_2d or subject.can.reads_mask))
         rows = (self._prompt(subject), self._prompt(subject)[self.padding :])
         made = generation.run(subject, *generation.padded(subject, rows, len(rows[0])), self.new_tokens, **options)
-        logits_BNV = torch.stack(made.logits, 1)
         answers = [tuple(map(int, row)) for row in made.sequences[:, -self.new_tokens :]]
-        each = enumerate(zip(rows, answers, strict=True))
+        logits_BNV, each = torch.stack(made.logits, 1), enumerate(zip(rows, answers, strict=True))
         case = merged(name, [_forced(subject, name, *row, logits_BNV[i : i + 1]) for i, row in each])
+        case = with_batch(subject, case, rows, tuple(answers), options)
         if case.excess > 1.0:
             generation.require_padding(subject, rows, answers)
         return _of_generate(subject, case, options)
@@ -134,7 +134,8 @@ class Generate:
 
     def _kept(self, subject: Subject) -> Measurement:
         got_BNV = generation.kept_logits(subject, subject.inputs.tokens, self.new_tokens)
-        return subject.compare("logits_to_keep", got_BNV, subject.logits(Pass(subject.inputs.tokens))[:, -self.new_tokens :])
+        want_BNV = subject.logits(Pass(subject.inputs.tokens))[:, -self.new_tokens :]
+        return with_kept(subject, subject.compare("logits_to_keep", got_BNV, want_BNV), self.new_tokens)
 
     def _beams(self, subject: Subject) -> Measurement:
         prompt, beams = self._prompt(subject), dict[str, Any](num_beams=2, output_scores=True)

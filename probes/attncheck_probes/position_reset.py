@@ -35,6 +35,7 @@ from attncheck.subject.generation import greedy
 from attncheck.subject.passes import Pass, counting
 from attncheck.subject.rotary import only_turns
 from attncheck.subject.subject import Subject
+from attncheck.subject.written import with_greedy
 
 # Axes: B batch, T positions, V vocabulary, N generated tokens.
 
@@ -111,7 +112,6 @@ class PositionReset:
         name = "generate() left-padded vs forward" if padding else "generate() vs forward"
         prompt = subject.inputs.row[: subject.inputs.length - self.new_tokens - padding]
         made = greedy(subject, prompt, self.new_tokens, padding)
-        whole = Pass(((*prompt, *made.tokens),))
-        want_BNV = subject.logits(whole)[:, len(prompt) - 1 : -1]
-        asked, start = (made.asked, whole), len(prompt) - 1
-        return subject.compare(name, made.logits_BNV, want_BNV, offset=start, note=made.positions_note, asked=asked)
+        want_BNV = subject.logits(Pass(((*prompt, *made.tokens),)))[:, len(prompt) - 1 : -1]
+        case = subject.compare(name, made.logits_BNV, want_BNV, offset=len(prompt) - 1, note=made.positions_note)
+        return with_greedy(subject, case, made, padding)
