@@ -24,9 +24,6 @@ from attncheck.subject.subject import Subject
 
 SHARE = 0.75
 """The search for more runners-up ends when it has taken this share of the failed probe's own time."""
-MOST = 1.3
-LEAST_SECONDS = 3.0
-"""The whole search ends after `MOST` times the failed probe's own time, but never before this many seconds."""
 CASES = 2
 EXPECTED = (Unsupported, RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError, NotImplementedError)
 """What a broken model may raise when it is asked once more; the finding then stands without an explanation."""
@@ -48,11 +45,10 @@ class Diagnoser:
         told = _told_by_the_probe(finding)
         if told is not None:
             return told
-        now = time.perf_counter()
-        until, latest = now + SHARE * finding.seconds, now + max(LEAST_SECONDS, MOST * finding.seconds)
+        until = time.perf_counter() + SHARE * finding.seconds
         known = self.known.get(id(subject), ())
         try:
-            explained = _searched(subject, finding, until, latest, known)
+            explained = _searched(subject, finding, until, known)
         except EXPECTED as error:
             why = Diagnosis(fault="", how="unexplained", advice=f"The search for the fault ended early: {first_line(error)}")
             return replace(finding, diagnosis=why)
@@ -96,12 +92,12 @@ def _number(module: str) -> int | None:
     return next((int(part) for part in module.split(".") if part.isdigit()), None)
 
 
-def _searched(subject: Subject, finding: Finding, until: float, latest: float, known: tuple[str, ...]) -> Finding:
+def _searched(subject: Subject, finding: Finding, until: float, known: tuple[str, ...]) -> Finding:
     cases = failing(finding)
     first: Finding | None = None
     for case in (cases or _stand_ins(subject, finding))[:CASES]:
         others = [each for each in cases if each is not case]
-        explained = _explained(Search(open_case(subject, case), others, until, known, latest), finding)
+        explained = _explained(Search(open_case(subject, case), others, until, known), finding)
         if explained.diagnosis is not None and explained.diagnosis.how != "unexplained":
             return explained
         first = first or explained
@@ -132,7 +128,7 @@ def _diagnosis(search: Search, place: Location | None) -> Diagnosis:
     healed, failed = repaired(failure)
     ruled_out = tuple(dict.fromkeys([*(each.hypothesis.fault for each in search.tried), *failed]))
     if healed is None:
-        return _unexplained(ruled_out, search.ended)
+        return _unexplained(ruled_out)
     return Diagnosis(
         fault=healed.name,
         how="repaired",
@@ -168,10 +164,8 @@ def _runner_up(search: Search) -> Mapping[str, Any] | None:
     return {"fault": other.hypothesis.label, "residual": other.residual} if other else None
 
 
-def _unexplained(ruled_out: tuple[str, ...], ended: bool = False) -> Diagnosis:
+def _unexplained(ruled_out: tuple[str, ...]) -> Diagnosis:
     text = "No fault of the catalogue gives these logits, and no change of the call heals them."
-    if ended:
-        text = "The search ended with its time; none of the faults that were tried gives these logits."
     return Diagnosis(fault="", how="unexplained", advice=text, ruled_out=ruled_out)
 
 

@@ -15,11 +15,12 @@ from torch import Tensor
 from attncheck.errors import Unsupported
 from attncheck.faults.predict import Trusted
 from attncheck.finding import Finding, Measurement, Verdict, verdict_of
-from attncheck.subject.made import Made
+from attncheck.subject.made import AFTER, Made
 from attncheck.subject.passes import Mask2D, Pass
 from attncheck.subject.subject import Subject
 
 FEW_CHUNKS = 6
+SHORT = 2
 
 
 @final
@@ -149,13 +150,24 @@ def open_case(subject: Subject, case: Measurement) -> Failure:
 def _opened(trusted: Trusted, case: Measurement, budget: float) -> Failure:
     assert case.asked is not None
     got, want = case.asked
-    return Failure(case, trusted, (_side(trusted, got, budget, case.made), _side(trusted, want, budget)))
+    first = _side(trusted, got, budget, case.made)
+    if case.made is not None and case.made.how == AFTER:
+        trusted.subject.passes.drop(want)  # what is remembered of it is the answer after the other call
+    return Failure(case, trusted, (first, _side(trusted, want, budget)))
 
 
 def _side(trusted: Trusted, asked: Pass, budget: float, made: Made | None = None) -> Side:
+    set_back(trusted)
     try:
         given: Tensor | None = trusted.logits(asked)
     except Unsupported:
         given = None
     observed = made.again(trusted.subject) if made is not None else trusted.subject.logits(asked)
     return Side(asked, observed, given, budget, made)
+
+
+def set_back(trusted: Trusted) -> None:
+    """A short call: what is kept on modules from call to call (a rotary table of the longest one) starts anew with it."""
+    _ = trusted.subject.can.kernel, trusted.subject.can.mask_4d  # asked once, by forwards of their own
+    with torch.no_grad():
+        trusted.subject.passes.call((trusted.subject.inputs.row[:SHORT],), use_cache=False)

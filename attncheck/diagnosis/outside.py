@@ -12,7 +12,7 @@ from typing import final
 
 from torch import Tensor
 
-from attncheck.diagnosis.failure import Failure, Side, apart, real_tokens
+from attncheck.diagnosis.failure import Failure, Side, apart, real_tokens, set_back
 from attncheck.faults.predict import Change, Trusted
 from attncheck.subject.inputs import Row
 from attncheck.subject.passes import Mask2D, Mask4D, Pass, counting
@@ -40,6 +40,7 @@ def explained_outside(failure: Failure) -> Outside | None:
 def unsteady(failure: Failure) -> bool:
     """Whether the trusted path gives two answers to one question: then nothing can be compared, and something is random."""
     want = failure.sides[1]
+    set_back(failure.trusted)
     return want.trusted_BTV is not None and apart(failure.trusted.logits(want.asked), want.trusted_BTV) > failure.budget
 
 

@@ -37,16 +37,14 @@ class Search:
     """What was tried on one failure, until the time is up.
 
     `others` are more failing cases of the same probe; `known` are faults already found on this model, tried first.
-    After `until` no more runners-up are looked for, after `latest` nothing at all.
+    After `until` no more runners-up are looked for once there is one.
     """
 
     failure: Failure
     others: list[Measurement]
     until: float
     known: tuple[str, ...] = ()
-    latest: float = math.inf
     tried: list[Tried] = field(default_factory=list)
-    ended: bool = False
     found: Tried | None = None
 
     @property
@@ -78,7 +76,8 @@ class Search:
 
     def _try(self, guesses: Iterable[Hypothesis]) -> None:
         for guess in guesses:
-            if bool(self.matches) and agreed("time is up", time.perf_counter() > self.until):
+            known = bool(self.matches) and self.best_other is not None
+            if known and agreed("time is up", time.perf_counter() > self.until):
                 return
             residual = residual_of(guess, self.failure)
             if residual is None:

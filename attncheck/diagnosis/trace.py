@@ -45,7 +45,7 @@ class Trace:
             # several streams of the row, one after the other along T
             streams = parts[0].reshape(shape[0], -1, shape[1], parts[0].shape[-1])
             return streams.transpose(1, 2).reshape(shape[0], shape[1], -1)
-        whole = torch.cat(parts, 1)
+        whole = torch.cat(_last(parts, shape[1]), 1)
         return whole if whole.shape[1] == shape[1] else None
 
     def _fingerprint(self, tensor: Tensor) -> Tensor:
@@ -59,6 +59,14 @@ class Trace:
             drawn = torch.randn(width, KEPT, generator=torch.Generator().manual_seed(SEED), dtype=torch.float64)
             self._matrices[key] = (drawn / math.sqrt(width)).to(device)
         return self._matrices[key]
+
+
+def _last(parts: list[Tensor], length: int) -> list[Tensor]:
+    """The last parts that make up `length` positions: what ran before them was another call."""
+    kept: list[Tensor] = []
+    while len(kept) < len(parts) and sum(part.shape[1] for part in kept) < length:
+        kept.insert(0, parts[-1 - len(kept)])
+    return kept
 
 
 def first_tensor(value: Any) -> Tensor | None:

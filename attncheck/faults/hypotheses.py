@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from attncheck.faults import predict_cache, predict_generation, predict_masks, predict_positions, predict_scores
+from attncheck.faults import predict_cache, predict_generation, predict_masks, predict_positions, predict_rotary, predict_scores
 from attncheck.faults.hypothesis import Hypothesis
 from attncheck.faults.predict import Trusted
 from attncheck.subject.made import Made
@@ -16,6 +16,7 @@ def hypotheses(trusted: Trusted, asked: Pass, made: Made | None = None) -> Itera
     if made is not None:
         yield from predict_generation.hypotheses(trusted, asked, made)
     yield from predict_positions.hypotheses(trusted, asked)
+    yield from predict_rotary.hypotheses(trusted, asked, made)
     yield from predict_masks.hypotheses(trusted, asked)
     yield from predict_cache.hypotheses(trusted, asked)
     yield from predict_scores.hypotheses(trusted, asked)

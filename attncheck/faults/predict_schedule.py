@@ -8,7 +8,9 @@ Axes: B batch, G key/value heads, H query heads, T new positions, S all position
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -40,6 +42,7 @@ class Held:
 
 Store = dict[int, Held]
 Edit = Callable[[Store], None]
+Around = Callable[[int, int], AbstractContextManager[None]]
 
 
 @final
@@ -68,8 +71,16 @@ class _Run:
         return self.store[layer]
 
 
-def scheduled_logits(trusted: Trusted, asked: Pass, edit: Edit | None = None, positions: Positions | None = None) -> Tensor:
+def scheduled_logits(
+    trusted: Trusted,
+    asked: Pass,
+    edit: Edit | None = None,
+    positions: Positions | None = None,
+    around: Around = lambda start, stop: contextlib.nullcontext(),
+) -> Tensor:
     """logits_BTV of `asked`, chunk by chunk; `edit` changes the store before every chunk but the first.
+
+    Each chunk runs inside `around` of its borders.
 
     Raises:
         Unsupported: positions cannot be given, attention is out of reach, or the model keeps recurrent states.
@@ -82,7 +93,8 @@ def scheduled_logits(trusted: Trusted, asked: Pass, edit: Edit | None = None, po
         for size in asked.chunks or (asked.length,):
             if start and edit is not None:
                 edit(run.store)
-            replies.append(_chunk(trusted, asked, told, start, start + size))
+            with around(start, start + size):
+                replies.append(_chunk(trusted, asked, told, start, start + size))
             start += size
     return torch.cat(replies, 1)
 

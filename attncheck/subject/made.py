@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from attncheck.subject.subject import Subject
 
 
+AFTER = "after another call"
+
+
 @final
 @dataclass(frozen=True)
 class Made:

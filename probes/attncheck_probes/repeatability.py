@@ -26,7 +26,8 @@ References
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar, final
 
 import torch
@@ -36,6 +37,7 @@ from attncheck.errors import Unsupported
 from attncheck.finding import Evidence, Measurement, Ruling
 from attncheck.probe import Cost, attempt, judge_cases
 from attncheck.subject.inputs import Row
+from attncheck.subject.made import AFTER, Made
 from attncheck.subject.passes import Pass
 from attncheck.subject.placement import weights_in_memory
 from attncheck.subject.subject import Subject
@@ -44,6 +46,7 @@ from attncheck.subject.subject import Subject
 
 SHORTEST = 2
 SHORTS = 3
+Between = Callable[[Subject], None]
 
 
 @final
@@ -61,12 +64,12 @@ class Repeatability:
         """Twice at once, short after long, after another conversation, in steps; then the weights and buffers."""
         before = _state(subject)
         row = subject.inputs.row
-        yield attempt("the same forward twice", lambda: self._case(subject, "the same forward twice", row, lambda: None))
+        yield attempt("the same forward twice", lambda: self._case(subject, "the same forward twice", row, lambda asked: None))
         for length in _shorts(subject):
             name = f"{length} tokens after {_shorter(length)} and after {len(row)}"
             yield attempt(name, lambda: self._around(subject, name, length))  # noqa: B023
         name = "the same forward after another conversation"
-        yield attempt(name, lambda: self._case(subject, name, row, lambda: _converse(subject)))
+        yield attempt(name, lambda: self._case(subject, name, row, _converse))
         yield attempt("the same steps twice", lambda: self._steps(subject))
         yield from _changes(subject, before)
 
@@ -74,15 +77,17 @@ class Repeatability:
         """The worst case decides."""
         return judge_cases(evidence)
 
-    def _case(self, subject: Subject, name: str, row: Row, between: Callable[[], None]) -> Measurement:
-        first_BTV = _asked(subject, Pass((row,)))
-        between()
-        return _compared(subject, name, _asked(subject, Pass((row,))), first_BTV)
+    def _case(self, subject: Subject, name: str, row: Row, between: Between) -> Measurement:
+        asked = Pass((row,))
+        first_BTV = _asked(subject, asked)
+        between(subject)
+        case = _compared(subject, name, _asked(subject, asked), first_BTV)
+        return replace(case, asked=(asked, asked), made=Made(AFTER, partial(_again, asked, between)))
 
     def _around(self, subject: Subject, name: str, length: int) -> Measurement:
         row = subject.inputs.row
         _asked(subject, Pass((row[: _shorter(length)],)))
-        return self._case(subject, name, row[:length], lambda: subject.passes.replay(Pass((row,))))
+        return self._case(subject, name, row[:length], lambda asked: asked.passes.replay(Pass((row,))))
 
     def _steps(self, subject: Subject) -> Measurement:
         if subject.can.steps:
@@ -97,6 +102,11 @@ def _asked(subject: Subject, asked: Pass) -> Tensor:
     """logits_BTV of a pass that is really run."""
     subject.passes.drop(asked)
     return subject.logits(asked)
+
+
+def _again(asked: Pass, between: Between, subject: Subject) -> Tensor:
+    between(subject)
+    return _asked(subject, asked)
 
 
 def _compared(subject: Subject, name: str, again_BTV: Tensor, first_BTV: Tensor) -> Measurement:
