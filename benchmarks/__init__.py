@@ -1,0 +1,1 @@
+"""What attncheck costs, measured: `make bench` runs every part and prints one table."""

@@ -1,0 +1,59 @@
+"""The models that are measured: any target, or a random one of a given shape that is built on the spot."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from attncheck.subject.subject import Subject
+
+
+class Shape(NamedTuple):
+    """A random decoder: how many layers, how many tokens it is asked, how large a vocabulary."""
+
+    layers: int = 4
+    length: int = 24
+    vocabulary: int = 512
+    width: int = 64
+
+    def __str__(self) -> str:
+        return f"{self.layers} layers, {self.length} tokens, vocabulary {self.vocabulary}"
+
+
+def subject_of(source: str | Shape, dtype: str, length: int | None = None) -> Subject:
+    """The subject behind a target or of a shape."""
+    from attncheck.settings import Settings
+    from attncheck.subject.load import load, settle_dtype
+    from attncheck.subject.subject import Subject
+
+    if isinstance(source, str):
+        return load(source, Settings(dtype=dtype, length=length))
+    settings = Settings(dtype=dtype, length=source.length)
+    subject = Subject(name=str(source), model=drawn(source), settings=settings)
+    settle_dtype(subject, dtype)
+    return subject
+
+
+def drawn(shape: Shape) -> Any:
+    """A random model of this shape with grouped queries, its weights amplified as those of `config:` targets are."""
+    import torch
+    import transformers
+
+    from attncheck.subject.amplify import amplify
+
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=shape.vocabulary,
+        hidden_size=shape.width,
+        intermediate_size=2 * shape.width,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=4 * shape.length,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    amplify(model, 0)
+    return model
