@@ -13,7 +13,7 @@ from attncheck.faults.base import Fault
 from attncheck.faults.catalogue import FAULTS
 from attncheck.finding import Control, Evidence, Finding, Measurement, Rung, Verdict, verdict_of, worst
 from attncheck.probe import Probe
-from attncheck.subject.ranks import gathered
+from attncheck.subject.ranks import failed_alone, gathered, working_on
 from attncheck.subject.subject import Subject
 
 CONTROLS = 2
@@ -61,6 +61,7 @@ def run_probes(subject: Subject, probes: Iterable[Probe], diagnose: Diagnose | N
     """
     for probe in probes:
         yield ProbeStarted(subject.name, probe.name)
+        working_on(f"the probe {probe.name}")
         started = time.perf_counter()
         try:
             finding = yield from _examined(subject, probe)
@@ -69,6 +70,7 @@ def run_probes(subject: Subject, probes: Iterable[Probe], diagnose: Diagnose | N
         except Unsupported as reason:
             finding = Finding(probe=probe.name, verdict=Verdict.SKIP, summary=str(reason), skip_reason=str(reason))
         except Exception as error:
+            failed_alone(error)
             finding = _crashed(probe.name, error)
         yield ProbeFinished(subject.name, replace(finding, seconds=time.perf_counter() - started))
 

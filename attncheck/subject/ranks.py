@@ -2,22 +2,22 @@
 
 Each process runs the same probes on its part of the model. Before every forward they tell each other what they are about to
 do; what they measure is exchanged and the worst of it counts on all, so that no process takes a turn alone. A process that
-raises where another still waits for it ends the run with one message instead of a hang. Without `join` nothing here does
-anything.
+raises where another still waits for it, or that is gone, ends the run with one message instead of a hang. Without `join`
+nothing here does anything.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import datetime
 import os
 import sys
 import threading
-import time
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, TypeVar, final
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, final
 
 import torch
 import torch.distributed as dist
@@ -25,29 +25,41 @@ from torch import Tensor, nn
 from torch.distributed.rendezvous import rendezvous
 
 from attncheck.errors import UsageError, first_line
+from attncheck.subject.compat import CACHE_NAMES, cached_length
+
+if TYPE_CHECKING:
+    from attncheck.subject.heartbeat import Watch
 
 T = TypeVar("T")
-TIMEOUT = 1800.0
-GRACE = 15.0
-"""Seconds that a process may stay inside what another one has left by raising."""
-POLL = 0.5
-INTERNAL = 3
+LONGEST = 1800.0
+"""Seconds after which torch itself gives up a collective: a process that computes without an end ends the run by then."""
+LIMIT = 120.0
+VARIABLE = "ATTNCHECK_TP_TIMEOUT"
+AFTER_LOSS = 30.0
+BROKEN = ("connection", "closed by peer", "timed out", "reset by peer", "socket", "nccl")
 HINT = "start it with: torchrun --nproc-per-node {size} -m attncheck …"
 
 
 @final
 @dataclass
 class Ranks:
-    """This process among the others."""
+    """This process among the others. `doing` is what the run is at, in words; `what` the step that all take together."""
 
     rank: int
     size: int
-    store: Any
-    group: Any
+    watch: Watch
+    group: Any = None
     step: int = 0
-    since: float | None = None
+    inside: bool = False
+    doing: str = ""
     what: str = ""
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def now(self) -> tuple[int, str, bool]:
+        """The step, in words, and whether this process is inside it."""
+        with self.lock:
+            what = ", in ".join(each for each in (self.what if self.inside else "", self.doing) if each)
+            return self.step, what, self.inside
 
     def exchange(self, kind: str, value: T) -> list[T]:
         """What every process has to say at this step, by rank; all must be at the same one."""
@@ -60,56 +72,55 @@ class Ranks:
         """Begin a forward, if all begin the same one."""
         self._same_step(what, check)
         with self.lock:
-            self.since, self.what = time.monotonic(), what
+            self.inside, self.what = True, what
 
     def leave(self, error: BaseException | None) -> None:
         """End a forward; where it raised, the others learn it."""
-        with self.lock:
-            self.since = None
         if error is not None:
-            self.store.set(f"attncheck/raised/{self.step}", f"rank {self.rank} raised {first_line(error)}")
+            self.raised(error)
+        with self.lock:
+            self.inside = False
+
+    def raised(self, error: BaseException) -> None:
+        """Tell the others what was raised here, unless it only says that another process is gone."""
+        if any(sign in str(error).lower() for sign in BROKEN):
+            self._lost()
+        self.watch.store.set(f"raised/{self.rank}", f"{self.step} {first_line(error)}")
 
     def _same_step(self, kind: str, check: int) -> None:
-        self.step += 1
+        with self.lock:
+            self.step += 1
         mine = torch.tensor([self.step, zlib.crc32(kind.encode()), check])
         seen = [torch.zeros_like(mine) for _ in range(self.size)]
         self._together(lambda: dist.all_gather(seen, mine, group=self.group))
-        apart = [rank for rank, each in enumerate(seen) if not torch.equal(each, seen[0])]
-        if apart:
-            said = self._raised(self.step - 1) or f"rank {apart[0]} does something else than rank 0"
-            self.end(f"the processes are out of step before {kind}: {said}")
+        if any(not torch.equal(each, seen[0]) for each in seen):
+            self.watch.end(f"the processes are out of step before {kind}: {self._why_apart(seen)}")
 
-    def _raised(self, step: int) -> str:
-        """What a process raised in a step, or nothing."""
-        with contextlib.suppress(RuntimeError):
-            if self.store.check([f"attncheck/raised/{step}"]):
-                said: str = self.store.get(f"attncheck/raised/{step}").decode()
-                return said
-        return ""
+    def _why_apart(self, seen: list[Tensor]) -> str:
+        """Who raised, else who is elsewhere."""
+        for rank in range(self.size):
+            said = self.watch.raised(rank, self.step - 1)
+            if said:
+                return f"rank {rank} raised {said}{f', in {self.doing}' if self.doing else ''}"
+        apart = next(rank for rank, each in enumerate(seen) if not torch.equal(each, seen[0]))
+        return f"rank {apart} does something else than rank 0"
 
     def _together(self, call: Any) -> None:
         try:
             call()
         except RuntimeError as error:
+            self._lost()
             self.end(f"a process does not answer the others: {first_line(error)}")
 
-    def end(self, message: str) -> NoReturn:
-        """End this process, and with it the run; only the first that does says why."""
-        with contextlib.suppress(RuntimeError):
-            if self.store.add("attncheck/said", 1) == 1:
-                print(f"attncheck: {message}", file=sys.__stderr__, flush=True)
-        os._exit(INTERNAL)
+    def _lost(self) -> None:
+        """Have the watch find out who is gone, and wait for it; return if nobody is."""
+        self.watch.lost.set()
+        self.watch.named.wait(AFTER_LOSS)
+        self.watch.named.clear()
 
-    def watch(self) -> None:
-        """End the run when this process waits inside a forward that another one has left by raising."""
-        while True:
-            time.sleep(POLL)
-            with self.lock:
-                step, since, what = self.step, self.since, self.what
-            if since is not None and time.monotonic() - since > GRACE:
-                said = self._raised(step)
-                if said:
-                    self.end(f"{said} in {what}, where rank {self.rank} waits for it")
+    def end(self, message: str) -> NoReturn:
+        """End the run."""
+        self.watch.end(message)
 
 
 _here: list[Ranks] = []
@@ -119,30 +130,80 @@ def join(size: int) -> None:
     """Become one of `size` processes, once.
 
     Raises:
-        UsageError: the process was not started as one of that many.
+        UsageError: the process was not started as one of that many, or the limit is no number of seconds.
     """
     if _here:
         return
     if int(os.environ.get("WORLD_SIZE", "1")) != size:
         raise UsageError(f"tp={size} needs {size} processes: {HINT.format(size=size)}")
-    limit = datetime.timedelta(seconds=TIMEOUT)
+    quiet, longest = _limit(), datetime.timedelta(seconds=LONGEST)
     store, rank, _ = next(rendezvous("env://"))
+    me = Ranks(rank=rank, size=size, watch=_watch(rank, size, quiet))
+    me.watch.start()
+    _here.append(me)
     device = torch.accelerator.current_accelerator() if hasattr(torch, "accelerator") else None
     if device is not None:
         torch.accelerator.set_device_index(int(os.environ.get("LOCAL_RANK", "0")))
     backend = "nccl" if device is not None and device.type == "cuda" else "gloo"
-    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=limit)
-    group = dist.new_group(backend="gloo", timeout=limit)
-    _here.append(Ranks(rank=rank, size=size, store=store, group=group))
-    threading.Thread(target=_here[0].watch, daemon=True).start()
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=longest)
+    me.group = dist.new_group(backend="gloo", timeout=longest)
+    atexit.register(_left_early)
+
+
+def _limit() -> float:
+    """Seconds that a process may neither move nor wait.
+
+    Raises:
+        UsageError: the variable holds something else.
+    """
+    given = os.environ.get(VARIABLE, str(LIMIT))
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = 0.0
+    if not seconds > 0:
+        raise UsageError(f"{VARIABLE}={given}: expected a number of seconds above 0")
+    return seconds
+
+
+def _watch(rank: int, size: int, limit: float) -> Watch:
+    """A watch with a connection of its own, so that it never waits behind the main thread."""
+    from torch._C._distributed_c10d import PrefixStore, TCPStore
+
+    from attncheck.subject.heartbeat import Watch
+
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    connection = TCPStore(address, port, is_master=False, timeout=datetime.timedelta(seconds=AFTER_LOSS))
+    store = PrefixStore(f"attncheck/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", connection)
+    return Watch(rank=rank, size=size, store=store, limit=limit, now=lambda: _here[0].now() if _here else (0, "", False))
+
+
+def _left_early() -> None:
+    """The process that speaks ends before the others, and has said why: they need not."""
+    if _here and _here[0].rank == 0:
+        with contextlib.suppress(RuntimeError):
+            _here[0].watch.store.add("said", 1)
 
 
 def part() -> None:
     """Wait for the others and be a process of one's own again."""
     if _here:
         _here[0].exchange("the end", None)
+        _here[0].watch.stop()
         _here.clear()
         dist.destroy_process_group()
+
+
+def working_on(text: str) -> None:
+    """What the run is at from now on, in words, for the message of a run that ends early."""
+    if _here:
+        _here[0].doing = text
+
+
+def failed_alone(error: BaseException) -> None:
+    """Something raised outside of a forward: where it did so in one process only, the others learn what."""
+    if _here:
+        _here[0].raised(error)
 
 
 def gathered(kind: str, value: T) -> Sequence[T]:
@@ -182,7 +243,14 @@ def _before(module: nn.Module, args: Any, named: Any) -> None:
     given = [value for value in (*args, *named.values()) if isinstance(value, Tensor) and not value.is_floating_point()]
     check = sum(int(value.sum()) + 1009 * value.numel() for value in given)
     if _here:
-        _here[0].enter("a forward", check)
+        _here[0].enter(_described(given, named), check)
+
+
+def _described(given: list[Tensor], named: Any) -> str:
+    """A forward in words that are the same in every process."""
+    tokens = next((f" of {value.shape[0]} x {value.shape[1]} tokens" for value in given if value.ndim == 2), "")
+    cached = max(cached_length(named.get(name)) for name in CACHE_NAMES)
+    return f"a forward{tokens}" + (f" after {cached} cached" if cached else "")
 
 
 def _after(module: nn.Module, args: Any, output: Any) -> None:

@@ -1,9 +1,18 @@
-"""attncheck on a model with a fault planted in its sharding: run by torchrun, with the fault's name before the command."""
+"""attncheck on a model with a fault planted in its sharding: run by torchrun, with the fault's name before the command.
+
+With several names, joined by commas, each is run by two processes of its own, made here: one line of JSON says how they ended.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import socket
 import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,9 +21,10 @@ import torch.distributed as dist
 from attncheck.__main__ import main
 from attncheck.settings import Settings
 from attncheck.subject import load as loading
-from attncheck.subject import ranks, sharded
+from attncheck.subject import sharded
 from attncheck.subject.calls import wrap_forward
 from attncheck.subject.compat import CACHE_NAMES, cached_length
+from attncheck.subject.subject import Subject
 
 
 def doubled(model: Any) -> None:
@@ -29,14 +39,66 @@ def doubled(model: Any) -> None:
 
 def raises(model: Any) -> None:
     """The second process raises in the middle of its fourth forward, and the first one waits for it."""
-    ranks.GRACE = 2.0
+
+    def act() -> None:
+        raise ZeroDivisionError("planted")
+
+    in_the_fourth_forward(model, act)
+
+
+def sleeps(model: Any) -> None:
+    """The second process stops in the middle of its fourth forward without a word."""
+    in_the_fourth_forward(model, lambda: time.sleep(10_000))
+
+
+def slow(model: Any) -> None:
+    """The second process computes for longer than the limit in its fourth forward."""
+
+    def act() -> None:
+        value, until = torch.randn(600, 600), time.monotonic() + 7.0
+        while time.monotonic() < until:
+            value = value @ value / 600.0
+
+    in_the_fourth_forward(model, act)
+
+
+def exits(model: Any) -> None:
+    """The second process is no more in the middle of its fourth forward."""
+    in_the_fourth_forward(model, lambda: os._exit(7))
+
+
+def raises_outside(model: Any) -> None:
+    """The second process raises between two forwards."""
+    usual = Subject.compare
+
+    def compare(self: Subject, *args: Any, **named: Any) -> Any:
+        if os.environ["RANK"] == "1":
+            raise ZeroDivisionError("planted")
+        return usual(self, *args, **named)
+
+    Subject.compare = compare  # type: ignore[method-assign]
+
+
+def sleeps_outside(model: Any) -> None:
+    """The second process stops between two forwards without a word."""
+    usual = Subject.compare
+
+    def compare(self: Subject, *args: Any, **named: Any) -> Any:
+        if os.environ["RANK"] == "1":
+            time.sleep(10_000)
+        return usual(self, *args, **named)
+
+    Subject.compare = compare  # type: ignore[method-assign]
+
+
+def in_the_fourth_forward(model: Any, act: Callable[[], None]) -> None:
+    """Something that the second process alone does there."""
     count = [0]
 
-    def hook(module: Any, args: Any, output: Any) -> Any:
+    def hook(module: Any, args: Any, output: Any) -> None:
         count[0] += 1
         if os.environ["RANK"] == "1" and count[0] == 4:
-            raise ZeroDivisionError("planted")
-        return output
+            act()
 
     model.get_submodule("model.layers.0.self_attn.q_proj").register_forward_hook(hook)
 
@@ -52,10 +114,23 @@ def restarts(model: Any) -> None:
     wrap_forward(model, edit)
 
 
-FAULTS = {"doubled": doubled, "raises": raises, "restarts": restarts}
+def first_exits(model: Any) -> None:
+    """The first process, at which the others meet, is no more."""
 
-if __name__ == "__main__":
-    fault, *command = sys.argv[1:]
+    def hook(module: Any, args: Any, output: Any) -> None:
+        if os.environ["RANK"] == "0":
+            os._exit(7)
+
+    model.get_submodule("model.layers.0.self_attn.q_proj").register_forward_hook(hook)
+
+
+FAULTS = {
+    each.__name__: each for each in (doubled, raises, raises_outside, sleeps, sleeps_outside, slow, exits, first_exits, restarts)
+}
+
+
+def run(fault: str, command: list[str]) -> int:
+    """The command in this process, with the fault planted once a sharded model is loaded."""
     read = loading._read
 
     def planted(target: Any, settings: Settings) -> Any:
@@ -65,4 +140,42 @@ if __name__ == "__main__":
         return found
 
     loading._read = planted
-    sys.exit(main(command))
+    return main(command)
+
+
+def forked(fault: str, command: list[str], folder: Path) -> list[int]:
+    """Two processes made of this one, which has everything loaded; each leaves what it says in a file."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": "2"}
+    made = []
+    for rank in ("0", "1"):
+        made.append(os.fork())
+        if not made[-1]:
+            os.environ.update(place, RANK=rank)
+            said = os.open(folder / f"{fault}-{rank}", os.O_WRONLY | os.O_CREAT)
+            os.dup2(said, 1)
+            os.dup2(said, 2)
+            code = run(fault, command)
+            sys.stdout.flush()
+            os._exit(code)
+    return made
+
+
+def all_forked(faults: list[str], command: list[str]) -> dict[str, Any]:
+    """The exit codes and lines of every fault's two processes."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        made = {fault: forked(fault, command, folder) for fault in faults}
+        codes = {fault: [os.waitstatus_to_exitcode(os.waitpid(each, 0)[1]) for each in pids] for fault, pids in made.items()}
+        lines = {fault: [(folder / f"{fault}-{rank}").read_text().splitlines() for rank in (0, 1)] for fault in faults}
+    said = {fault: [line for each in both for line in each if line.startswith("attncheck:")] for fault, both in lines.items()}
+    return {fault: [codes[fault], said[fault]] for fault in faults}
+
+
+if __name__ == "__main__":
+    fault, *command = sys.argv[1:]
+    if "," in fault:
+        print(json.dumps(all_forked(fault.split(","), command)))
+        sys.exit(0)
+    sys.exit(run(fault, command))

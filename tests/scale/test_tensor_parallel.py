@@ -6,11 +6,13 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import torch.distributed
+
+from attncheck.errors import UsageError
+from attncheck.subject import ranks
 
 HERE = Path(__file__).parent
 TYPES = ("llama", "qwen3", "gemma3_text", "gpt_oss")
@@ -21,10 +23,10 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def torchrun(*arguments: str, seconds: float = 150.0) -> subprocess.CompletedProcess[str]:
-    """Two processes on this machine, on a port of their own."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *arguments]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+def torchrun(*arguments: str, ranks: int = 2, seconds: float = 150.0) -> subprocess.CompletedProcess[str]:
+    """Processes on this machine, on a port of their own."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200", "ATTNCHECK_TP_TIMEOUT": "20"}
     return subprocess.run(command, capture_output=True, text=True, timeout=seconds, env=environment, check=False)
 
 
@@ -76,13 +78,40 @@ def test_a_doubled_reduction_is_named() -> None:
     assert "weights are the same" in done.stdout
 
 
-def test_a_process_that_raises_ends_all_with_one_message() -> None:
-    started = time.monotonic()
-    command = ("run", "config:llama", "--tp", *SMALL, "--probe", "future-token")
-    done = torchrun(str(HERE / "planted_sharding.py"), "raises", *command)
-    assert done.returncode != 0
-    assert said(done) == ["attncheck: rank 1 raised ZeroDivisionError: planted in a forward, where rank 0 waits for it"]
-    assert time.monotonic() - started < 90
+PASS = "in a forward of 1 x 14 tokens, in the probe future-token"
+ENDS = {
+    "raises": f"rank 1 raised ZeroDivisionError: planted {PASS}, where rank 0 waits for it",
+    "raises_outside": "rank 1 raised ZeroDivisionError: planted, in the probe future-token",
+    "sleeps": f"rank 1 has not moved for 4 s, {PASS}, at planted_sharding.py:",
+    "sleeps_outside": "rank 1 has not moved for 4 s, in the probe future-token, at planted_sharding.py:",
+    "exits": f"rank 1 has ended without an answer, while rank 0 was {PASS}",
+    "first_exits": "the process that the others meet at has ended, while rank 1 was in a forward of 1 x 4 tokens",
+}
+
+
+def test_a_process_that_is_gone_ends_all_with_one_line_and_a_slow_one_does_not() -> None:
+    script, faults = str(HERE / "planted_sharding.py"), ",".join((*ENDS, "slow"))
+    command = [sys.executable, script, faults, "run", "config:llama", "--tp", *SMALL, "--probe", "future-token"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "ATTNCHECK_TP_TIMEOUT": "4"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout.strip().splitlines()[-1])
+    assert found.pop("slow") == [[0, 0], []]
+    for fault, (codes, lines) in found.items():
+        assert len(lines) == 1, (fault, lines)
+        assert ENDS[fault] in lines[0], fault
+        assert codes == {"exits": [3, 7], "first_exits": [7, 3]}.get(fault, [3, 3]), fault
+
+
+def test_torchrun_ends_the_others_and_they_say_whose_process_is_gone() -> None:
+    done = torchrun(str(HERE / "planted_sharding.py"), "exits", "run", "config:llama", "--tp", *SMALL, "--probe", "future-token")
+    assert said(done) == [f"attncheck: {ENDS['exits']}"]
+
+
+def test_the_limit_is_a_number_of_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTNCHECK_TP_TIMEOUT", "soon")
+    with pytest.raises(UsageError, match="ATTNCHECK_TP_TIMEOUT=soon: expected a number of seconds above 0"):
+        ranks._limit()
 
 
 def test_one_process_alone_is_told_how_to_start() -> None:
