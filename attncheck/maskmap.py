@@ -103,10 +103,10 @@ def _asked(subject: Subject, ask: Ask) -> tuple[Pass, Tensor, Tensor]:
 
 def _seen(subject: Subject, asked: Pass) -> list[Seen]:
     _ = subject.can.first_position  # found by forwards of its own, which must not be among those that are watched
-    if subject.can.kernel is None:
+    if subject.can.watch is None:
         return seen_at_kernel(subject, asked)
     if asked.chunks or asked.mask is not None:
-        raise Unsupported(f"{subject.can.kernel}: the gradient shows plain forwards only, without padding and chunks")
+        raise Unsupported(f"{subject.can.watch}: the gradient shows plain forwards only, without padding and chunks")
     return seen_in_gradient(subject, asked)
 
 

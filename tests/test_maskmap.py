@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from attncheck.__main__ import main
-from attncheck.errors import UsageError
+from attncheck.errors import Unsupported, UsageError
 from attncheck.mapdraw import png, svg
 from attncheck.maskmap import Ask, alike, maps, shrunk
 from attncheck.settings import Settings
@@ -51,10 +51,20 @@ def test_a_mask_that_reads_one_ahead_is_drawn() -> None:
 
 
 def test_without_a_kernel_to_ask_the_gradient_answers() -> None:
-    found = maps(load("builtin:alibi", Settings()), Ask())
+    alone = load("builtin:alibi", Settings())
+    vars(alone.can)["watch"] = "nothing can be watched"
+    found = maps(alone, Ask())
     assert {layer.how for layer in found} == {"gradient"}
     assert found[0].rows[23] == "#" * 24
     assert found[0].rows[1] == " " * 24
+    with pytest.raises(Unsupported, match="nothing can be watched: the gradient shows plain forwards only"):
+        maps(alone, Ask(padding=3))
+
+
+def test_attention_of_a_models_own_is_drawn_as_well() -> None:
+    found = maps(load("builtin:alibi", Settings()), Ask())
+    assert {layer.how for layer in found} == {"kernel"}
+    assert found[0].rows[1] == "##" + "." * 22
 
 
 def test_large_pictures_shrink_to_the_worst_of_each_square() -> None:
@@ -93,7 +103,7 @@ def test_lengths_that_do_not_fit_are_refused(subject: Subject) -> None:
         (["builtin:gqa", "--layer", "9"], 2, "this model has 0, 1, 2, 3"),
         (["builtin:gqa", "--padding", "up:3"], 2, "expected left:N or right:N"),
         (["builtin:gqa", "--packed", "9,x"], 2, "expected lengths"),
-        (["builtin:alibi", "--padding", "left:3"], 2, "the gradient shows plain forwards only"),
+        (["builtin:alibi", "--padding", "left:3"], 0, "seen at the kernel"),
     ],
 )
 def test_the_command(arguments: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,6 +29,8 @@ def causal_mask_missing(subject: Subject) -> AbstractContextManager[None]:
         allowed = allowed_BHTS(call)
         return with_allowed(call, allowed.any(2, keepdim=True).expand(allowed.shape)).run()
 
+    if subject.can.decodes is not None:
+        raise CannotPlant(subject.can.decodes)
     if subject.can.kernel is not None and subject.can.mask_4d is None:
         return _opened(subject)
     return at_kernel(subject, handler)

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from attncheck.errors import CannotPlant
 from attncheck.faults.planting import allowed_BHTS, at_arguments, at_kernel, tokens_before
-from attncheck.subject.attention import KernelCall
+from attncheck.subject.kernel_call import KernelCall
+from attncheck.subject.layers import watching
 from attncheck.subject.passes import Pass, counting
 from attncheck.subject.subject import Subject
 
@@ -72,4 +73,20 @@ def nan_masked_row(subject: Subject) -> AbstractContextManager[None]:
         empty_BT = nothing_BHT.any(1).expand(output_BTHD.shape[:2])
         return (output_BTHD.masked_fill(empty_BT[..., None, None], torch.nan), *rest)
 
+    if subject.can.kernel is not None and not _leaves_rows_empty(subject):
+        raise CannotPlant("the model lets every query read some key, whatever the mask says")
     return at_kernel(subject, handler)
+
+
+def _leaves_rows_empty(subject: Subject) -> bool:
+    """Whether a row of nothing but padding leaves some query nothing to read."""
+    found: list[bool] = []
+
+    def watch(call: KernelCall) -> Any:
+        found.append(not bool(allowed_BHTS(call).any(-1).all()))
+        return call.run()
+
+    nothing_BT = torch.zeros(1, subject.inputs.length, dtype=torch.long, device=subject.device)
+    with watching(subject, watch), torch.no_grad():
+        subject.passes.call(subject.inputs.tokens, mask=nothing_BT, use_cache=False)
+    return any(found)

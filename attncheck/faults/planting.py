@@ -15,9 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from attncheck.errors import CannotPlant
-from attncheck.subject.attention import Handler, KernelCall, intercept
 from attncheck.subject.calls import Edit, edited
 from attncheck.subject.compat import cached_length
+from attncheck.subject.kernel_call import Handler, KernelCall
+from attncheck.subject.layers import watching
 from attncheck.subject.subject import Subject
 
 LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block|layer)\.(\d+)$")
@@ -25,14 +26,14 @@ LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block|layer)\.(\d+)$")
 
 @contextlib.contextmanager
 def at_kernel(subject: Subject, handler: Handler) -> Iterator[None]:
-    """Plant at the attention kernel.
+    """Plant at the attention kernel, or in the arithmetic that a model attends with by itself.
 
     Raises:
-        CannotPlant: the model computes attention inline, out of reach of the attention interface.
+        CannotPlant: the model runs no attention that could be changed.
     """
-    if subject.can.kernel is not None:
-        raise CannotPlant(subject.can.kernel)
-    with intercept(subject.model, handler):
+    if subject.can.watch is not None:
+        raise CannotPlant(subject.can.watch)
+    with watching(subject, handler):
         yield
 
 
@@ -40,7 +41,7 @@ def at_own_kernel(subject: Subject, handler: Handler) -> AbstractContextManager[
     """Plant at the kernel of the implementation in force now; the others stay right, as when one kernel drops an option.
 
     Raises:
-        CannotPlant: the model computes attention inline, out of reach of the attention interface.
+        CannotPlant: the model runs no attention that could be changed.
     """
     own = subject.attn
     return at_kernel(subject, lambda call: handler(call) if subject.attn == own else call.run())

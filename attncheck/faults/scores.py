@@ -16,7 +16,8 @@ from torch import Tensor
 
 from attncheck.errors import CannotPlant
 from attncheck.faults.planting import at_hidden, at_kernel, at_own_kernel, repeats
-from attncheck.subject.attention import KernelCall, intercept
+from attncheck.subject.kernel_call import KernelCall
+from attncheck.subject.layers import watching
 from attncheck.subject.subject import Subject
 
 SCALE = 0.5
@@ -42,9 +43,9 @@ def _calls_of_one_forward(subject: Subject) -> list[KernelCall]:
         seen.append(call)
         return call.run()
 
-    if subject.can.kernel is not None:
-        raise CannotPlant(subject.can.kernel)
-    with intercept(subject.model, watch), torch.no_grad():
+    if subject.can.watch is not None:
+        raise CannotPlant(subject.can.watch)
+    with watching(subject, watch), torch.no_grad():
         subject.passes.call(subject.inputs.tokens, use_cache=False)
     return seen
 

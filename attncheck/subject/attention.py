@@ -11,37 +11,17 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, final
+from collections.abc import Iterator
+from typing import Any
 
 from torch import Tensor, nn
 
 from attncheck.subject.compat import attention_table
+from attncheck.subject.kernel_call import Handler as Handler
+from attncheck.subject.kernel_call import Kernel, look
+from attncheck.subject.kernel_call import KernelCall as KernelCall
 
-Kernel = Callable[..., Any]
 EAGER = "eager_attention_forward"
-
-
-@final
-@dataclass
-class KernelCall:
-    """One call of an attention kernel: query_BHTD, key_BGSD, value_BGSD, the mask and the options as they are passed."""
-
-    module: nn.Module
-    query_BHTD: Tensor
-    key_BGSD: Tensor
-    value_BGSD: Tensor
-    mask: Tensor | None
-    options: dict[str, Any]
-    kernel: Kernel
-
-    def run(self) -> Any:
-        """Call the kernel with what this call now holds."""
-        return self.kernel(self.module, self.query_BHTD, self.key_BGSD, self.value_BGSD, self.mask, **self.options)
-
-
-Handler = Callable[[KernelCall], Any]
 
 
 def _wrapped(kernel: Kernel, owners: frozenset[int], handler: Handler) -> Kernel:
@@ -51,7 +31,8 @@ def _wrapped(kernel: Kernel, owners: frozenset[int], handler: Handler) -> Kernel
     ) -> Any:
         if id(module) not in owners or rest:
             return kernel(module, query, key, value, attention_mask, *rest, **options)
-        return handler(KernelCall(module, query, key, value, attention_mask, options, kernel))
+        with look(away=True):
+            return handler(KernelCall(module, query, key, value, attention_mask, options, kernel))
 
     return call
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
@@ -16,11 +17,13 @@ from torch import Tensor
 
 from attncheck.errors import Unsupported, first_line
 from attncheck.numerics.budget import Budget
-from attncheck.subject.attention import KernelCall, intercept
+from attncheck.subject.attention import intercept
 from attncheck.subject.compat import recognises_packing, text_config
 from attncheck.subject.door import Door
 from attncheck.subject.facts import reads_ahead
+from attncheck.subject.inline import observe_inline
 from attncheck.subject.inputs import Inputs
+from attncheck.subject.kernel_call import Handler, KernelCall
 from attncheck.subject.passes import REFUSALS, Mask2D, Pass, Passes, all_ones, blocks, counting
 
 
@@ -192,15 +195,26 @@ class Capabilities:
     @cached_property
     def kernel(self) -> str | None:
         """Attention goes through transformers' attention interface, where it can be watched and changed."""
+        seen = self._calls_seen(lambda handler: intercept(self.door.model, handler))
+        return None if seen else "attention is computed inside the model, out of reach of the attention interface"
+
+    @cached_property
+    def watch(self) -> str | None:
+        """Attention can be watched: at the attention interface, or in the model's own arithmetic."""
+        if self.kernel is None or self._calls_seen(lambda handler: observe_inline(self.door.model, handler)):
+            return None
+        return f"{type(self.door.model).__name__} runs no attention that can be watched: no scores pass a softmax and meet values"
+
+    def _calls_seen(self, watched: Callable[[Handler], AbstractContextManager[Any]]) -> int:
         seen: list[int] = []
 
         def watch(call: KernelCall) -> Any:
             seen.append(call.query_BHTD.shape[1])
             return call.run()
 
-        with intercept(self.door.model, watch), torch.no_grad():
+        with watched(watch), torch.no_grad():
             self.passes.call(self.inputs.tokens, use_cache=False)
-        return None if seen else "attention is computed inside the model, out of reach of the attention interface"
+        return len(seen)
 
     @cached_property
     def reads_mask(self) -> str | None:

@@ -1,4 +1,4 @@
-"""What each attention layer did in one forward: what its kernel was handed, what came out, and what its projections gave.
+"""What each attention layer did in a forward: what its kernel was handed, what came out, and what its projections gave.
 
 Layers are handed to a reader one at a time while the forward runs, so that nothing of them has to be kept.
 
@@ -17,7 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from attncheck.errors import Unsupported
-from attncheck.subject.attention import KernelCall, intercept
+from attncheck.subject.attention import intercept
+from attncheck.subject.inline import observe_inline
+from attncheck.subject.kernel_call import Handler, KernelCall
 from attncheck.subject.passes import Pass
 from attncheck.subject.subject import Subject
 
@@ -97,14 +99,25 @@ def _of_encoder(model: nn.Module) -> frozenset[int]:
 
 
 @contextlib.contextmanager
-def reading_layers(subject: Subject, reader: Reader) -> Iterator[None]:
-    """While active, every kernel call of the decoder is shown to `reader` when it has run.
+def watching(subject: Subject, handler: Handler) -> Iterator[None]:
+    """While active, every attention call goes through `handler`: at the attention interface, else in the model's arithmetic.
 
     Raises:
-        Unsupported: attention is computed inside the model, out of reach of the attention interface.
+        Unsupported: no attention can be watched, in either place.
     """
-    if subject.can.kernel is not None:
-        raise Unsupported(subject.can.kernel)
+    if subject.can.watch is not None:
+        raise Unsupported(subject.can.watch)
+    with intercept(subject.model, handler) if subject.can.kernel is None else observe_inline(subject.model, handler):
+        yield
+
+
+@contextlib.contextmanager
+def reading_layers(subject: Subject, reader: Reader) -> Iterator[None]:
+    """While active, every attention call of the decoder is shown to `reader` when it has run.
+
+    Raises:
+        Unsupported: no attention can be watched, neither at the interface nor in the model's own arithmetic.
+    """
     encoder = _of_encoder(subject.model)
     names = {id(module): name for name, module in subject.model.named_modules()}
     with _noting(subject.model, names) as (outputs, tables):
@@ -114,23 +127,24 @@ def reading_layers(subject: Subject, reader: Reader) -> Iterator[None]:
                 return call.run()
             given = replace(call)
             result = call.run()
-            name = names[id(given.module)]
-            inside = {key[len(name) + 1 :]: value for key, value in outputs.items() if key.startswith(f"{name}.")}
-            reader(
-                Attended(
-                    name=name,
-                    index=layer_index(given.module, name),
-                    call=given,
-                    context_BTHD=result[0],
-                    stages=inside,
-                    tables=tables.get(name),
-                )
-            )
+            reader(_attended(given, result[0], names[id(given.module)], outputs, tables))
             outputs.clear()
             return result
 
-        with intercept(subject.model, handler):
+        with watching(subject, handler):
             yield
+
+
+def _attended(call: KernelCall, context_BTHD: Tensor, name: str, outputs: dict[str, Tensor], tables: dict[str, Any]) -> Attended:
+    inside = {key[len(name) + 1 :]: value for key, value in outputs.items() if key.startswith(f"{name}.")}
+    return Attended(
+        name=name,
+        index=layer_index(call.module, name),
+        call=call,
+        context_BTHD=context_BTHD,
+        stages=inside,
+        tables=tables.get(name),
+    )
 
 
 def read_layers(subject: Subject, asked: Pass, reader: Reader) -> None:

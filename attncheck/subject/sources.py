@@ -8,7 +8,7 @@ Axes: B batch, H heads, N blocks of D channels, T positions, D head width.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -27,7 +27,8 @@ class Source:
     """states_BHTD before positions, in float64; the stage they left; the one factor between them and what the kernel got.
 
     `turn` is how the rotary tables turn them exactly into that; "none" when they are not turned; None when it is not known.
-    `turns` counts how often they were turned.
+    `turns` counts how often they were turned. `reading` and `blocks` say which reading of the stage, and which block of it
+    each head is.
     """
 
     stage: str
@@ -35,9 +36,11 @@ class Source:
     factor: float
     turn: Turn | str | None = None
     turns: int = 1
+    reading: int = 0
+    blocks: tuple[int, ...] = ()
 
 
-def _blocks(stage: Tensor, batch: int, length: int, width: int) -> list[Tensor]:
+def blocks_of(stage: Tensor, batch: int, length: int, width: int) -> list[Tensor]:
     """Readings of a module's output as blocks_BNTD."""
     found = []
     if stage.ndim == 4 and stage.shape[0] == batch and stage.shape[-1] == width:
@@ -58,10 +61,12 @@ def source_of(handed_BHTD: Tensor, stages: dict[str, Tensor], tables: tuple[Tens
         return None
     slack = ROUNDINGS * torch.finfo(handed_BHTD.dtype).eps
     for name, stage in reversed(stages.items()):
-        for blocks_BNTD in _blocks(stage, batch, length, width):
+        for reading, blocks_BNTD in enumerate(blocks_of(stage, batch, length, width)):
             matched = _matched(handed_BHTD.double(), blocks_BNTD.double(), slack)
             if matched is not None:
-                return _with_turn(name, *matched, handed_BHTD.double(), tables, slack)
+                best_H, factor = matched
+                found = _with_turn(name, blocks_BNTD.double()[:, best_H], factor, handed_BHTD.double(), tables, slack)
+                return replace(found, reading=reading, blocks=tuple(best_H.tolist()))
     return None
 
 
@@ -79,7 +84,7 @@ def _matched(handed_BHTD: Tensor, blocks_BNTD: Tensor, slack: float) -> tuple[Te
     factor = float(factors_H.mean())
     if not factor > 0 or float((factors_H / factor - 1).abs().max()) > slack:
         return None
-    return blocks_BNTD[:, best_H], 1.0 if abs(factor - 1) <= slack else factor
+    return best_H, 1.0 if abs(factor - 1) <= slack else factor
 
 
 def _with_turn(
@@ -94,21 +99,22 @@ def _with_turn(
     if fits(states_BHTD * factor):
         return Source(stage=name, states_BHTD=states_BHTD, factor=factor, turn="none", turns=0)
     for turn in ("half", "pairs") if tables is not None else ():
-        once_BHTD = _turned(states_BHTD, tables, turn)
+        once_BHTD = turned_or_none(states_BHTD, tables, turn)
         if once_BHTD is None:
             continue
         gain = float(handed_BHTD.norm() / once_BHTD.norm())
         if fits(once_BHTD * gain):
             return Source(stage=name, states_BHTD=once_BHTD, factor=gain, turn=turn)
-        twice_BHTD = _turned(once_BHTD, tables, turn)
+        twice_BHTD = turned_or_none(once_BHTD, tables, turn)
         if twice_BHTD is not None and fits(twice_BHTD * float(handed_BHTD.norm() / twice_BHTD.norm())):
             return Source(stage=name, states_BHTD=once_BHTD, factor=factor, turn=turn, turns=2)
     return source
 
 
-def _turned(states_BHTD: Tensor, tables: tuple[Tensor, Tensor] | None, turn: str) -> Tensor | None:
+def turned_or_none(states_BHTD: Tensor, tables: tuple[Tensor, Tensor] | None, turn: str) -> Tensor | None:
+    """States turned by the tables; None where the tables have another form than (B, T, R): the turn stays unknown."""
     try:
         cos, sin = (table.double() for table in tables or ())
         return turned(states_BHTD, cos, sin, turn)  # type: ignore[arg-type]
     except (ValueError, RuntimeError):
-        return None  # tables of another form than (B, T, R): the turn stays unknown
+        return None

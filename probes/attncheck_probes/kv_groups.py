@@ -15,9 +15,9 @@ How it measures
     implementation. Where the kernel is handed repeated heads already, heads with identical keys show the groups.
 
 False alarms
-    Models that compute attention inline cannot be watched and are skipped. Latent attention (MLA) hands over one key for
-    each query head: the identity. A model that repeats its keys by itself may deal them out in turn on purpose, with weights
-    stored so (JetMoE, where each expert brings a head for every KV head): a `warn`.
+    Models that pass no scores through a softmax are skipped. Latent attention (MLA) hands over one key for each query head:
+    the identity. A model that repeats its keys by itself may deal them out in turn on purpose, with weights stored so (JetMoE,
+    where each expert brings a head for every KV head): a `warn`.
 
 References
     Ainslie et al. 2023 (GQA). llama.cpp issue 2376, TinyLlama issue 24 (heads un-permuted with the wrong number of heads).
@@ -35,7 +35,8 @@ from torch import Tensor
 from attncheck.errors import Unsupported
 from attncheck.finding import Evidence, Measurement, Ruling, Verdict
 from attncheck.probe import Cost, attempt, judge_cases
-from attncheck.subject.attention import KernelCall, intercept
+from attncheck.subject.kernel_call import KernelCall
+from attncheck.subject.layers import watching
 from attncheck.subject.passes import Pass
 from attncheck.subject.subject import Subject
 
@@ -72,7 +73,7 @@ class KvGroups:
     name: ClassVar[str] = "kv-groups"
     title: ClassVar[str] = "query heads read the KV head of their own group"
     cost: ClassVar[Cost] = "cheap"
-    needs: ClassVar[tuple[str, ...]] = ("kernel",)
+    needs: ClassVar[tuple[str, ...]] = ("watch",)
     controls: ClassVar[tuple[str, ...]] = ("kv-groups-tiled",)
 
     def measure(self, subject: Subject) -> Iterator[Measurement]:
@@ -127,7 +128,7 @@ def _watched(subject: Subject, attn: str | None, decode: bool) -> list[_Layer]:
 
     with torch.no_grad(), subject.using(attn):
         cache = subject.passes.cache(Pass((row[:-1],), use_cache=True)) if decode else None
-        with intercept(subject.model, watch):
+        with watching(subject, watch):
             subject.passes.call((row[-1:],) if decode else (row,), cache=cache, use_cache=decode)
     return layers
 

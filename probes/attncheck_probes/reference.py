@@ -28,27 +28,19 @@ References
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, final
 
 from attncheck.errors import Unsupported
 from attncheck.finding import Evidence, Measurement, Ruling, skipped
 from attncheck.probe import Cost, judge_cases
-from attncheck.subject.judge import Verdicted, held_to_promise
-from attncheck.subject.layers import Attended, read_layers
+from attncheck.subject.judge import Verdicted
+from attncheck.subject.padded import pad_rows
 from attncheck.subject.passes import Pass, all_ones
-from attncheck.subject.reach import excuse, seen_at_kernel
+from attncheck.subject.readings import Reading, read_forward, read_pieces
 from attncheck.subject.subject import Subject
 
 # Axes: B batch, H query heads, G key/value heads, T positions, D head width.
-
-
-@dataclass
-class _Read:
-    """What one forward showed: layers that could be judged, and layers that could not, with the reason."""
-
-    layers: list[Verdicted] = field(default_factory=list)
-    unread: dict[str, list[str]] = field(default_factory=dict)
 
 
 @final
@@ -69,16 +61,19 @@ class Reference:
     )
 
     def measure(self, subject: Subject) -> Iterator[Measurement]:
-        """One forward without and one with a 2D mask, then what was fitted."""
+        """One forward without and one with a 2D mask, pieces on a cache, a padded batch; then what was fitted."""
         tokens = subject.inputs.tokens
         try:
-            read = _read(subject, Pass(tokens))
+            read = read_forward(subject, Pass(tokens))
         except Unsupported as reason:
             yield skipped("attention of every layer", str(reason))
             return
         yield from _cases(subject, "one forward", read)
+        yield from _unstated(read.layers)
         if not subject.can.mask_2d:
-            yield from _cases(subject, "one forward, 2D mask", _read(subject, Pass(tokens, mask=all_ones(tokens))))
+            yield from _cases(subject, "one forward, 2D mask", read_forward(subject, Pass(tokens, mask=all_ones(tokens))))
+        if read.known:
+            yield from _decoded(subject, read)
         yield from _fits(read.layers)
 
     def judge(self, evidence: Evidence) -> Ruling:
@@ -86,47 +81,44 @@ class Reference:
         return judge_cases(evidence)
 
 
-def _read(subject: Subject, asked: Pass) -> _Read:
-    read = _Read()
-
-    def reader(layer: Attended) -> None:
-        if not layer.over(asked.length):
-            read.unread.setdefault("attends to something else than the model's own tokens", []).append(layer.name)
-            return
-        try:
-            read.layers.append(held_to_promise(subject.text_config, subject.model, layer))
-        except Unsupported as reason:
-            read.unread.setdefault(str(reason), []).append(layer.name)
-
-    read_layers(subject, asked, reader)
-    _excuse(subject, asked, read)
-    return read
+def _decoded(subject: Subject, read: Reading) -> Iterator[Measurement]:
+    """A prefill, a chunk and a step on a cache; then a batch with padding on the left, and a step of it."""
+    length = subject.inputs.length
+    half = (length + 1) // 2
+    sizes = (half, length - half - 1, 1) if length - half > 2 else (length - 1, 1)
+    if subject.can.cache:
+        sizes = (length - 1, 1)
+    ways = (*(("prefill with a cache", "a chunk on the cache")[: len(sizes) - 1]), "a step on the cache")
+    yield from _pieces(subject, Pass(subject.inputs.tokens, chunks=sizes), ways, read, subject.can.steps)
+    batch = pad_rows(subject).asked("left", salt=1, explicit=not subject.can.takes_positions, chunks=(length - 1, 1))
+    ways = ("left padding, prefill", "left padding, a step on the cache")
+    yield from _pieces(subject, batch, ways, read, subject.can.steps or subject.can.mask_2d)
 
 
-def _excuse(subject: Subject, asked: Pass, read: _Read) -> None:
-    """Set aside layers that nothing can be said about: unknown ingredients, or a reach that is not a matter of positions."""
-    differing = {layer.name for layer in read.layers if layer.reach_differs}
-    reasons = {}
-    if differing:
-        seen = [each for each in seen_at_kernel(subject, asked) if each.name in differing]
-        changed = Pass((subject.inputs.other(subject.inputs.row),), mask=asked.mask)
-        others = seen_at_kernel(subject, changed)
-        reasons = {each.name: excuse(each, others) for each in seen}
-    kept = []
-    for layer in read.layers:
-        reason = layer.unknown or reasons.get(layer.name, "")
-        if reason and not layer.holds:
-            read.unread.setdefault(reason.replace(f"{layer.name} ", "it "), []).append(layer.name)
-        else:
-            kept.append(layer)
-    read.layers = kept
+def _pieces(subject: Subject, asked: Pass, ways: tuple[str, ...], read: Reading, lacking: str | None) -> Iterator[Measurement]:
+    try:
+        if lacking:
+            raise Unsupported(lacking)
+        pieces = read_pieces(subject, asked, read.known)
+    except Unsupported as reason:
+        yield skipped(ways[-1], str(reason))
+        return
+    for way, piece in zip(ways, pieces, strict=True):
+        yield from _cases(subject, way, piece)
 
 
-def _cases(subject: Subject, way: str, read: _Read) -> Iterator[Measurement]:
+def _cases(subject: Subject, way: str, read: Reading) -> Iterator[Measurement]:
     if read.layers:
         yield _compared(subject, way, read.layers)
     for reason, names in read.unread.items():
         yield skipped(f"{len(names)} layers not judged, {way}", f"{names[0]}: {reason}")
+
+
+def _unstated(layers: list[Verdicted]) -> Iterator[Measurement]:
+    """Layers whose scale is taken from themselves: only that their later calls keep it is judged."""
+    unstated = [layer for layer in layers if layer.unstated]
+    if unstated:
+        yield skipped(f"scale of {len(unstated)} layers not judged", f"{unstated[0].name}: {unstated[0].unstated}")
 
 
 def _compared(subject: Subject, way: str, layers: list[Verdicted]) -> Measurement:

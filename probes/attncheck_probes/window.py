@@ -63,12 +63,12 @@ class Window:
     def measure(self, subject: Subject) -> Iterator[Measurement]:
         """One forward without and with a 2D mask, then a prefill, a chunk and two steps on a cache."""
         tokens, length = subject.inputs.tokens, subject.inputs.length
-        ask: Ask = seen_in_gradient if subject.can.kernel else seen_at_kernel
+        ask: Ask = seen_in_gradient if subject.can.watch else seen_at_kernel
         yield from self._cases(subject, "one forward", Pass(tokens), ask, None)
         yield from self._cases(subject, "one forward, 2D mask", Pass(tokens, mask=all_ones(tokens)), ask, subject.can.mask_2d)
         half = length // 2
         schedule = tuple(size for size in (half, length - half - 2, 1, 1) if size)
-        lacking = subject.can.kernel or subject.can.cache
+        lacking = subject.can.watch or subject.can.cache
         yield from self._cases(subject, "on a cache", Pass(tokens, chunks=schedule), ask, lacking)
 
     def judge(self, evidence: Evidence) -> Ruling:
@@ -124,7 +124,7 @@ def _case(subject: Subject, name: str, promise: ReachPromise, seen: list[Seen], 
     sliding = [reach for reach in promise.reaches if reach.kind != "full" and reach.size < subject.inputs.length]
     if not wrong and len(promise.reaches) > 1 and sliding and all(wrong_pairs(each, FULL) == 0 for each in seen):
         wrong = sum(wrong_pairs(each, sliding[0]) for each in seen)
-    if wrong and (reason := excuse(worst, again())):
+    if wrong and (reason := subject.can.decodes or excuse(worst, again())):
         return skipped(name, reason)
     return Measurement(
         name=name,

@@ -36,10 +36,18 @@ def test_heads_dealt_out_in_turn_are_caught_and_named(subject: Subject) -> None:
     assert broken.note.endswith("query heads 0 2 -> KV 0, 1 3 -> KV 1")
 
 
-def test_inline_attention_is_skipped() -> None:
-    found = finding(loaded("builtin:alibi"), "kv-groups")
+def test_heads_are_told_apart_where_a_model_attends_by_itself() -> None:
+    found = finding(loaded("config:mpt"), "kv-groups")
+    assert found.verdict is Verdict.PASS
+    assert case(found, "decode, eager").note.endswith("query heads 0 -> KV 0, 1 -> KV 1, 2 -> KV 2, 3 -> KV 3")
+    shared = finding(loaded("config:falcon"), "kv-groups")
+    assert case(shared, "prefill, sdpa").note.endswith("query heads 0 1 2 3 -> KV 0")
+
+
+def test_a_model_without_attention_is_skipped() -> None:
+    found = finding(loaded("config:rwkv"), "kv-groups")
     assert found.verdict is Verdict.SKIP
-    assert found.skip_reason == "attention is computed inside the model, out of reach of the attention interface"
+    assert found.skip_reason == "RwkvForCausalLM runs no attention that can be watched: no scores pass a softmax and meet values"
 
 
 def test_groups_are_seen_in_keys_that_were_repeated_before_the_kernel() -> None:

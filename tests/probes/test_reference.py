@@ -17,17 +17,17 @@ from attncheck.subject.amplify import amplify
 from attncheck.subject.subject import Subject
 
 
-@pytest.mark.parametrize("name", [name for name in HEALTHY if name != "alibi"])
+@pytest.mark.parametrize("name", HEALTHY)
 def test_healthy_builtins_pass_with_two_controls(name: str) -> None:
     found = finding(loaded(f"builtin:{name}"), "reference")
     assert found.verdict is Verdict.PASS
     assert [control.detected for control in found.controls] == [True, True]
 
 
-def test_inline_attention_is_skipped_with_the_reason() -> None:
-    found = finding(loaded("builtin:alibi"), "reference")
+def test_a_model_without_attention_is_skipped_with_the_reason() -> None:
+    found = finding(loaded("config:rwkv"), "reference")
     assert found.verdict is Verdict.SKIP
-    assert found.skip_reason == "attention is computed inside the model, out of reach of the attention interface"
+    assert found.skip_reason == "RwkvForCausalLM runs no attention that can be watched: no scores pass a softmax and meet values"
 
 
 @pytest.mark.parametrize("attn", ["eager", "sdpa"])

@@ -1,0 +1,159 @@
+"""Products of two tensors, by what their axes mean: the product of queries and keys, and that of weights and values.
+
+Axes: B batch, H heads, X rows and Y columns of whatever kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+Place = int | str | tuple[int, int]
+"""Where an operand stands in a call: a positional argument, a named one, or one inside a list."""
+
+PLAIN: Mapping[Callable[..., Any], tuple[tuple[int, tuple[str, ...]], tuple[int, tuple[str, ...]]]] = {
+    torch.matmul: ((0, ("input",)), (1, ("other",))),
+    torch.Tensor.matmul: ((0, ("self",)), (1, ("other", "tensor2"))),
+    torch.Tensor.__matmul__: ((0, ()), (1, ())),
+    torch.bmm: ((0, ("input",)), (1, ("mat2",))),
+    torch.Tensor.bmm: ((0, ()), (1, ("mat2",))),
+    torch.baddbmm: ((1, ("batch1",)), (2, ("batch2",))),
+    torch.Tensor.baddbmm: ((1, ("batch1",)), (2, ("batch2",))),
+}
+"""For each function, where its left and right operands stand and what they may be called."""
+
+Shown = dict[Place, Tensor]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Product:
+    """left (…, T, D) times right (…, D, S) in any order of axes: letters name the axes of both and of the outcome.
+
+    `batch` are the axes that all three share, `row` is only the left's, `column` only the right's, `inner` is summed over.
+    """
+
+    func: Callable[..., Any]
+    args: tuple[Any, ...]
+    named: Mapping[str, Any]
+    places: tuple[Place, Place]
+    axes: tuple[str, str, str]
+    batch: str
+    row: str
+    inner: str
+    column: str
+
+    @property
+    def left(self) -> Tensor:
+        """The left operand as it was handed over."""
+        left: Tensor = _at(self.args, self.named, self.places[0])
+        return left
+
+    @property
+    def right(self) -> Tensor:
+        """The right operand as it was handed over."""
+        right: Tensor = _at(self.args, self.named, self.places[1])
+        return right
+
+    def run(self, left: Tensor, right: Tensor) -> Any:
+        """The same call with other operands, both in the order of axes that the call has."""
+        args, named = list(self.args), dict(self.named)
+        for place, value in zip(self.places, (left, right), strict=True):
+            _put(args, named, place, value)
+        return self.func(*args, **named)
+
+    def heads(self, which: int, tensor: Tensor, tail: str, rows: int) -> Tensor | None:
+        """An operand (0, 1) or the outcome (2) as (B, H, X, Y), `tail` naming X and Y; None where it has no such form."""
+        axes = self.axes[which]
+        moved = tensor.permute([axes.index(letter) for letter in self.batch + tail])
+        if len(self.batch) == 1 and moved.shape[0] % rows == 0:
+            return moved.reshape(rows, -1, *moved.shape[1:])
+        return moved if len(self.batch) == 2 and moved.shape[0] in (1, rows) else None
+
+    def laid_out(self, which: int, tensor_BHXY: Tensor, tail: str) -> Tensor:
+        """The way back: (B, H, X, Y) in the order of axes that an operand (0, 1) or the outcome (2) has."""
+        moved = tensor_BHXY.flatten(0, 1) if len(self.batch) == 1 else tensor_BHXY
+        letters = self.batch + tail
+        return moved.permute([letters.index(letter) for letter in self.axes[which]])
+
+
+def product_of(func: Callable[..., Any], args: tuple[Any, ...], named: Mapping[str, Any]) -> Product | None:
+    """The call as a product of two computed tensors; None where it is anything else, such as a product with weights."""
+    if func is torch.einsum:
+        return _of_equation(func, args, named)
+    if func not in PLAIN:
+        return None
+    places = tuple(_place(args, named, *each) for each in PLAIN[func])
+    if None in places:
+        return None
+    left, right = (_at(args, named, place) for place in places if place is not None)
+    if not (_computed(left) and _computed(right)) or left.ndim != right.ndim or left.ndim < 3:
+        return None
+    batch = "abcefgh"[: left.ndim - 2]
+    return Product(
+        func=func,
+        args=args,
+        named=named,
+        places=places,  # type: ignore[arg-type]
+        axes=(batch + "td", batch + "ds", batch + "ts"),
+        batch=batch,
+        row="t",
+        inner="d",
+        column="s",
+    )
+
+
+def _of_equation(func: Callable[..., Any], args: tuple[Any, ...], named: Mapping[str, Any]) -> Product | None:
+    if not args or not isinstance(args[0], str) or named:
+        return None
+    inside = len(args) == 2 and isinstance(args[1], (list, tuple))
+    operands, places = (args[1], ((1, 0), (1, 1))) if inside else (args[1:], (1, 2))
+    inputs, arrow, out = args[0].replace(" ", "").partition("->")
+    letters = inputs.split(",")
+    if not arrow or "." in args[0] or len(operands) != 2 or not all(map(_computed, operands)):
+        return None
+    left, right = map(set, letters)
+    batch = "".join(letter for letter in out if letter in left & right)
+    row, inner, column = left - right, (left & right) - set(out), right - left
+    if len(letters) != 2 or any(len(each) != 1 for each in (row, inner, column)) or set(out) != set(batch) | row | column:
+        return None
+    return Product(
+        func=func,
+        args=args,
+        named=named,
+        places=places,
+        axes=(letters[0], letters[1], out),
+        batch=batch,
+        row=row.pop(),
+        inner=inner.pop(),
+        column=column.pop(),
+    )
+
+
+def _computed(value: Any) -> bool:
+    return isinstance(value, Tensor) and not isinstance(value, nn.Parameter) and value.is_floating_point()
+
+
+def _place(args: tuple[Any, ...], named: Mapping[str, Any], index: int, names: tuple[str, ...]) -> Place | None:
+    if index < len(args):
+        return index
+    return next((name for name in names if name in named), None)
+
+
+def _at(args: Any, named: Mapping[str, Any], place: Place) -> Any:
+    if isinstance(place, tuple):
+        return args[place[0]][place[1]]
+    return named[place] if isinstance(place, str) else args[place]
+
+
+def _put(args: list[Any], named: dict[str, Any], place: Place, value: Tensor) -> None:
+    if isinstance(place, tuple):
+        args[place[0]] = [value if number == place[1] else each for number, each in enumerate(args[place[0]])]
+    elif isinstance(place, str):
+        named[place] = value
+    else:
+        args[place] = value

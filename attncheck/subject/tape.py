@@ -1,0 +1,122 @@
+"""What becomes of one product until it has passed a softmax: every call that it goes through, to be run again.
+
+Axes: B batch, H query heads, T query positions, S key positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from attncheck.numerics.widen import IN_PLACE
+from attncheck.subject.product import Product
+
+SOFTMAX = frozenset({F.softmax, torch.softmax, torch.Tensor.softmax})
+MOST_STEPS = 64
+"""A product that has come this far without a softmax is no score."""
+
+
+@final
+@dataclass(frozen=True)
+class _Step:
+    """One call; `outputs` are the tensors that it gave, or changed in place."""
+
+    func: Callable[..., Any]
+    args: tuple[Any, ...]
+    named: Mapping[str, Any]
+    outputs: tuple[Tensor, ...]
+
+
+@final
+@dataclass(eq=False)
+class Tape:
+    """The calls from one product on. `scores` went into the softmax, `weights` came out of it."""
+
+    owner: nn.Module
+    product: Product
+    outcome: Tensor
+    steps: list[_Step] = field(default_factory=list)
+    known: dict[int, Tensor] = field(default_factory=dict)
+    after: set[int] = field(default_factory=set)
+    scores: Tensor | None = None
+    weights: Tensor | None = None
+    softmax_at: int = 0
+    trouble: str = ""
+
+    def __post_init__(self) -> None:
+        self.known[id(self.outcome)] = self.outcome
+
+    def touches(self, args: Any) -> bool:
+        """Whether any of these arguments comes from the product."""
+        return any(id(each) in self.known for each in tensors_in(args))
+
+    def follows_softmax(self, tensor: Tensor) -> bool:
+        """Whether a tensor comes from the weights."""
+        return id(tensor) in self.after
+
+    def note(self, func: Callable[..., Any], args: tuple[Any, ...], named: Mapping[str, Any], output: Any) -> None:
+        """Remember a call that takes something from the product."""
+        changed = (args[0],) if _in_place(func) and args and isinstance(args[0], Tensor) else ()
+        outputs = changed or tuple(tensors_in(output))
+        if not outputs:
+            return
+        if changed and id(changed[0]) not in self.known:
+            self.trouble = "scores are written into a buffer"
+        if func in SOFTMAX:
+            self._softmax(args, named, outputs[0])
+        elif any(id(each) in self.after for each in tensors_in((args, named))):
+            self.after |= {id(each) for each in outputs}
+        self.steps.append(_Step(func, args, named, outputs))
+        self.known.update({id(each): each for each in outputs})
+
+    def _softmax(self, args: tuple[Any, ...], named: Mapping[str, Any], weights: Tensor) -> None:
+        source = args[0] if args else named["input"]
+        dim = named.get("dim", args[1] if len(args) > 1 else None)
+        if self.weights is not None:
+            self.trouble = "its scores pass more than one softmax"
+        elif dim not in (-1, source.ndim - 1):
+            self.trouble = "the softmax is not over the last axis"
+        self.scores, self.weights, self.softmax_at = source, weights, len(self.steps)
+        self.after = {id(weights)}
+
+    def replay(self, left: Tensor, right: Tensor, wanted: Tensor) -> Tensor:
+        """What `wanted`, a tensor on this tape, becomes with other operands in the product."""
+        env: dict[int, Tensor] = {id(self.outcome): self.product.run(left, right)}
+        stop = self.softmax_at if wanted is self.scores else len(self.steps)
+        for step in self.steps[:stop]:
+            output = step.func(*replaced(step.args, env), **replaced(dict(step.named), env))
+            news = (env[id(step.outputs[0])],) if _in_place(step.func) else tuple(tensors_in(output))
+            env.update({id(old): new for old, new in zip(step.outputs, news, strict=True)})
+        return env[id(wanted)]
+
+
+def _in_place(func: Callable[..., Any]) -> bool:
+    name = getattr(func, "__name__", "")
+    return name in IN_PLACE or name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """The tensors among nested lists, tuples and dictionaries."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from tensors_in(each)
+    elif isinstance(value, dict):
+        yield from tensors_in(list(value.values()))
+
+
+def replaced(value: Any, env: Mapping[int, Tensor]) -> Any:
+    """The same structure with the tensors of `env` in place of those that they stand for."""
+    if isinstance(value, Tensor):
+        return env.get(id(value), value)
+    if isinstance(value, (list, tuple)):
+        return type(value)(replaced(each, env) for each in value) if type(value) in (list, tuple) else value
+    if isinstance(value, dict):
+        return {key: replaced(each, env) for key, each in value.items()}
+    return value
