@@ -3,6 +3,8 @@
 Every float32, bfloat16 and float16 number is a float64 number, so this equals casting the whole model without the memory for
 it: only the weights of the running operator exist in float64. It reaches weights that cannot be cast as well, such as
 offloaded ones, which exist only while their layer runs.
+
+Axes: B batch, T positions, I inputs and O outputs of a linear map.
 """
 
 from __future__ import annotations
@@ -11,9 +13,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, final
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from attncheck.numerics.promote import LOW, Promote
+from attncheck.numerics.rebuilt import made_by
 
 DTYPE = torch.Tensor.dtype.__get__  # type: ignore[attr-defined]
 PICKING = frozenset({"embedding", "__getitem__", "index_select", "gather", "select", "narrow", "chunk", "split", "unbind"})
@@ -23,10 +27,17 @@ SHAPING = frozenset(
 )
 ASKING = frozenset(
     {"__get__", "__set__", "size", "stride", "dim", "numel", "element_size", "data_ptr", "untyped_storage", "is_contiguous"}
-    | {"is_floating_point", "is_complex", "get_device", "__len__", "requires_grad_", "register_hook", "equal", "isfinite"}
+    | {"is_floating_point", "is_complex", "get_device", "__len__", "requires_grad_", "register_hook", "equal", "isfinite", "grad"}
 )
 AS_THEY_ARE = PICKING | SHAPING | ASKING
 """Operators whose outcome is as exact without widening: they only pick, shape or ask."""
+QUESTIONS = (ASKING - {"__get__"}) | {
+    getattr(torch.Tensor, name).__get__ for name in ("dtype", "shape", "device", "ndim", "requires_grad", "grad", "is_leaf")
+}
+"""What is asked of a tensor without looking at its numbers, as a name or as the function itself."""
+
+SLICE = 1 << 20
+"""Numbers of a large weight that are in float64 at a time."""
 
 IN_PLACE = frozenset({"__iadd__", "__isub__", "__imul__", "__itruediv__", "__ifloordiv__", "__imod__", "__ipow__", "__imatmul__"})
 
@@ -48,10 +59,25 @@ class Widen(Promote):
         name = getattr(func, "__name__", "")
         if name in AS_THEY_ARE:
             return super().__torch_function__(func, types, args, named)
+        if func is F.linear and _large(*args[1:2]):
+            return _in_slices(*args, **named)
         kept = 1 if _writes_to_its_first(name) else 0
         wide = (*args[:kept], *map(_wide, args[kept:]))
         named = {key: value if key == "out" else _wide(value) for key, value in named.items()}
         return super().__torch_function__(func, types, wide, named)
+
+
+def _large(weight_OI: Any = None) -> bool:
+    plain = type(weight_OI) in (Tensor, nn.Parameter)
+    return plain and weight_OI.dtype in LOW and weight_OI.numel() > 2 * SLICE
+
+
+def _in_slices(x_BTI: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Tensor:
+    """A linear map with a weight as large as a vocabulary: about `SLICE` of its numbers are in float64 at a time."""
+    rows = max(1, SLICE // weight_OI.shape[1])
+    parts = torch.split(weight_OI, rows)
+    biases = [None] * len(parts) if bias_O is None else torch.split(_wide(bias_O), rows)
+    return torch.cat([F.linear(_wide(x_BTI), _for_now(part), bias) for part, bias in zip(parts, biases, strict=True)], -1)
 
 
 def _writes_to_its_first(name: str) -> bool:
@@ -67,9 +93,18 @@ def _dequantised(value: Tensor) -> Tensor:
     return value if plain else value.dequantize()
 
 
+def _for_now(weight: Tensor) -> Tensor:
+    """A weight in float64; where no gradient is asked of it, a backward pass widens it again rather than keep it."""
+    if weight.requires_grad and torch.is_grad_enabled():
+        return _dequantised(weight).double()
+    return made_by(lambda: _dequantised(weight).double())
+
+
 def _wide(value: Any) -> Any:
     if isinstance(value, Tensor):
-        return _dequantised(value).double() if value.dtype in LOW else value
+        if value.dtype not in LOW:
+            return value
+        return _for_now(value) if isinstance(value, nn.Parameter) else _dequantised(value).double()
     if isinstance(value, (list, tuple)) and any(isinstance(each, Tensor) for each in value):
         return type(value)(map(_wide, value)) if type(value) in (list, tuple) else value
     return value

@@ -253,10 +253,10 @@ class Subject:
         return self.budget.value <= RESOLVED * float(self.logits(Pass(self.inputs.tokens)).abs().max())
 
     @contextlib.contextmanager
-    def at(self, dtype: str | None) -> Iterator[None]:
+    def at(self, dtype: str | None, cast: bool = True) -> Iterator[None]:
         """The same weights in another dtype for a while; they come back bit for bit, buffers included.
 
-        Weights that cannot be cast, or would not fit, are widened to float64 operator by operator instead.
+        Weights that cannot be cast, would not fit, or are not to be (`cast`) are widened to float64 operator by operator.
 
         Raises:
             RuntimeError: the weights cannot be cast (quantised weights refuse).
@@ -268,7 +268,7 @@ class Subject:
         saved = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
         known = {name: self.__dict__.pop(name) for name in MEASURED if name in self.__dict__}
         try:
-            self.take(DTYPES[dtype])
+            self.take(DTYPES[dtype], cast)
             yield
         finally:
             if self.stored_dtype != before:
@@ -279,8 +279,8 @@ class Subject:
                 self.__dict__.pop(name, None)
             self.__dict__.update(known)
 
-    def take(self, dtype: torch.dtype) -> None:
-        """Cast the weights, or have operators widen them to float64 where they cannot be cast or would not fit.
+    def take(self, dtype: torch.dtype, cast: bool = True) -> None:
+        """Cast the weights, or have operators widen them to float64 where they cannot be cast, would not fit, or are not to be.
 
         float64 runs without hidden float32, and without fused expert kernels, which refuse it.
 
@@ -288,7 +288,7 @@ class Subject:
             RuntimeError: the weights cannot be cast.
         """
         wide = dtype == torch.float64
-        self.widened = wide and self.stored_dtype != dtype and not self.casts(dtype)
+        self.widened = wide and self.stored_dtype != dtype and not (cast and self.casts(dtype))
         if dtype != self.stored_dtype and not self.widened:
             self.model.to(dtype)
         self.promoted = wide and not self.widened

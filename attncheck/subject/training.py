@@ -1,28 +1,22 @@
-"""Training mode as it would be without randomness, and gradients that implementations must agree on.
-
-Axes: B batch, T positions, V vocabulary, W hidden width.
-"""
+"""Training mode as it would be without randomness, with or without gradient checkpointing."""
 
 from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-from attncheck.errors import Unsupported
-from attncheck.finding import Measurement
-from attncheck.numerics.budget import measure_budget
-from attncheck.numerics.divergence import compare_logits
-from attncheck.subject.inputs import Tokens
+from attncheck.errors import Unsupported, first_line
+from attncheck.subject.passes import REFUSALS
 from attncheck.subject.subject import Subject
 
 RANDOM = re.compile(r"drop|jitter|noise")
 """Names of the numbers by which modules make training random; `nn.Dropout` keeps its own under `p`."""
+HOOK = "_require_grads_hook"
+"""What transformers calls its hook that has embeddings ask for a gradient."""
 
 
 def _random_numbers(model: nn.Module) -> Iterator[tuple[nn.Module, str, float]]:
@@ -55,47 +49,42 @@ def without_randomness(model: nn.Module, training: bool) -> Iterator[None]:
                 buffer.copy_(buffers[name])
 
 
-def embedding_gradient(subject: Subject, tokens: Tokens, attn: str | None = None) -> Tensor:
-    """gradient_BTW of a fixed weighted sum of all logits with respect to the input embeddings.
+@contextlib.contextmanager
+def training(subject: Subject, checkpointing: bool) -> Iterator[None]:
+    """Training mode without randomness, with or without gradient checkpointing.
 
     Raises:
-        Unsupported: the model has no input embedding, or its output does not depend on it.
+        Unsupported: the model takes no gradient checkpointing.
     """
-    embedding = getattr(subject.model, "get_input_embeddings", lambda: None)()
-    if not isinstance(embedding, nn.Module):
-        raise Unsupported(f"{type(subject.model).__name__} has no input embedding to take a gradient at")
-    leaves: list[Tensor] = []
+    model: Any = subject.model
+    with without_randomness(model, training=True):
+        if not checkpointing:
+            yield
+            return
+        hooked = hasattr(model, HOOK)
+        _enable(subject)
+        try:
+            yield
+        finally:
+            _switch(model, "disable")()
+            if hasattr(model, HOOK) and not hooked:  # disabling leaves the hook that enabling put on the embedding
+                model.disable_input_require_grads()
 
-    def hook(module: nn.Module, args: Any, output: Tensor) -> Tensor:
-        if leaves:
-            return output
-        leaves.append(output.detach().requires_grad_(True))
-        return leaves[0]
 
-    handle = embedding.register_forward_hook(hook)
+def _switch(model: nn.Module, what: str) -> Callable[..., Any]:
+    """The method that turns checkpointing on or off, under its name of today or that of releases before."""
+    names = (f"activation_checkpointing_{what}", f"gradient_checkpointing_{what}")
+    found = next((getattr(model, name) for name in names if hasattr(model, name)), None)
+    if found is None or not getattr(model, "supports_gradient_checkpointing", False):
+        raise Unsupported(f"{type(model).__name__} takes no gradient checkpointing")
+    switch: Callable[..., Any] = found
+    return switch
+
+
+def _enable(subject: Subject) -> None:
+    """Turn checkpointing on; what is computed again in the backward pass runs under the same numerics."""
+    how = {"use_reentrant": False, "context_fn": lambda: (contextlib.nullcontext(), subject.numerics())}
     try:
-        with torch.enable_grad(), subject.using(attn), subject.numerics():
-            logits_BTV = subject.passes.call(tokens, use_cache=False).logits_BTV
-            return _gradient(logits_BTV, leaves)
-    finally:
-        handle.remove()
-
-
-def _gradient(logits_BTV: Tensor, leaves: list[Tensor]) -> Tensor:
-    # whole numbers as weights: an irrational direction would have a rounding of its own
-    weight_BTV = (torch.arange(logits_BTV.numel(), device=logits_BTV.device) % 7 - 3).view(logits_BTV.shape)
-    total = (logits_BTV * weight_BTV).sum()
-    found = torch.autograd.grad(total, leaves, allow_unused=True) if leaves and total.requires_grad else (None,)
-    if found[0] is None:
-        raise Unsupported("the logits carry no gradient back to the input embedding")
-    return found[0].detach()
-
-
-def compare_gradients(subject: Subject, name: str, attn: str) -> Measurement:
-    """One case: the gradient under another implementation against that of the one in force, with a budget of its own."""
-    tokens = subject.inputs.tokens
-    want_BTW, got_BTW = (embedding_gradient(subject, tokens, each) for each in (None, attn))
-    budget = measure_budget(lambda: embedding_gradient(subject, tokens), want_BTW, subject.dtype_name, subject.numerics)
-    apart = replace(compare_logits(got_BTW, want_BTW, budget.value), kl=0.0, top1_flips=0)
-    note = "gradient of a weighted sum of all logits at the embeddings"
-    return Measurement(name=name, budget=budget.value, budget_from=budget.source, note=note, **vars(apart))
+        _switch(subject.model, "enable")(how)
+    except REFUSALS as error:
+        raise Unsupported(f"gradient checkpointing raises {first_line(error)}") from error

@@ -12,13 +12,13 @@ Why it matters
 How it measures
     Embeddings become leaves, and a fixed random mixture of logits is differentiated. The derivative along a random direction
     of each projection is compared with a central difference in float64, at several steps; how well neighbouring steps agree
-    is the budget, and a kink (a router, a clipped activation) that keeps them from agreeing skips the case. Training mode runs
-    with every dropout at zero.
+    is the budget, and a kink (a router, a clipped activation) that keeps them from agreeing skips the case. The weights stay as
+    they are: operators are given moved ones, widened one at a time. Training mode runs with every dropout at zero.
 
 False alarms
     Some models cut their gradient on purpose (steps of a recurrence without one): a derivative that is off, but not zero, is a
     `warn`. Routers that draw at random in training mode differ between two equal calls: checkpointing is then skipped. Models
-    that read ahead by design are not asked. Without room for float64, central differences are skipped.
+    that read ahead by design are not asked.
 
 References
     Griewank and Walther 2008 (central differences and their steps). Chen et al. 2016 (gradient checkpointing).
@@ -26,20 +26,20 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, final
 
 import torch
-from torch import Tensor
 
 from attncheck.errors import Unsupported
 from attncheck.finding import Evidence, Measurement, Ruling, Verdict, merged, skipped
-from attncheck.numerics.budget import HEADROOM, SHARES
-from attncheck.numerics.reorder import Reorder
+from attncheck.numerics.budget import HEADROOM
 from attncheck.probe import Cost, attempt, judge_cases
-from attncheck.subject.gradients import input_gradient, projections, slope_of, training
+from attncheck.subject.gradients import compare_gradients, input_gradient, switched_gradient
+from attncheck.subject.slopes import projections, slope_of
 from attncheck.subject.subject import Subject
+from attncheck.subject.training import training
 
 # Axes: B batch, T positions, W hidden width.
 
@@ -70,7 +70,7 @@ class Gradient:
         for attn in ("eager", "sdpa"):
             if attn != subject.attn and subject.attn is not None:
                 name = f"gradient, {attn} vs {subject.attn}"
-                yield attempt(name, lambda: _compared(subject, name, lambda: input_gradient(subject, attn=attn)))  # noqa: B023
+                yield attempt(name, lambda: switched_gradient(subject, name, attn))  # noqa: B023
 
     def judge(self, evidence: Evidence) -> Ruling:
         """The worst case decides."""
@@ -100,15 +100,11 @@ class Gradient:
 
     def _derivatives(self, subject: Subject) -> Iterator[Measurement]:
         name = "derivative along projections"
-        precise = subject.dtype_name if subject.dtype == torch.float64 else subject.higher_dtype()
-        if precise != "float64":
-            yield skipped(name, "central differences need float64, which does not fit here")
-            return
         kinds = projections(subject.model)
         if not kinds:
             yield skipped(name, "no query, key or value projection was found")
         for kind in kinds:
-            yield attempt(f"derivative along {kind} weights", lambda: _derivative(subject, kind, precise))  # noqa: B023
+            yield attempt(f"derivative along {kind} weights", lambda: _derivative(subject, kind))  # noqa: B023
 
     def _checkpointed(self, subject: Subject) -> Measurement:
         with training(subject, checkpointing=False):
@@ -117,13 +113,12 @@ class Gradient:
             raise Unsupported("training mode draws at random even with dropout at zero")
         with training(subject, checkpointing=True):
             saved_BTW = input_gradient(subject)
-        return _compared(subject, "gradient checkpointing", lambda: saved_BTW, plain_BTW)
+        return compare_gradients(subject, "gradient checkpointing", saved_BTW, plain_BTW)
 
 
-def _derivative(subject: Subject, kind: str, precise: str) -> Measurement:
+def _derivative(subject: Subject, kind: str) -> Measurement:
     name = f"derivative along {kind} weights"
-    with subject.at(precise):
-        slope = slope_of(subject, kind)
+    slope = slope_of(subject, kind)
     size = max(abs(slope.numeric), abs(slope.analytic))
     budget = HEADROOM * slope.trust
     if not budget <= RESOLVED * size:
@@ -139,27 +134,4 @@ def _derivative(subject: Subject, kind: str, precise: str) -> Measurement:
         unit="derivatives",
         note=f"autograd says {slope.analytic:.6g}, the central difference {slope.numeric:.6g}",
         fault="gradient-detached" if slope.analytic == 0.0 else "",
-    )
-
-
-def _compared(subject: Subject, name: str, got: Callable[[], Tensor], want_BTW: Tensor | None = None) -> Measurement:
-    """A gradient against the usual one, under what rounding does to the usual one in two other orders."""
-    usual_BTW = input_gradient(subject)
-    got_BTW = got()
-    want_BTW = usual_BTW if want_BTW is None else want_BTW
-    floor = torch.finfo(usual_BTW.dtype).eps * float(usual_BTW.abs().max())
-    for share in SHARES:
-        with Reorder(share):
-            floor = max(floor, float((input_gradient(subject) - usual_BTW).abs().max()))
-    delta_BTW = (got_BTW - want_BTW).abs()
-    finite = torch.isfinite(delta_BTW)
-    return Measurement(
-        name=name,
-        max_abs=float(torch.where(finite, delta_BTW, 0.0).max()),
-        budget=HEADROOM * floor,
-        budget_from=f"{subject.dtype_name} gradient in other orders {floor:.1e} x {HEADROOM:.0f}",
-        scale=float(usual_BTW.abs().max()),
-        nonfinite=int((~finite).sum()),
-        positions=usual_BTW.shape[1],
-        unit="gradients",
     )

@@ -37,11 +37,12 @@ from attncheck.errors import Unsupported
 from attncheck.finding import Evidence, Measurement, Ruling, Verdict, merged
 from attncheck.probe import Cost, attempt_call, judge_cases
 from attncheck.subject.compiled import compiled_cases
+from attncheck.subject.gradients import switched_gradient
 from attncheck.subject.padded import pad_rows
 from attncheck.subject.passes import Mask4D, Pass, blocks
 from attncheck.subject.subject import Subject
 from attncheck.subject.switching import chosen, not_switched
-from attncheck.subject.training import compare_gradients, without_randomness
+from attncheck.subject.training import without_randomness
 
 # Axes: B batch, T positions, V vocabulary, W hidden width.
 
@@ -146,7 +147,7 @@ COMPARED: dict[str, Compared] = {
     "left-padded batch": _padded,
     "4D mask": partial(_same, asked_of=_blocked),
     "decoded on a cache": partial(_same, asked_of=_decoded),
-    "gradient": compare_gradients,
+    "gradient": switched_gradient,
 }
 
 

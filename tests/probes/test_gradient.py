@@ -11,8 +11,10 @@ from probing import case, caught_by, finding, loaded
 from torch import Tensor
 
 from attncheck.finding import Verdict, verdict_of
-from attncheck.subject.gradients import input_gradient, projections, slope_of, training
+from attncheck.subject.gradients import input_gradient
+from attncheck.subject.slopes import projections, slope_of
 from attncheck.subject.subject import Subject
+from attncheck.subject.training import training
 
 
 @pytest.fixture
@@ -65,6 +67,26 @@ def test_slopes_agree_with_the_central_difference(double: Subject) -> None:
         assert slope.trust < 1e-3 * abs(slope.numeric)
 
 
+def test_keys_that_are_all_detached_have_no_slope(double: Subject) -> None:
+    for layer in double.model.model.layers:
+        layer.self_attn.k_proj.register_forward_hook(lambda module, args, output: output.detach())
+    slope = slope_of(double, "key")
+    assert slope.analytic == 0.0
+    assert abs(slope.numeric) > 100 * slope.trust
+
+
+def test_derivatives_of_a_float32_model_are_taken_in_float64_without_casting_it() -> None:
+    subject = Subject(name="llama", model=tiny_llama())
+    slope = slope_of(subject, "value")
+    assert {weight.dtype for weight in subject.model.parameters()} == {torch.float32}
+    assert abs(slope.analytic - slope.numeric) <= slope.trust < 1e-6 * abs(slope.numeric)
+
+
+def test_an_encoder_decoder_has_a_gradient_to_the_tokens_of_its_decoder() -> None:
+    subject = loaded("config:seq2seq/t5gemma")
+    assert input_gradient(subject).shape[1] == subject.inputs.length
+
+
 def test_weights_come_back_bit_for_bit(double: Subject) -> None:
     before = {name: value.clone() for name, value in double.model.named_parameters()}
     slope_of(double, "key")
@@ -79,6 +101,12 @@ def test_training_mode_has_no_dropout_and_is_left_again() -> None:
     assert torch.equal(first, second)
     assert not subject.model.training
     assert subject.model.model.layers[0].self_attn.attention_dropout == 0.5
+
+
+def test_checkpointing_leaves_no_hook_behind(double: Subject) -> None:
+    with training(double, checkpointing=True):
+        input_gradient(double)
+    assert not any(module._forward_hooks for module in double.model.modules())
 
 
 def test_checkpointing_that_loses_the_mask_is_caught(double: Subject) -> None:

@@ -1,0 +1,75 @@
+"""A model whose weights are moved along a direction, while the weights themselves stay as they are.
+
+Every operator that is given one of the weights computes with the moved weight, in float64. The step is a tensor: with a
+gradient of its own, autograd gives the derivative along the direction without a gradient for any weight.
+
+Axes: O outputs and I inputs of a weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from attncheck.numerics.rebuilt import made_by
+from attncheck.numerics.widen import QUESTIONS
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Direction:
+    """One weight and the outer product along which it moves: two vectors, however large the weight."""
+
+    weight_OI: nn.Parameter
+    left_O: Tensor
+    right_I: Tensor
+
+    def moved(self, step: Tensor) -> Tensor:
+        """weight_OI in float64, `step` along the direction."""
+        return self.weight_OI.double() + (step * self.left_O)[:, None] * self.right_I
+
+
+def drawn(weights: Iterable[nn.Parameter], seed: int) -> list[Direction]:
+    """A random direction of each weight, of the weight's own size as a linear map."""
+    generator = torch.Generator().manual_seed(seed)
+    return [_drawn(weight, generator) for weight in weights]
+
+
+def _drawn(weight_OI: nn.Parameter, generator: torch.Generator) -> Direction:
+    rows, columns = weight_OI.shape
+    size = float(weight_OI.detach().double().pow(2).mean().sqrt()) / min(rows, columns) ** 0.5
+    left_O, right_I = (torch.randn(n, generator=generator, dtype=torch.float64).to(weight_OI.device) for n in (rows, columns))
+    return Direction(weight_OI=weight_OI, left_O=left_O * size, right_I=right_I)
+
+
+@final
+class Shift(TorchFunctionMode):
+    """While active, operators are given moved weights. Enter it last, so that it sees the weights before any other mode."""
+
+    def __init__(self, directions: Sequence[Direction], step: Tensor) -> None:
+        super().__init__()
+        self.directions = {id(each.weight_OI): each for each in directions}
+        self.step = step
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        named = dict(kwargs) if kwargs else {}
+        if func in QUESTIONS or getattr(func, "__name__", "") in QUESTIONS:
+            return func(*args, **named)
+        return func(*map(self._moved, args), **{key: self._moved(value) for key, value in named.items()})
+
+    def _moved(self, value: Any) -> Any:
+        if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
+            return type(value)(map(self._moved, value))
+        direction = self.directions.get(id(value))
+        return value if direction is None else made_by(lambda: direction.moved(self.step))
