@@ -71,7 +71,8 @@ def run(
     base = replace(base, tp=tp_size(tp), compiled="inductor" if compiled else None)
     what = Asked(targets=listed(targets), suite=suite, settings=base, attn=listed(attn), tags=listed(tag))
     plan = planned(replace(what, probes=listed(probe), skip=listed(skip), quick=quick))
-    presenter = _presenter(Format.quiet if quiet else output, plan, report, verbose, no_progress, no_color)
+    shown = Format.quiet if quiet and output is Format.table else output
+    presenter = _presenter(shown, plan, report, verbose, no_progress, no_color)
     counted = failing(fail_on, strict or plan.strict) | plan.fail_on
     if tp and (jobs > 1 or sweep_dir is not None):
         raise UsageError("--tp runs one model after the other: leave out --jobs and --sweep-dir")
@@ -108,6 +109,7 @@ def execute(
     """Run the jobs and show them; what was finished is reported even when the run is interrupted."""
     from functools import partial
 
+    from attncheck.cli.allocator import return_freed_memory
     from attncheck.diagnosis.diagnose import Diagnoser
     from attncheck.gate import Gate
     from attncheck.report import baseline as baselines
@@ -115,6 +117,7 @@ def execute(
     from attncheck.runner import run_probes
     from attncheck.session import Session
 
+    return_freed_memory()
     gate = Gate(baseline=baselines.read(baseline) if baseline is not None else None)
     command = shlex.join(["attncheck", *sys.argv[1:]])
     with presenter:

@@ -18,10 +18,6 @@ REREADING = frozenset({torch.Tensor.view, torch.frombuffer})
 """What reads the same bytes as another dtype: weights that come from a file while their layer runs."""
 
 
-def _raised(value: object) -> object:
-    return torch.float64 if isinstance(value, torch.dtype) and value in LOW else value
-
-
 class Promote(TorchFunctionMode):
     """Rewrites `x.float()`, `x.to(torch.float32)`, `softmax(dtype=torch.float32)` and their like to float64."""
 
@@ -42,13 +38,11 @@ class Promote(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        named = dict(kwargs) if kwargs else {}
         if func in CASTS:
             return torch.Tensor.double(*args)
-        if func in REREADING:
-            return func(*args, **named)
-        if "dtype" in named:
-            named["dtype"] = _raised(named["dtype"])
-        if any(isinstance(arg, torch.dtype) for arg in args):
-            args = tuple(_raised(arg) for arg in args)
-        return func(*args, **named)
+        if func not in REREADING:
+            if kwargs and kwargs.get("dtype") in LOW:
+                kwargs = {**kwargs, "dtype": torch.float64}
+            if torch.dtype in map(type, args):
+                args = tuple(torch.float64 if type(arg) is torch.dtype and arg in LOW else arg for arg in args)
+        return func(*args, **kwargs) if kwargs else func(*args)

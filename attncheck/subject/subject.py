@@ -35,7 +35,7 @@ from attncheck.subject.precision import DTYPES, NAMES, cast_back, fits, own_dtyp
 from attncheck.subject.ranks import agreed, keep_in_step
 
 LEAST_MEMORY = 16 << 20
-MEMORY_SHARE = 0.1
+MEMORY_SHARE = 0.05
 
 
 @final

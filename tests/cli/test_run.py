@@ -109,6 +109,11 @@ def test_quiet_is_the_summary_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(out.splitlines()) == 1
 
 
+def test_quiet_leaves_the_json_that_was_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "builtin:gqa", *FAST, "-q", "--format", "json")
+    assert json.loads(out)["schema"] == "attncheck/1"
+
+
 def test_strict_and_fail_on_move_the_line(capsys: pytest.CaptureFixture[str]) -> None:
     leaks = ("builtin:gqa", "--probe", "document-leakage", "-q")
     assert run(capsys, *leaks)[0] == 0
