@@ -16,6 +16,7 @@ import transformers
 
 from attncheck import __version__, registry
 from attncheck.diagnosis.diagnose import Diagnoser
+from attncheck.diagnosis.sharding import sharding_findings
 from attncheck.errors import Unsupported, first_line
 from attncheck.finding import Evidence, Finding, Measurement, Verdict, verdict_of
 from attncheck.gate import Gate
@@ -194,7 +195,7 @@ def load_findings(subject: Subject) -> list[Finding]:
     """What loading noticed, as a finding of its own: only when it is a failure."""
     broken = [case for case in subject.load_notes if verdict_of(case) is Verdict.FAIL]
     found = [Finding(probe="load", verdict=Verdict.FAIL, summary=_load_summary(broken), cases=subject.load_notes)]
-    return [*(found if broken else []), *_adapter_findings(subject)]
+    return [*(found if broken else []), *_adapter_findings(subject), *sharding_findings(subject)]
 
 
 def _adapter_findings(subject: Subject) -> list[Finding]:

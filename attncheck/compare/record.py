@@ -12,16 +12,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attncheck.diagnosis.trace import Event, Trace, tracing
 from attncheck.errors import TargetError, Unsupported
 from attncheck.numerics.reorder import Reorder
 from attncheck.session import environment
+from attncheck.subject.digest import digests
 from attncheck.subject.inputs import Tokens
 from attncheck.subject.padded import Padded, pad_id
 from attncheck.subject.passes import REFUSALS, Pass
-from attncheck.subject.placement import whole
 from attncheck.subject.subject import Subject
 
 SHARE = 0.5
@@ -139,19 +139,6 @@ def _print(event: Event, shape: tuple[int, int], usual: Trace, reordered: Trace)
     if print_BTK is None or moved_BTK is None:
         return None
     return Print(event, print_BTK, float((print_BTK - moved_BTK).abs().nan_to_num(0.0).max()), usual.widths[event])
-
-
-@torch.no_grad()
-def digests(model: nn.Module) -> dict[str, Tensor]:
-    """Four sums of every parameter, in float64: equal weights have equal ones whatever the release that loaded them."""
-    return {name: digest(value) for name, value in model.named_parameters()}
-
-
-def digest(value: Tensor) -> Tensor:
-    """Sum, sum of sizes, sum of squares, and a sum weighted by place, in float64."""
-    flat = whole(value.detach()).double().flatten().cpu()
-    place = torch.arange(flat.numel(), dtype=torch.float64) % 8191
-    return torch.stack([flat.sum(), flat.abs().sum(), flat.square().sum(), (flat * place).sum()])
 
 
 def described(recording: Recording) -> str:

@@ -70,10 +70,14 @@ def _read(target: Target, settings: Settings) -> Loaded:
         return LOADERS[target.kind](target, settings)
     with sharded.together(target, settings):
         if target.kind in CHECKPOINTS and not settings.random_init:
-            return LOADERS[target.kind](target, settings)
+            found = LOADERS[target.kind](target, settings)
+            sharded.remember_whole(found[0], lambda: LOADERS[target.kind](target, replace(settings, tp=None))[0])
+            return found
         made, tokenizer, _ = LOADERS[target.kind](target, replace(settings, tp=None))
         with sharded.saved(made) as folder:
-            return _from_pretrained(folder, replace(settings, random_init=False, layers=None))[0], tokenizer, {}
+            model = _from_pretrained(folder, replace(settings, random_init=False, layers=None))[0]
+        sharded.remember_whole(model, lambda: made)
+        return model, tokenizer, {}
 
 
 def explain_load(error: Exception) -> str:

@@ -147,3 +147,8 @@ def whole(value: Tensor) -> Tensor:
     """A sharded tensor put together from all processes; any other tensor itself."""
     full: Tensor = value.full_tensor() if hasattr(value, "full_tensor") else value
     return full
+
+
+def is_sharded(value: Tensor) -> bool:
+    """Whether each process has a part of this tensor."""
+    return any(hasattr(each, "dim") for each in getattr(value, "placements", ()))

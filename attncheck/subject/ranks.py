@@ -15,16 +15,16 @@ import os
 import sys
 import threading
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, final
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast, final
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.rendezvous import rendezvous
 
-from attncheck.errors import UsageError, first_line
+from attncheck.errors import Unsupported, UsageError, first_line
 from attncheck.subject.compat import CACHE_NAMES, cached_length
 
 if TYPE_CHECKING:
@@ -139,6 +139,7 @@ def join(size: int) -> None:
     quiet, longest = _limit(), datetime.timedelta(seconds=LONGEST)
     store, rank, _ = next(rendezvous("env://"))
     me = Ranks(rank=rank, size=size, watch=_watch(rank, size, quiet))
+    me.watch.now = me.now
     me.watch.start()
     _here.append(me)
     device = torch.accelerator.current_accelerator() if hasattr(torch, "accelerator") else None
@@ -175,7 +176,7 @@ def _watch(rank: int, size: int, limit: float) -> Watch:
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     connection = TCPStore(address, port, is_master=False, timeout=datetime.timedelta(seconds=AFTER_LOSS))
     store = PrefixStore(f"attncheck/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", connection)
-    return Watch(rank=rank, size=size, store=store, limit=limit, now=lambda: _here[0].now() if _here else (0, "", False))
+    return Watch(rank=rank, size=size, store=store, limit=limit, now=lambda: (0, "", False))
 
 
 def _left_early() -> None:
@@ -214,6 +215,35 @@ def gathered(kind: str, value: T) -> Sequence[T]:
 def agreed(kind: str, value: T) -> T:
     """What rank 0 decides: for anything that depends on the clock, on free memory or on one process's part of the model."""
     return gathered(kind, value)[0]
+
+
+def by_first(kind: str, call: Callable[[], T]) -> T:
+    """What rank 0 computes on its own while the others wait.
+
+    Raises:
+        Unsupported: it raised there; all learn why.
+    """
+    if not _here:
+        return call()
+    value, reason = None, ""
+    if _here[0].rank == 0:
+        hidden = list(_here)
+        _here.clear()
+        try:
+            value = call()
+        except Exception as error:
+            reason = first_line(error)
+        finally:
+            _here.extend(hidden)
+    found, why = agreed(kind, (value, reason))
+    if why:
+        raise Unsupported(why)
+    return cast(T, found)
+
+
+def first() -> bool:
+    """Whether this process is the one that speaks."""
+    return not _here or _here[0].rank == 0
 
 
 @contextlib.contextmanager

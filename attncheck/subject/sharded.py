@@ -5,13 +5,18 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from attncheck.errors import TargetError
+import torch
+from torch import nn
+
+from attncheck.errors import TargetError, Unsupported
 from attncheck.settings import Settings
 from attncheck.subject import ranks
 from attncheck.subject.adapters import adapted_layers
+from attncheck.subject.precision import COMFORT, free_memory
 from attncheck.subject.target import Target
 
 
@@ -53,3 +58,32 @@ def saved(model: Any) -> Iterator[str]:
         ranks.gathered("read", None)
     finally:
         shutil.rmtree(own, ignore_errors=True)
+
+
+_whole: weakref.WeakKeyDictionary[Any, Callable[[], Any]] = weakref.WeakKeyDictionary()
+
+
+def remember_whole(model: Any, loader: Callable[[], Any]) -> None:
+    """Keep the way to the model that a sharded one is made of; only the first process ever goes it."""
+    if ranks.first():
+        _whole[model] = loader
+
+
+def whole_of(model: nn.Module, device: torch.device) -> nn.Module:
+    """The unsharded model, on a device, once.
+
+    Raises:
+        Unsupported: it is not known where it came from.
+    """
+    loader = _whole.pop(model, None)
+    if loader is None:
+        raise Unsupported("the whole model cannot be had a second time")
+    found: nn.Module = loader().to(device)
+    return found
+
+
+def why_not_whole(model: nn.Module, devices: Sequence[torch.device]) -> tuple[torch.device | None, str]:
+    """The first of these devices that can hold the whole model beside the parts, else why none can."""
+    needed = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    able = [device for device in devices if needed <= COMFORT * free_memory(device)]
+    return (able[0], "") if able else (None, f"the whole model ({needed / 2**30:.1f} GiB) does not fit beside the parts")

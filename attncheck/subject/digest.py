@@ -1,0 +1,21 @@
+"""Sums that tell whether two tensors hold the same numbers, without keeping either."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from attncheck.subject.placement import whole
+
+
+@torch.no_grad()
+def digests(model: nn.Module) -> dict[str, Tensor]:
+    """Four sums of every parameter, in float64: equal weights have equal ones whatever the release that loaded them."""
+    return {name: digest(value) for name, value in model.named_parameters()}
+
+
+def digest(value: Tensor) -> Tensor:
+    """Sum, sum of sizes, sum of squares, and a sum weighted by place, in float64."""
+    flat = whole(value.detach()).double().flatten().cpu()
+    place = torch.arange(flat.numel(), dtype=torch.float64) % 8191
+    return torch.stack([flat.sum(), flat.abs().sum(), flat.square().sum(), (flat * place).sum()])
