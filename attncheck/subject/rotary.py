@@ -36,6 +36,8 @@ def only_turns(subject: Subject, tokens: Tokens, usual: Positions, moved: Positi
             return "queries or keys change their length with the position: not purely rotary"
         if not _same_scores(left, right):
             return "the mask or the scale changes with the position: not purely rotary"
+        if _in_part(left.key_BGSD, right.key_BGSD):
+            return "some keys have no position (of an encoder, of a memory): not purely rotary"
         turned |= not _same(left.query_BHTD, right.query_BHTD)
     return None if turned else "the queries of no layer change with the position: not rotary"
 
@@ -47,6 +49,14 @@ def _same(left: Tensor, right: Tensor) -> bool:
 
 def _same_lengths(left: Tensor, right: Tensor) -> bool:
     return _same(left.norm(dim=-1), right.norm(dim=-1))
+
+
+def _in_part(left_BGSD: Tensor, right_BGSD: Tensor) -> bool:
+    """Whether the keys at some places turned while those at others stayed as they were, to the bit."""
+    if left_BGSD.shape != right_BGSD.shape:
+        return False
+    turned_S = (left_BGSD != right_BGSD).any(-1).any(1).any(0)
+    return bool(turned_S.any()) and not bool(turned_S.all())
 
 
 def _same_scores(left: KernelCall, right: KernelCall) -> bool:

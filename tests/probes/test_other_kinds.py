@@ -63,3 +63,12 @@ def test_an_encoder_is_checked_for_padding_and_rows_and_not_accused(bert: str) -
     assert found["padding"].verdict is Verdict.WARN
     assert found["padding"].summary.startswith("left, implicit positions")
     assert found["future-token"].verdict is Verdict.SKIP
+
+
+def test_keys_of_an_encoder_that_have_no_position_make_a_shift_matter_by_design() -> None:
+    subject = load("config:seq2seq/t5gemma2", Settings())
+    shifted = next(case for case in registry.load("position-reset").measure(subject) if case.name == "all positions shifted")
+    assert shifted.expect == "figure"
+    assert shifted.max_abs is not None
+    assert shifted.max_abs > 0.1
+    assert "some keys have no position" in shifted.note
