@@ -31,7 +31,7 @@ def causal_mask_missing(subject: Subject) -> AbstractContextManager[None]:
 
     if subject.can.decodes is not None:
         raise CannotPlant(subject.can.decodes)
-    if subject.can.kernel is not None and subject.can.mask_4d is None:
+    if subject.can.watch is not None and subject.can.mask_4d is None:
         return _opened(subject)
     return at_kernel(subject, handler)
 

@@ -53,20 +53,28 @@ def tiled(heads: int, kv_heads: int) -> tuple[int, ...]:
     return tuple(head % kv_heads for head in range(heads))
 
 
-def attend(query_BHTD: Tensor, key_BGSD: Tensor, value_BGSD: Tensor, terms: Terms) -> Tensor:
+def attend(query_BHTD: Tensor, key_BGSD: Tensor, value_BGSD: Tensor, terms: Terms, piecewise: bool = False) -> Tensor:
     """context_BTHD: softmax(cap(scale q k) + bias, with the sinks' share taken off) v, over the allowed keys.
 
-    A query that may read nothing gets zeros.
+    A query that may read nothing gets zeros. `piecewise` is another order: the bias first, then channel by channel onto it.
     """
     heads = list(terms.heads)
-    scores_BHTS = query_BHTD @ key_BGSD[:, heads].transpose(-1, -2) * terms.scale
-    if terms.cap:
-        scores_BHTS = terms.cap * torch.tanh(scores_BHTS / terms.cap)
-    if terms.bias is not None:
-        scores_BHTS = scores_BHTS + terms.bias
+    scores_BHTS = _scores(query_BHTD, key_BGSD[:, heads], terms, piecewise)
     scores_BHTS = scores_BHTS.masked_fill(~terms.allowed, float("-inf"))
     weights_BHTS = _softmax(scores_BHTS, terms.sinks_H)
     return (weights_BHTS @ value_BGSD[:, heads]).transpose(1, 2)
+
+
+def _scores(query_BHTD: Tensor, key_BHSD: Tensor, terms: Terms, piecewise: bool) -> Tensor:
+    if piecewise and terms.bias is not None and not terms.cap:
+        scores_BHTS = terms.bias.to(query_BHTD).expand(*query_BHTD.shape[:3], key_BHSD.shape[2])
+        for query_BHT, key_BHS in zip(query_BHTD.unbind(-1), key_BHSD.unbind(-1), strict=True):
+            scores_BHTS = scores_BHTS + query_BHT[..., None] * key_BHS[..., None, :] * terms.scale
+        return scores_BHTS
+    scores_BHTS = query_BHTD @ key_BHSD.transpose(-1, -2) * terms.scale
+    if terms.cap:
+        scores_BHTS = terms.cap * torch.tanh(scores_BHTS / terms.cap)
+    return scores_BHTS if terms.bias is None else scores_BHTS + terms.bias.to(scores_BHTS)
 
 
 def _softmax(scores_BHTS: Tensor, sinks_H: Tensor | None) -> Tensor:
@@ -96,13 +104,16 @@ def turned(states_BHTD: Tensor, cos: Tensor, sin: Tensor, turn: Turn) -> Tensor:
     return torch.cat([part * cos_BHTR + quarter * sin_BHTR, rest], -1)
 
 
-def floor_of(compute: Callable[[torch.dtype], Tensor], dtype: torch.dtype) -> float:
-    """How far rounding carries `compute` in the model's dtype from its outcome in float64, in two summation orders."""
-    exact = compute(torch.float64)
+def floor_of(compute: Callable[[torch.dtype, bool], Tensor], dtype: torch.dtype) -> float:
+    """How far rounding carries `compute` in the model's dtype from its outcome in float64, in two summation orders.
+
+    `compute` is told the dtype, and whether scores are to be added up onto what is added to them, as fused products do.
+    """
+    exact = compute(torch.float64, False)
     floors = [torch.finfo(dtype).eps * float(exact.abs().max())]
-    for share in SHARES:
+    for share, piecewise in zip(SHARES, (False, True), strict=True):
         with Reorder(share):
-            delta = (compute(dtype).double() - exact).abs()
+            delta = (compute(dtype, piecewise).double() - exact).abs()
         floors.append(float(delta[torch.isfinite(delta)].max()) if bool(torch.isfinite(delta).any()) else 0.0)
     return max(floors)
 

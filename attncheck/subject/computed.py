@@ -16,8 +16,11 @@ from attncheck.subject.formed import Formed, formed, new_of
 from attncheck.subject.held import Known
 from attncheck.subject.layers import Attended
 from attncheck.subject.promises import known_factor
-from attncheck.subject.sources import Source, source_of
+from attncheck.subject.sources import ROUNDINGS, Source, source_of
 from attncheck.subject.standing import Standing
+
+COARSE = 1e-3
+"""Where rounding alone moves lengths by this part, a projection cannot be told from another one by its lengths."""
 
 
 @final
@@ -55,8 +58,8 @@ class Computed:
         """What rounding does to that computation in the model's own precision."""
         value_BGSD = self.layer.call.value_BGSD.double()
 
-        def compute(dtype: torch.dtype) -> Tensor:
-            return attend(self.query_BHTD.to(dtype), self.key_BGSD.to(dtype), value_BGSD.to(dtype), terms)
+        def compute(dtype: torch.dtype, piecewise: bool) -> Tensor:
+            return attend(self.query_BHTD.to(dtype), self.key_BGSD.to(dtype), value_BGSD.to(dtype), terms, piecewise)
 
         return budget_from(floor_of(compute, self.layer.call.query_BHTD.dtype))
 
@@ -134,8 +137,9 @@ def _light(source: Source) -> Source:
 
 def _on_cache(layer: Attended, known: Known) -> Inputs:
     call, new = layer.call, layer.call.query_BHTD.shape[2]
-    query = formed(known.query, call.query_BHTD, layer, "queries") if known.query else Formed(None)
-    key = formed(known.key, new_of(call.key_BGSD, new), layer, "keys") if known.key else Formed(None)
+    fine = ROUNDINGS * torch.finfo(call.query_BHTD.dtype).eps < COARSE
+    query = formed(known.query, call.query_BHTD, layer, "queries") if fine and known.query else Formed(None)
+    key = formed(known.key, new_of(call.key_BGSD, new), layer, "keys") if fine and known.key else Formed(None)
     handed = call.query_BHTD.double() / known.factors[0], call.key_BGSD.double() / known.factors[1]
     keys = handed[1]
     if key.states_BHTD is not None:

@@ -83,9 +83,19 @@ def test_the_floor_of_float32_is_rounding_and_that_of_float64_is_smaller() -> No
     query, key, value = (drawn(1, 2, 9, 8, seed=seed) for seed in range(3))
     terms = Terms(scale=0.35, allowed=causal(9), heads=(0, 1))
 
-    def compute(dtype: torch.dtype) -> Tensor:
-        return attend(query.to(dtype), key.to(dtype), value.to(dtype), terms)
+    def compute(dtype: torch.dtype, piecewise: bool) -> Tensor:
+        return attend(query.to(dtype), key.to(dtype), value.to(dtype), terms, piecewise)
 
     single, double = floor_of(compute, torch.float32), floor_of(compute, torch.float64)
     assert 1e-8 < single < 1e-5
     assert 1e-17 < double < 1e-13
+
+
+def test_scores_added_up_onto_a_bias_are_the_same_scores_with_more_rounding() -> None:
+    query, key, value = (drawn(1, 2, 9, 8, seed=seed) for seed in range(3))
+    bias = 4 * drawn(1, 2, 9, 9, seed=3)
+    terms = Terms(scale=0.35, allowed=causal(9), heads=(0, 1), bias=bias)
+    usual, piecewise = (attend(query, key, value, terms, each) for each in (False, True))
+    assert 0 < float((usual - piecewise).abs().max()) < 1e-12
+    plain = terms.but(bias=None)
+    assert torch.equal(attend(query, key, value, plain), attend(query, key, value, plain, True))
