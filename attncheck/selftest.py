@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,7 @@ SAME_FROM_OUTSIDE: dict[str, frozenset[str]] = {
     "generate-positions": frozenset({"position-offset"}),
     "position-ignores-padding": frozenset({"position-ids-ignored"}),
     "attention-mask-ignored": frozenset({"padding-visible"}),
+    "padding-visible": frozenset({"attention-mask-ignored"}),
 }
 """Faults whose planted form is, on some calls, the very same as another one."""
 
@@ -95,6 +97,12 @@ class Row:
         return next(iter([*named, *explained, *self.caught]), None)
 
     @property
+    def wrong(self) -> tuple[Caught, ...]:
+        """Findings that are named after another fault."""
+        told = [each for each in self.caught if each.diagnosis is not None and each.diagnosis.how == "reproduced"]
+        return tuple(each for each in told if not names(self.fault, each.diagnosis))
+
+    @property
     def named(self) -> str:
         """`yes`, the other name that was given, the repair that healed it, or nothing."""
         told = self.told.diagnosis if self.told else None
@@ -133,7 +141,11 @@ class Selftest:
         started = time.perf_counter()
         row = Row(target=self.subject.name, fault=fault.name)
         try:
-            with fault.plant(self.subject), self.subject.passes.under(fault.name, fault.on_cache_only):
+            with (
+                _own_capabilities(self.subject),
+                fault.plant(self.subject),
+                self.subject.passes.under(fault.name, fault.on_cache_only),
+            ):
                 caught = tuple(self._caught(fault))
         except Unsupported as reason:
             return replace(row, reason=str(reason))
@@ -157,6 +169,17 @@ class Selftest:
         return any(noticed(case, before.get(case.name)) for case in found.cases)
 
 
+@contextlib.contextmanager
+def _own_capabilities(subject: Subject) -> Iterator[None]:
+    """What is asked of the model while a fault is planted is no answer about the healthy one, nor about the next fault."""
+    known = dict(vars(subject.can))
+    try:
+        yield
+    finally:
+        vars(subject.can).clear()
+        vars(subject.can).update(known)
+
+
 def finding_of(subject: Subject, probe: Probe) -> Finding:
     """The finding of one probe without controls."""
     found: Finding | None = None
@@ -178,10 +201,25 @@ def coverage(rows: Sequence[Row], probes: Sequence[str]) -> str:
         "planted in healthy models. A number is how many of the targets show it to the probe; a dot, none. `n/m`: named in n",
         "of the m targets that can carry it.",
         "",
+        _totals(rows),
+        "",
         "| fault | " + " | ".join(probes) + " | caught | named | first module |",
         "|---" * (len(probes) + 4) + "|",
     ]
     return "\n".join([*head, *(_line(fault, [row for row in rows if row.fault == fault], probes) for fault in faults), ""])
+
+
+def _totals(rows: Sequence[Row]) -> str:
+    planted = [row for row in rows if not row.reason]
+    found = [each for row in planted for each in row.caught]
+    named = sum(names(row.fault, each.diagnosis) for row in planted for each in row.caught)
+    wrong = sum(len(row.wrong) for row in planted)
+    healed = sum(each.diagnosis is not None and each.diagnosis.how == "repaired" for each in found)
+    return (
+        f"{len(planted)} times planted, {sum(map(_is_caught, planted))} times caught, {sum(map(_is_named, planted))} times named "
+        f"by a probe. Of the {len(found)} findings of single probes {named} name the fault, {wrong} name another one, {healed} "
+        f"say what heals it, and {len(found) - named - wrong - healed} leave it unexplained."
+    )
 
 
 def _line(fault: str, rows: list[Row], probes: Sequence[str]) -> str:

@@ -93,15 +93,20 @@ def _number(module: str) -> int | None:
 
 
 def _searched(subject: Subject, finding: Finding, until: float, known: tuple[str, ...]) -> Finding:
+    """The first explanation that reproduces a case, else what heals one: with attention written out, then left to the model."""
     cases = failing(finding)
-    first: Finding | None = None
-    for case in (cases or _stand_ins(subject, finding))[:CASES]:
-        others = [each for each in cases if each is not case]
-        explained = _explained(Search(open_case(subject, case), others, until, known), finding)
-        if explained.diagnosis is not None and explained.diagnosis.how != "unexplained":
-            return explained
-        first = first or explained
-    return first or replace(finding, diagnosis=_unexplained(()))
+    weaker: list[Finding] = []
+    for by_arguments in (False, True) if subject.can.kernel is not None else (False,):
+        for case in (cases or _stand_ins(subject, finding))[:CASES]:
+            others = [each for each in cases if each is not case]
+            search = Search(open_case(subject, case, by_arguments), others, until, known)
+            explained = _explained(search, finding)
+            how = explained.diagnosis.how if explained.diagnosis is not None else "unexplained"
+            if how == "reproduced":
+                return explained
+            weaker.append(explained)
+    healed = [each for each in weaker if each.diagnosis is not None and each.diagnosis.how == "repaired"]
+    return next(iter([*healed, *weaker]), None) or replace(finding, diagnosis=_unexplained(()))
 
 
 def _explained(search: Search, finding: Finding) -> Finding:
@@ -141,7 +146,7 @@ def _diagnosis(search: Search, place: Location | None) -> Diagnosis:
 
 def _vouched(failure: Failure, outside: Outside | None) -> Outside | None:
     """Where attention is out of reach, the trusted path cannot vouch for it: only the location can rule it out."""
-    if outside is None or failure.subject.can.kernel is None or outside.fault != "leak-outside-attention":
+    if outside is None or failure.trusted.out_of_reach is None or outside.fault != "leak-outside-attention":
         return outside
     place = ELSEWHERE[outside.fault](failure)
     return None if place is None or in_attention(place.module) else outside

@@ -133,16 +133,18 @@ def padded(asked: Pass) -> bool:
     return isinstance(asked.mask, Mask2D) and any(0 in row for row in asked.mask.rows)
 
 
-def open_case(subject: Subject, case: Measurement) -> Failure:
+def open_case(subject: Subject, case: Measurement, by_arguments: bool = False) -> Failure:
     """Run both passes of a case again and beside them the trusted path, by the config's masks or else by the model's own.
+
+    `by_arguments` leaves attention to the model: what is wrong with it is then wrong on the trusted path too.
 
     Raises:
         Unsupported: a pass cannot be asked again.
     """
     assert case.asked is not None
     budget = max(subject.budget.value, case.budget or 0.0)
-    promised = _opened(Trusted(subject), case, budget)
-    if not promised.sides[1].wrong:
+    promised = _opened(Trusted(subject, by_arguments=by_arguments), case, budget)
+    if by_arguments or not promised.sides[1].wrong:
         return promised
     return min(promised, _opened(Trusted(subject, own_masks=True), case, budget), key=lambda failure: len(failure.wrong))
 
@@ -168,6 +170,6 @@ def _side(trusted: Trusted, asked: Pass, budget: float, made: Made | None = None
 
 def set_back(trusted: Trusted) -> None:
     """A short call: what is kept on modules from call to call (a rotary table of the longest one) starts anew with it."""
-    _ = trusted.subject.can.kernel, trusted.subject.can.mask_4d  # asked once, by forwards of their own
+    _ = trusted.out_of_reach, trusted.subject.can.mask_4d  # asked once, by forwards of their own
     with torch.no_grad():
         trusted.subject.passes.call((trusted.subject.inputs.row[:SHORT],), use_cache=False)

@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from attncheck.errors import Unsupported
-from attncheck.faults.predict_kernel import Scores, attend, grouped, scores_of
-from attncheck.subject.attention import KernelCall, intercept
+from attncheck.faults.predict_kernel import Scores, attend, grouped, is_own_attention, own_mask, scores_of
 from attncheck.subject.caches import states
-from attncheck.subject.layers import layer_index
+from attncheck.subject.kernel_call import KernelCall
+from attncheck.subject.layers import layer_index, watching
 from attncheck.subject.passes import Mask2D, Mask4D, Pass, Positions, counting, float_mask
 from attncheck.subject.promises import FULL, Reach, promised_reach
 from attncheck.subject.subject import Subject
@@ -51,8 +51,8 @@ class Change:
 
     `allowed` gets (B, 1, T, S) booleans of one chunk and returns them changed; `reach` gives a layer another reach, and
     `only_held` says that the cache still keeps no more than the promised one; `scores` changes scale, cap, sinks and bias;
-    `mask_2d` replaces the 2D mask that the model is handed (its positions may follow it); `seen` is shown what each layer may
-    read by the promise and with the change.
+    `added` adds what may be read to the scores as 1, and hides nothing; `mask_2d` replaces the 2D mask that the model is
+    handed (its positions may follow it); `seen` is shown what each layer may read by the promise and with the change.
     """
 
     positions: Positions | None = None
@@ -62,6 +62,7 @@ class Change:
     only_held: bool = False
     scores: Callable[[Scores], Scores] | None = None
     tiled: bool = False
+    added: bool = False
     layers: range | None = None
     seen: Callable[[View, Tensor, Tensor], None] | None = None
 
@@ -77,7 +78,7 @@ class Change:
     @property
     def needs_kernel(self) -> bool:
         """Whether it changes more than positions and readable keys, which arguments can say as well."""
-        return self.scores is not None or self.tiled or self.reach is not None
+        return self.scores is not None or self.tiled or self.added or self.reach is not None
 
 
 NOTHING = Change()
@@ -86,10 +87,19 @@ NOTHING = Change()
 @final
 @dataclass(frozen=True)
 class Trusted:
-    """The trusted path of one subject. `own_masks` takes the masks that the model builds on a plain forward for the promise."""
+    """The trusted path of one subject. `own_masks` takes the masks that the model builds on a plain forward for the promise.
+
+    `by_arguments` leaves attention to the model, so that only positions and masks can be changed.
+    """
 
     subject: Subject
     own_masks: bool = False
+    by_arguments: bool = False
+
+    @property
+    def out_of_reach(self) -> str | None:
+        """Why attention is not written out, or None where it is."""
+        return "attention is left to the model" if self.by_arguments else self.subject.can.watch
 
     def logits(self, asked: Pass, change: Change = NOTHING) -> Tensor:
         """logits_BTV of `asked` with one fault in it.
@@ -98,20 +108,20 @@ class Trusted:
             Unsupported: this model leaves no way to put the change in.
         """
         with torch.no_grad(), self.attending(asked, change):
-            mask = None if self.subject.can.kernel is None else self._mask_argument(asked, change)
+            mask = None if self.out_of_reach is None else self._mask_argument(asked, change)
             return self._forward(asked, change, mask)
 
     def attending(self, asked: Pass, change: Change = NOTHING) -> AbstractContextManager[None]:
         """While active, full forwards over `asked` attend as promised, with the change."""
-        if self.subject.can.kernel is not None:
+        if self.out_of_reach is not None:
             return contextlib.nullcontext()
 
         def handle(call: KernelCall) -> Any:
-            if not is_own_attention(call) or call.query_BHTD.shape[2] != asked.length:
+            if not is_own_attention(call) or call.doubt or call.query_BHTD.shape[2] != asked.length:
                 return call.run()
             return self._attention(call, asked, change), None
 
-        return intercept(self.subject.model, handle)
+        return watching(self.subject, handle)
 
     def _forward(self, asked: Pass, change: Change, mask: Tensor | None) -> Tensor:
         passes = self.subject.passes
@@ -125,7 +135,7 @@ class Trusted:
     def _mask_argument(self, asked: Pass, change: Change) -> Tensor | None:
         """The change as a 4D mask, for models that compute attention out of reach."""
         if change.needs_kernel:
-            raise Unsupported(str(self.subject.can.kernel))
+            raise Unsupported(str(self.out_of_reach))
         if change.allowed is None and segments_of(asked) is None:
             return None
         if self.subject.can.mask_4d:
@@ -154,6 +164,9 @@ class Trusted:
             allowed = allowed & held(asked, kept, allowed)
         if change.seen is not None:
             change.seen(view, promised(asked, kept, allowed.device), allowed)
+        if change.added:
+            scores = replace(scores, bias=allowed.to(call.query_BHTD.dtype) + (0 if scores.bias is None else scores.bias))
+            allowed = torch.ones_like(allowed)
         return attend(call.query_BHTD, key, value, allowed, scores)
 
     def _own(self, call: KernelCall, asked: Pass) -> Tensor:
@@ -194,7 +207,7 @@ class Trusted:
                 seen.add(self.reach(call, asked))
             return call.run()
 
-        with intercept(self.subject.model, watch), torch.no_grad():
+        with watching(self.subject, watch), torch.no_grad():
             self.subject.passes.call(self.subject.inputs.tokens, use_cache=False)
         return frozenset(seen) if seen - {FULL} else frozenset()
 
@@ -212,27 +225,6 @@ class Trusted:
         if len(promise.reaches) == 1 or not promise.reaches:
             return promise.reaches[0] if promise.reaches else FULL
         return next((each for each in promise.reaches if (each.kind == "sliding") == bool(said)), FULL)
-
-
-def is_own_attention(call: KernelCall) -> bool:
-    """Whether a decoder layer attends to its own tokens here: not to an encoder, and not in both directions."""
-    causal = call.options.get("is_causal", getattr(call.module, "is_causal", True))
-    return causal is not False and bool(call.query_BHTD.shape[2] == call.key_BGSD.shape[2])
-
-
-def own_mask(call: KernelCall) -> Tensor:
-    """The mask that the model itself hands to its kernel.
-
-    Raises:
-        Unsupported: it is in a form of its own.
-    """
-    length, device = call.query_BHTD.shape[2], call.query_BHTD.device
-    if call.mask is None:
-        return torch.ones(1, 1, length, length, dtype=torch.bool, device=device).tril()
-    if not isinstance(call.mask, Tensor) or call.mask.ndim != 4:
-        raise Unsupported("the attention mask is in a form of its own")
-    mask = call.mask[..., :length]
-    return mask if mask.dtype == torch.bool else mask > torch.finfo(torch.float16).min
 
 
 def segments_of(asked: Pass) -> tuple[tuple[int, ...], ...] | None:

@@ -29,11 +29,9 @@ def hypotheses(trusted: Trusted, asked: Pass) -> Iterator[Hypothesis]:
     if len(asked.chunks) < 2:
         return
     lost = Hypothesis(fault="cache-drops-token", parameter="hidden", change=lambda each: Change(allowed=_without_ends))
-    if trusted.subject.can.kernel is not None:
-        yield lost
-    elif trusted.subject.can.takes_positions is None:
+    if trusted.out_of_reach is None and not trusted.keeps_states:
         yield from _edits(trusted, asked)
-        yield lost
+    yield lost
     if 1 in asked.chunks[1:]:
         yield Hypothesis(fault="generate-repeats-token", predict=_repeated)
     if not trusted.keeps_states:
@@ -42,7 +40,9 @@ def hypotheses(trusted: Trusted, asked: Pass) -> Iterator[Hypothesis]:
     for several in (False, True):
         for words in ("", "conv", "not conv"):
             said = ", ".join(filter(None, (words and f"{words} states", "in chunks of several tokens" if several else "")))
-            yield Hypothesis(fault="state-dropped", parameter=said, predict=partial(_steps, words, several))
+            yield Hypothesis(fault="state-dropped", parameter=said, predict=partial(_steps, partial(_forget, words), several))
+    if len(asked.tokens) > 1:
+        yield Hypothesis(fault="cache-reorder", parameter="states too", predict=_on_the_row_before)
 
 
 def _without_ends(allowed: Tensor, view: View) -> Tensor:
@@ -206,25 +206,25 @@ def _chunks_alone(trusted: Trusted, asked: Pass) -> Tensor:
     return torch.cat(alone, 1)
 
 
-def _steps(words: str, several: bool, trusted: Trusted, asked: Pass) -> Tensor:
-    """One token at a time, where single steps are sound, with the recurrent states zeroed where chunks begin.
+def _steps(forget: Callable[[object], None], several: bool, trusted: Trusted, asked: Pass) -> Tensor:
+    """The first chunk, then one token at a time, where single steps are sound, with states forgotten where chunks begin.
 
-    `several` zeroes them only where a chunk of more than one token begins: such chunks often take another path.
+    `several` forgets them only where a chunk of more than one token begins: such chunks often take another path.
     """
-    subject = trusted.subject
-    alone = Pass(asked.tokens, chunks=(1,) * asked.length)
+    subject, first = trusted.subject, asked.chunks[0]
+    alone = Pass(asked.tokens, chunks=(first, *(1,) * (asked.length - first)))
     if not states(subject.passes.cache(Pass(asked.tokens, use_cache=True))):
         raise Unsupported("the cache holds no recurrent state")
     if float((subject.logits(alone) - trusted.logits(Pass(asked.tokens))).abs().max()) > subject.budget.value:
         raise Unsupported("single steps disagree with one forward as well")
     borders = _beginnings(asked, several)
-    cache, replies = None, []
-    for position in range(asked.length):
-        if position in borders and cache is not None:
-            _forget(cache, words)
-        reply = _step(trusted, asked, position, cache)
-        cache = reply[1]
-        replies.append(reply[0])
+    logits_BTV, cache = _step(trusted, asked, 0, first, None)
+    replies = [logits_BTV]
+    for position in range(first, asked.length):
+        if position in borders:
+            forget(cache)
+        logits_BTV, cache = _step(trusted, asked, position, position + 1, cache)
+        replies.append(logits_BTV)
     return torch.cat(replies, 1)
 
 
@@ -233,20 +233,34 @@ def _beginnings(asked: Pass, several: bool) -> set[int]:
     return {start for start, size in zip(starts, asked.chunks[1:], strict=True) if size > 1 or not several}
 
 
-def _step(trusted: Trusted, asked: Pass, position: int, cache: object) -> tuple[Tensor, object]:
+def _step(trusted: Trusted, asked: Pass, start: int, stop: int, cache: object) -> tuple[Tensor, object]:
     passes = trusted.subject.passes
     positions_BT = None
-    if trusted.subject.can.takes_positions is None and cached_length(cache) == position:
-        row = counting(len(asked.tokens), 1, position + trusted.origin)
+    if trusted.subject.can.takes_positions is None and cached_length(cache) == start:
+        row = counting(len(asked.tokens), stop - start, start + trusted.origin)
         positions_BT = torch.tensor(row, device=passes.device)
-    tokens = tuple(row[position : position + 1] for row in asked.tokens)
+    tokens = tuple(row[start:stop] for row in asked.tokens)
     with torch.no_grad():
         reply = passes.call(tokens, cache=cache, positions_BT=positions_BT, use_cache=True)
     return reply.logits_BTV, reply.cache
 
 
-def _forget(cache: object, words: str) -> None:
+def _forget(words: str, cache: object) -> None:
     for each in states(cache):
         convolution = any("conv" in part for part in each.path)
         if words == "" or convolution == (words == "conv"):
             each.tensor.zero_()
+
+
+def _on_the_row_before(trusted: Trusted, asked: Pass) -> Tensor:
+    """Every row alone on a cache of its own, each chunk on the cache of the row before it."""
+    caches: list[object] = [None] * len(asked.tokens)
+    rows: list[list[Tensor]] = [[] for _ in asked.tokens]
+    start = 0
+    for size in asked.chunks:
+        caches = [caches[number - 1] for number in range(len(caches))]
+        for number, tokens in enumerate(asked.tokens):
+            logits_BTV, caches[number] = _step(trusted, Pass((tokens,)), start, start + size, caches[number])
+            rows[number].append(logits_BTV)
+        start += size
+    return torch.cat([torch.cat(parts, 1) for parts in rows])

@@ -11,7 +11,8 @@ from typing import final
 import torch
 from torch import Tensor
 
-from attncheck.subject.attention import KernelCall
+from attncheck.errors import Unsupported
+from attncheck.subject.kernel_call import KernelCall
 
 HIDDEN = torch.finfo(torch.float16).min
 """A mask entry below this hides a key; one above it is a bias."""
@@ -77,3 +78,24 @@ def _softmax(raw_BHTS: Tensor, sinks_H: Tensor | None) -> Tensor:
         return raw_BHTS.softmax(-1)
     sinks = sinks_H.to(raw_BHTS.dtype).reshape(1, -1, 1, 1).expand(*raw_BHTS.shape[:-1], 1)
     return torch.cat([raw_BHTS, sinks], -1).softmax(-1)[..., :-1]
+
+
+def is_own_attention(call: KernelCall) -> bool:
+    """Whether a decoder layer attends to its own tokens here: not to an encoder, and not in both directions."""
+    causal = call.options.get("is_causal", getattr(call.module, "is_causal", True))
+    return (call.inline or causal is not False) and bool(call.query_BHTD.shape[2] == call.key_BGSD.shape[2])
+
+
+def own_mask(call: KernelCall) -> Tensor:
+    """The mask that the model itself hands to its kernel.
+
+    Raises:
+        Unsupported: it is in a form of its own.
+    """
+    length, device = call.query_BHTD.shape[2], call.query_BHTD.device
+    if call.mask is None:
+        return torch.ones(1, 1, length, length, dtype=torch.bool, device=device).tril()
+    if not isinstance(call.mask, Tensor) or call.mask.ndim != 4:
+        raise Unsupported("the attention mask is in a form of its own")
+    mask = call.mask[..., :length]
+    return mask if mask.dtype == torch.bool else mask > torch.finfo(torch.float16).min

@@ -24,14 +24,20 @@ ReachRule = Callable[[Reach], Reach]
 def hypotheses(trusted: Trusted, asked: Pass) -> Iterator[Hypothesis]:
     """Causality, windows, padding and documents."""
     yield _masked("causal-mask-missing", "", _whole_chunk)
+    if trusted.out_of_reach is None and not asked.chunks:
+        said = "a boolean mask is added to the scores as 0 and 1"
+        yield Hypothesis(fault="causal-mask-missing", parameter=said, change=lambda each: Change(added=True))
     for step in (1, -1, 2):
         yield _masked("mask-off-by-one", "" if step == 1 else f"by {step:+d}", _shifted(step))
     if len(asked.chunks) > 1:
         yield _masked("mask-top-left", "", _top_left)
         yield _masked("mask-top-left", "in chunks of several tokens", _top_left_of_many)
-    if trusted.subject.can.kernel is None and trusted.windows(asked):
+    size = trusted.subject.facts.window
+    if trusted.out_of_reach is None and trusted.windows(asked):
         yield from _windows(trusted, asked)
-    yield from _padding(asked) if trusted.subject.can.kernel is None else _padding_by_argument(asked)
+    elif size and len(asked.chunks) > 1:
+        yield _masked("window-ignored", f"the cache keeps a window of {size}, the mask of one forward has none", _kept(size))
+    yield from _padding(asked) if trusted.out_of_reach is None else _padding_by_argument(asked)
     if trusted.segmented(asked):
         yield replace(_masked("document-leak", "", _without_documents), holds=lambda path: not masks_ignored(path))
 
@@ -87,6 +93,16 @@ def _reaching(asked: Pass, fault: str, parameter: str, reach: ReachRule) -> Iter
     if len(asked.chunks) > 1:
         said = ", ".join(filter(None, (parameter, "within what the cache keeps")))
         yield Hypothesis(fault=fault, parameter=said, change=lambda asked: Change(reach=reach, only_held=True))
+
+
+def _kept(size: int) -> Allowed:
+    """What a cache of this window still holds when a chunk is fed, and the chunk itself."""
+
+    def kept(allowed: Tensor, view: View) -> Tensor:
+        first = first_held(replace(view, reach=Reach("sliding", size)))
+        return torch.cat([torch.zeros_like(allowed[..., :first]), allowed[..., first:]], -1)
+
+    return kept
 
 
 def _resized(step: int) -> ReachRule:

@@ -17,8 +17,9 @@ from attncheck.faults.hypothesis import Hypothesis
 from attncheck.faults.predict import Change, Trusted
 from attncheck.faults.predict_schedule import scheduled_logits
 from attncheck.finding import BEYOND_ROUNDING
-from attncheck.subject.attention import KernelCall, intercept
 from attncheck.subject.inputs import Row
+from attncheck.subject.kernel_call import KernelCall
+from attncheck.subject.layers import watching
 from attncheck.subject.passes import Mask2D, Pass, Positions, counting
 
 OFFSETS = (1, -1, 2, -2, 3, -3, 4, -4)
@@ -36,8 +37,10 @@ def hypotheses(trusted: Trusted, asked: Pass) -> Iterator[Hypothesis]:
             yield _told("position-ignores-padding", "where they should", _from_mask)
         if asked.positions is not None:
             yield Hypothesis(fault="position-ids-ignored", predict=_left_to_the_model)
-    if len(asked.chunks) > 1 and subject.can.kernel is None:
+    if len(asked.chunks) > 1 and trusted.out_of_reach is None:
         yield Hypothesis(fault="rope-scale-switch", predict=scheduled_logits, holds=turned_by_length)
+        if subject.can.takes_positions is not None:
+            yield Hypothesis(fault="alibi-local", predict=partial(scheduled_logits, local=True))
 
 
 def turned_by_length(trusted: Trusted) -> bool:
@@ -55,7 +58,7 @@ def _first_keys(trusted: Trusted, row: Row) -> Tensor:
         seen.append(call.key_BGSD)
         return call.run()
 
-    with intercept(trusted.subject.model, watch), torch.no_grad():
+    with watching(trusted.subject, watch), torch.no_grad():
         trusted.subject.passes.call((row,), use_cache=False)
     return seen[0]
 
@@ -66,7 +69,7 @@ def _on_cache(trusted: Trusted, asked: Pass) -> Iterator[Hypothesis]:
         "position-frozen", "at the last cached position", trusted, lambda row, before, new: [row[before - 1]] * new
     )
     yield _on_schedule("position-frozen", "at the first new position", trusted, lambda row, before, new: [row[before]] * new)
-    if trusted.subject.can.kernel is None:
+    if trusted.out_of_reach is None:
         yield Hypothesis(fault="position-restart", parameter="whatever the call says", predict=_restarted_by_itself)
     context = trusted.subject.facts.context
     for offset in OFFSETS:

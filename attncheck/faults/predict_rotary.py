@@ -35,7 +35,7 @@ SHORT = 2
 def hypotheses(trusted: Trusted, asked: Pass, made: Made | None) -> Iterator[Hypothesis]:
     """Tables of each call's own length, begun after a short call or after a long one; a table that a longer call left."""
     padded = isinstance(asked.mask, Mask2D) and any(0 in row for row in asked.mask.rows)
-    if trusted.subject.can.kernel is not None or padded or not _depend(trusted):
+    if trusted.out_of_reach is not None or padded or not _depend(trusted):
         return
     if made is not None and made.how == AFTER:
         yield Hypothesis(fault="rope-scale-switch", parameter="the table of a longer call stayed", predict=_left_behind)

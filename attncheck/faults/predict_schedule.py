@@ -1,7 +1,8 @@
 """The trusted path on a schedule: chunks fed one after the other, with a key/value store of our own instead of a cache.
 
-Positions are explicit, masks are written out, attention is ours; what is kept between calls is kept here, so that a fault of
-the cache is an edit of the store between two chunks. Recurrent states are out of reach: models that keep some are refused.
+Positions are explicit (where none can be given, each chunk is fed with all that came before it), masks are written out,
+attention is ours; what is kept between calls is kept here, so that a fault of the cache is an edit of the store between two
+chunks. Recurrent states are out of reach: models that keep some are refused.
 
 Axes: B batch, G key/value heads, H query heads, T new positions, S all positions, D head width.
 """
@@ -11,16 +12,17 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 import torch
 from torch import Tensor
 
 from attncheck.errors import Unsupported
-from attncheck.faults.predict import Trusted, is_own_attention, promised
-from attncheck.faults.predict_kernel import attend, grouped, scores_of
-from attncheck.subject.attention import KernelCall, intercept
+from attncheck.faults.predict import Trusted, promised
+from attncheck.faults.predict_kernel import Scores, attend, grouped, is_own_attention, scores_of
+from attncheck.subject.kernel_call import KernelCall
+from attncheck.subject.layers import watching
 from attncheck.subject.passes import Mask2D, Pass, Positions, counting
 from attncheck.subject.promises import Reach
 
@@ -48,23 +50,48 @@ Around = Callable[[int, int], AbstractContextManager[None]]
 @final
 @dataclass
 class _Run:
+    """Keeps the store. `whole` says that each chunk comes with all tokens before it, of which only the new ones count.
+
+    `local` counts linear biases of the new keys from 0 again in each chunk.
+    """
+
     trusted: Trusted
     asked: Pass
+    whole: bool = False
+    local: bool = False
+    start: int = 0
     store: Store = field(default_factory=dict)
 
     def handle(self, call: KernelCall) -> Any:
         if not is_own_attention(call):
             return call.run()
-        layer = self.trusted.layer(call)
-        held = self._appended(call, layer)
-        new, total, heads = call.query_BHTD.shape[2], held.key_BGSD.shape[2], call.query_BHTD.shape[1]
-        allowed = promised(self.asked, held.reach, call.query_BHTD.device)[:, :, total - new : total, :total]
+        if call.doubt:
+            raise Unsupported(call.doubt)
+        skipped = self.start if self.whole else 0
+        held = self._appended(call, skipped)
+        query_BHTD, total = call.query_BHTD[:, :, skipped:], held.key_BGSD.shape[2]
+        new, heads = query_BHTD.shape[2], query_BHTD.shape[1]
+        allowed = promised(self.asked, held.reach, query_BHTD.device)[:, :, total - new : total, :total]
         key, value = grouped(held.key_BGSD, heads), grouped(held.value_BGSD, heads)
-        return attend(call.query_BHTD, key, value, allowed, scores_of(call)), None
+        out_BTHD = attend(query_BHTD, key, value, allowed, self._scores(call, total - new, total))
+        return torch.nn.functional.pad(out_BTHD, (0, 0, 0, 0, skipped, 0)), None
 
-    def _appended(self, call: KernelCall, layer: int) -> Held:
+    def _scores(self, call: KernelCall, start: int, total: int) -> Scores:
+        scores = scores_of(call)
+        if scores.bias is None:
+            return scores
+        if not self.whole and start:
+            raise Unsupported("a bias of one chunk alone says nothing about the keys before it")
+        queries = slice(start, total) if scores.bias.shape[-2] > 1 else slice(None)
+        bias = scores.bias[..., queries, :total]
+        if self.local and start:
+            bias = torch.cat([bias[..., :start], bias[..., : total - start]], -1)
+        return replace(scores, bias=bias)
+
+    def _appended(self, call: KernelCall, skipped: int) -> Held:
+        layer = self.trusted.layer(call)
         held = self.store.get(layer)
-        key, value = call.key_BGSD, call.value_BGSD
+        key, value = call.key_BGSD[:, :, skipped:], call.value_BGSD[:, :, skipped:]
         if held is not None:
             key, value = torch.cat([held.key_BGSD, key], 2), torch.cat([held.value_BGSD, value], 2)
         self.store[layer] = Held(key, value, self.trusted.reach(call, self.asked))
@@ -77,42 +104,52 @@ def scheduled_logits(
     edit: Edit | None = None,
     positions: Positions | None = None,
     around: Around = lambda start, stop: contextlib.nullcontext(),
+    local: bool = False,
 ) -> Tensor:
     """logits_BTV of `asked`, chunk by chunk; `edit` changes the store before every chunk but the first.
 
-    Each chunk runs inside `around` of its borders.
+    Each chunk runs inside `around` of its borders; `local` restarts linear biases with each.
 
     Raises:
         Unsupported: positions cannot be given, attention is out of reach, or the model keeps recurrent states.
     """
-    _require(trusted)
-    run = _Run(trusted, asked)
+    whole = _whole(trusted, positions)
+    run = _Run(trusted, asked, whole, local)
     told = positions or asked.positions or counting(len(asked.tokens), asked.length)
     replies, start = [], 0
-    with torch.no_grad(), intercept(trusted.subject.model, run.handle):
+    with torch.no_grad(), watching(trusted.subject, run.handle):
         for size in asked.chunks or (asked.length,):
             if start and edit is not None:
                 edit(run.store)
+            run.start = start
             with around(start, start + size):
-                replies.append(_chunk(trusted, asked, told, start, start + size))
+                logits_BTV = _chunk(trusted, asked, None if whole else told, 0 if whole else start, start + size)
+            replies.append(logits_BTV[:, -size:])
             start += size
     return torch.cat(replies, 1)
 
 
-def _require(trusted: Trusted) -> None:
-    can = trusted.subject.can
-    reason = can.kernel or can.takes_positions
-    if reason is not None:
-        raise Unsupported(reason)
+def _whole(trusted: Trusted, positions: Positions | None) -> bool:
+    """Whether chunks have to be fed with all that came before: where no positions can say that it is there.
+
+    Raises:
+        Unsupported: attention is out of reach, the model keeps recurrent states, or positions cannot be given.
+    """
+    if trusted.out_of_reach is not None:
+        raise Unsupported(trusted.out_of_reach)
     if trusted.keeps_states:
         raise Unsupported("the model keeps recurrent states between calls")
+    reason = trusted.subject.can.takes_positions
+    if reason is not None and positions is not None:
+        raise Unsupported(reason)
+    return reason is not None
 
 
-def _chunk(trusted: Trusted, asked: Pass, positions: Positions, start: int, stop: int) -> Tensor:
+def _chunk(trusted: Trusted, asked: Pass, positions: Positions | None, start: int, stop: int) -> Tensor:
     passes = trusted.subject.passes
     tokens = tuple(row[start:stop] for row in asked.tokens)
-    positions_BT = torch.tensor([row[start:stop] for row in positions], device=passes.device)
+    told = None if positions is None else torch.tensor([row[start:stop] for row in positions], device=passes.device)
     mask = None
     if isinstance(asked.mask, Mask2D):
         mask = torch.tensor([row[start:stop] for row in asked.mask.rows], device=passes.device)
-    return passes.call(tokens, positions_BT=positions_BT, mask=mask, use_cache=False).logits_BTV
+    return passes.call(tokens, positions_BT=told, mask=mask, use_cache=False).logits_BTV

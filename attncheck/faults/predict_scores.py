@@ -14,16 +14,16 @@ import torch
 
 from attncheck.errors import Unsupported
 from attncheck.faults.hypothesis import Hypothesis
-from attncheck.faults.predict import Change, Trusted, is_own_attention
-from attncheck.faults.predict_kernel import Scores, scores_of
-from attncheck.subject.attention import KernelCall, intercept
-from attncheck.subject.layers import weights_of
+from attncheck.faults.predict import Change, Trusted
+from attncheck.faults.predict_kernel import Scores, is_own_attention, scores_of
+from attncheck.subject.kernel_call import KernelCall
+from attncheck.subject.layers import watching, weights_of
 from attncheck.subject.passes import Mask2D, Pass
 
 
 def hypotheses(trusted: Trusted, asked: Pass) -> Iterator[Hypothesis]:
     """Tiled heads, another scale, no soft-cap, no sinks, NaN where a query may read nothing."""
-    if trusted.subject.can.kernel is not None:
+    if trusted.out_of_reach is not None:
         return
     first = _first_call(trusted)
     if first is None:
@@ -57,7 +57,7 @@ def _first_call(trusted: Trusted) -> KernelCall | None:
             seen.append(replace(call, options=dict(call.options)))
         return call.run()
 
-    with intercept(trusted.subject.model, watch), torch.no_grad():
+    with watching(trusted.subject, watch), torch.no_grad():
         trusted.subject.passes.call(trusted.subject.inputs.tokens, use_cache=False)
     return seen[0] if seen else None
 
@@ -82,7 +82,7 @@ def _fitted(trusted: Trusted, asked: Pass) -> float | None:
             found.append(_slope(replace(call, options=dict(call.options))))
         return call.run()
 
-    with trusted.subject.using(asked.attn), intercept(trusted.subject.model, watch), torch.no_grad():
+    with trusted.subject.using(asked.attn), watching(trusted.subject, watch), torch.no_grad():
         trusted.subject.passes.call(trusted.subject.inputs.tokens, use_cache=False)
     return _plain(found[0]) if found and math.isfinite(found[0]) and abs(found[0] - 1) > 1e-6 else None
 

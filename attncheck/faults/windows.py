@@ -6,100 +6,165 @@ Axes: B batch, H query heads, T query positions, S key positions.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
 from attncheck.errors import CannotPlant
-from attncheck.faults.planting import allowed_BHTS, at_kernel, with_allowed
-from attncheck.subject.attention import KernelCall, intercept
+from attncheck.faults.planting import allowed_BHTS, at_arguments, at_kernel, with_allowed
 from attncheck.subject.inputs import Tokens
+from attncheck.subject.kernel_call import KernelCall
+from attncheck.subject.layers import watching
+from attncheck.subject.passes import Pass
 from attncheck.subject.subject import Subject
 
 
-def _past(allowed: Tensor) -> Tensor:
-    """What causality alone would allow, in the shape of `allowed`, the last key being the last query's own."""
-    new, total = allowed.shape[-2:]
-    return torch.ones_like(allowed).tril(total - new)
+@final
+@dataclass(frozen=True)
+class Window:
+    """Which modules have a window of `size` keys, the query's own included, and which masks they are handed."""
+
+    modules: frozenset[int]
+    size: int
+    masks: tuple[Any, ...]
 
 
-def _hides_past(call: KernelCall) -> bool:
-    allowed = allowed_BHTS(call)
-    return bool((_past(allowed) & ~allowed).any())
+@final
+@dataclass
+class _Asked:
+    """What the caller hides: padding, as real_BS, or documents from each other, which no fault of a window may undo."""
+
+    real_BS: Tensor | None = None
+    documents: bool = False
 
 
-def _layer_masks(subject: Subject, tokens: Tokens) -> list[tuple[bool, Any]]:
-    """For each kernel call of one forward: whether it hides past keys, and the mask that it is handed."""
-    seen: list[tuple[bool, Any]] = []
+def _own(allowed: Tensor) -> Tensor:
+    """(…, T, 1): the newest key of each query, its own."""
+    keys_S = torch.arange(allowed.shape[-1], device=allowed.device)
+    return torch.where(allowed, keys_S, -1).amax(-1, keepdim=True)
+
+
+def _distance(allowed: Tensor) -> Tensor:
+    """(…, T, S): how far before the query a key lies; negative after it."""
+    return _own(allowed) - torch.arange(allowed.shape[-1], device=allowed.device)
+
+
+def _real(allowed: Tensor, asked: _Asked) -> Tensor:
+    """The keys that are no padding: the mask ends with the newest one, or a buffer goes on behind it."""
+    if asked.real_BS is None:
+        return torch.ones_like(allowed)
+    total = allowed.shape[-1]
+    real_BS = asked.real_BS[:, -total:].bool()
+    real_BS = torch.nn.functional.pad(real_BS, (0, total - real_BS.shape[1]))
+    return real_BS[:, None, None, :].expand(allowed.shape)
+
+
+def _look(subject: Subject, tokens: Tokens) -> Window:
+    """The window that kernel calls of one plain forward show.
+
+    Raises:
+        CannotPlant: none of them hides past keys.
+    """
+    modules: list[int] = []
+    sizes: list[int] = []
+    masks: list[Any] = []
 
     def watch(call: KernelCall) -> Any:
-        seen.append((_hides_past(call), call.mask))
+        allowed = allowed_BHTS(call)
+        distance = _distance(allowed)
+        hidden = (distance >= 0) & ~allowed
+        if bool(hidden.any()):
+            modules.append(id(call.module))
+            sizes.append(int(distance[hidden].min()))
+            masks.append(call.mask)
         return call.run()
 
-    if subject.can.kernel is not None:
-        raise CannotPlant(subject.can.kernel)
-    with intercept(subject.model, watch), torch.no_grad():
+    if subject.can.watch is not None:
+        raise CannotPlant(subject.can.watch)
+    with watching(subject, watch), torch.no_grad():
         subject.passes.call(tokens, use_cache=False)
-    return seen
-
-
-def _windowed(subject: Subject) -> list[tuple[bool, Any]]:
-    masks = _layer_masks(subject, subject.inputs.tokens)
-    if not any(hides for hides, _ in masks):
+    if not modules:
         raise CannotPlant("no layer hides past keys within the input's length")
-    others = _layer_masks(subject, (subject.inputs.other(subject.inputs.row),))
-    if all(not torch.equal(one, two) for (hides, one), (_, two) in zip(masks, others, strict=True) if hides):
+    return Window(frozenset(modules), min(sizes), tuple(masks))
+
+
+def _windowed(subject: Subject) -> Window:
+    window = _look(subject, subject.inputs.tokens)
+    other = _look(subject, (subject.inputs.other(subject.inputs.row),))
+    if len(window.masks) != len(other.masks) or not any(map(torch.equal, window.masks, other.masks)):
         raise CannotPlant("the layers that hide past keys choose them by content: there is no window")
-    return masks
+    return window
 
 
 @contextlib.contextmanager
-def window_off_by_one(subject: Subject) -> Iterator[None]:
+def _at_windows(subject: Subject, change: Callable[[KernelCall, Tensor, Tensor], Tensor]) -> Iterator[None]:
+    """`change` gets a call, its readable keys and those that are no padding, and returns the readable ones of the fault."""
+    asked = _Asked()
+
+    def note(call: dict[str, Any]) -> dict[str, Any]:
+        mask, positions = (call.get(name or "") for name in (subject.door.mask_name, subject.door.positions_name))
+        restart = isinstance(positions, Tensor) and mask is None and bool((positions.diff(dim=-1) <= 0).any())
+        asked.real_BS = mask if isinstance(mask, Tensor) and mask.ndim == 2 else None
+        asked.documents = restart or (isinstance(mask, Tensor) and mask.ndim == 4)
+        return call
+
+    def handler(call: KernelCall) -> Any:
+        allowed = allowed_BHTS(call)
+        if asked.documents:
+            return call.run()
+        changed = change(call, allowed, _real(allowed, asked))
+        return (call if torch.equal(changed, allowed) else with_allowed(call, changed)).run()
+
+    with at_arguments(subject, note), at_kernel(subject, handler):
+        yield
+
+
+def window_off_by_one(subject: Subject) -> contextlib.AbstractContextManager[None]:
     """A window reads one key more than it should: `>=` for `>`."""
-    _windowed(subject)
+    window = _windowed(subject)
 
-    def handler(call: KernelCall) -> Any:
-        allowed = allowed_BHTS(call)
-        if _hides_past(call):
-            older = torch.cat([allowed[..., 1:], allowed[..., -1:]], -1) & _past(allowed)
-            call = with_allowed(call, allowed | older)
-        return call.run()
+    def change(call: KernelCall, allowed: Tensor, real: Tensor) -> Tensor:
+        inside = id(call.module) in window.modules
+        return allowed | (real & (_distance(allowed) == window.size)) if inside else allowed
 
-    with at_kernel(subject, handler):
-        yield
+    return _at_windows(subject, change)
 
 
-@contextlib.contextmanager
-def window_ignored(subject: Subject) -> Iterator[None]:
+def window_ignored(subject: Subject) -> contextlib.AbstractContextManager[None]:
     """Every layer reads the whole past, whatever its window."""
-    _windowed(subject)
+    window = _windowed(subject)
 
-    def handler(call: KernelCall) -> Any:
-        if _hides_past(call):
-            call = with_allowed(call, _past(allowed_BHTS(call)))
-        return call.run()
+    def change(call: KernelCall, allowed: Tensor, real: Tensor) -> Tensor:
+        inside = id(call.module) in window.modules
+        return allowed | (real & (_distance(allowed) >= window.size)) if inside else allowed
 
-    with at_kernel(subject, handler):
-        yield
+    return _at_windows(subject, change)
 
 
-@contextlib.contextmanager
-def window_layers_swapped(subject: Subject) -> Iterator[None]:
-    """Layers with a window read everything, the others get the window."""
-    masks = _windowed(subject)
-    if all(hides for hides, _ in masks):
+def window_layers_swapped(subject: Subject) -> contextlib.AbstractContextManager[None]:
+    """Layers with a window read everything that their cache holds, the others get the window."""
+    window = _windowed(subject)
+    if not _others(subject, window):
         raise CannotPlant("every layer has a window: there is nothing to swap")
-    window = next(mask for hides, mask in masks if hides)
 
-    def handler(call: KernelCall) -> Any:
-        allowed = allowed_BHTS(call)
-        if _hides_past(call):
-            call = with_allowed(call, _past(allowed))
-        elif isinstance(window, Tensor) and window.shape[-2:] == allowed.shape[-2:]:
-            call.mask = window
+    def change(call: KernelCall, allowed: Tensor, real: Tensor) -> Tensor:
+        far = _distance(allowed) >= window.size
+        return allowed | (real & far) if id(call.module) in window.modules else allowed & ~far
+
+    return _at_windows(subject, change)
+
+
+def _others(subject: Subject, window: Window) -> set[int]:
+    """The modules that attend without a window."""
+    seen: set[int] = set()
+
+    def watch(call: KernelCall) -> Any:
+        seen.add(id(call.module))
         return call.run()
 
-    with at_kernel(subject, handler):
-        yield
+    with watching(subject, watch):
+        subject.passes.replay(Pass(subject.inputs.tokens))
+    return seen - window.modules
