@@ -41,6 +41,7 @@ def _sides(runs: Sequence[Run], plain: Sequence[Sequence[float]], count: int) ->
     ours = [sum(list(run.seconds.values())[:count]) for run in runs]
     theirs = [sum(each[:count]) for each in plain]
     return {
+        "probes": count,
         "forwards": sum(len(made) for made in runs[-1].calls[:count]),
         "seconds": spread(ours),
         "bare_seconds": spread(theirs),

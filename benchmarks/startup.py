@@ -16,27 +16,35 @@ from typing import Any
 
 from benchmarks.processes import ratios, spread
 
-SMALL = ("-c", "import typer, rich")
-LIBRARIES = ("-c", "import torch, transformers")
+SMALL = "import typer, rich"
+LIBRARIES = "import torch, transformers"
+MODEL_CLASS = "from transformers import LlamaForCausalLM"
+"""What every script that loads a model imports: transformers itself loads its classes lazily."""
+
 COMMANDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "--help": (("--help",), SMALL),
-    "probes": (("probes",), SMALL),
-    "run builtin:gqa --probe future-token": (("run", "builtin:gqa", "--probe", "future-token", "--no-progress"), LIBRARIES),
+    "--help": (("--help",), (SMALL,)),
+    "probes": (("probes",), (SMALL,)),
+    "run builtin:gqa --probe future-token": (
+        ("run", "builtin:gqa", "--probe", "future-token", "--no-progress"),
+        (LIBRARIES, MODEL_CLASS),
+    ),
 }
 
 
 def startup(repeats: int) -> dict[str, Any]:
-    """Seconds of each command and of the imports beside it, and their ratio."""
-    found: dict[str, Any] = {}
-    for name, (command, imports) in COMMANDS.items():
-        ours, theirs = [], []
-        seconds("-m", "attncheck", *command)  # the first start compiles and reads from disk
-        for _ in range(repeats):
-            theirs.append(seconds(*imports))
-            ours.append(seconds("-m", "attncheck", *command))
-        against = imports[-1]
-        found[name] = {"against": against, "seconds": spread(ours), "imports": spread(theirs), "ratio": ratios(ours, theirs)}
-    return found
+    """Seconds of each command and of the imports beside it, and their ratios."""
+    return {name: _started(command, imports, repeats) for name, (command, imports) in COMMANDS.items()}
+
+
+def _started(command: tuple[str, ...], imports: tuple[str, ...], repeats: int) -> dict[str, Any]:
+    seconds("-m", "attncheck", *command)  # the first start compiles and reads from disk
+    rounds = [(seconds("-m", "attncheck", *command), [seconds("-c", code) for code in imports]) for _ in range(repeats)]
+    ours = [one for one, _ in rounds]
+    against = {code: [others[at] for _, others in rounds] for at, code in enumerate(imports)}
+    return {
+        "seconds": spread(ours),
+        "against": {code: {"seconds": spread(theirs), "ratio": ratios(ours, theirs)} for code, theirs in against.items()},
+    }
 
 
 def seconds(*arguments: str) -> float:

@@ -11,14 +11,16 @@ from benchmarks.processes import Spread
 
 HEAD = "| measured | attncheck | against | ratio |\n|---|---|---|---|"
 START, END = "<!-- bench -->", "<!-- /bench -->"
-SETS = {"five": "the first five probes", "all": "all probes"}
+SETS = ("five", "all")
+WEIGHTY = 64
+"""MiB of weights from which on a share of them says something."""
 
 
 def table(results: Mapping[str, Any]) -> str:
     """Everything that was measured, one row each; ratios are medians with the least and the most of their repeats."""
     rows = [
         *_startup(results.get("startup", {})),
-        *(row for each in results.get("overhead", ()) for row in (*_overhead(each), _memory(each))),
+        *(row for each in results.get("overhead", ()) for row in (*_overhead(each), *_memory(each))),
         *(row for axis, found in results.get("growth", {}).items() for row in _growth(axis, found)),
         *_sweep(results.get("sweep", {})),
     ]
@@ -47,24 +49,27 @@ def _seconds(value: float) -> str:
 
 def _startup(found: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     for name, each in found.items():
-        against = f"`{each['against']}`: {_seconds(each['imports'].middle)}"
-        yield f"start: `attncheck {name}`", _seconds(each["seconds"].middle), against, _ratio(each["ratio"])
+        for code, other in each["against"].items():
+            against = f"`{code}`: {_seconds(other['seconds'].middle)}"
+            yield f"start: `attncheck {name}`", _seconds(each["seconds"].middle), against, _ratio(other["ratio"])
 
 
 def _overhead(found: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    for key, words in SETS.items():
+    for key in SETS:
         if key in found:
             each = found[key]
             against = f"the same {each['forwards']} forwards: {_seconds(each['bare_seconds'].middle)}"
-            name = f"{words} with controls, {_named(found)}"
+            name = f"{each['probes']} probes with controls, {_named(found)}"
             yield name, _seconds(each["seconds"].middle), against, _ratio(each["ratio"])
 
 
-def _memory(found: Mapping[str, Any]) -> tuple[str, ...]:
+def _memory(found: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     memory = found["memory"]
+    if memory["weights_mib"] < WEIGHTY:
+        return
     name = f"peak memory beyond weights and one forward, {_named(found)}"
-    against = f"weights of {memory['weights_mib']:.0f} MiB; allowed by the formula {memory['allowed_mib']:.0f} MiB"
-    return name, f"{memory['beyond_mib']:.0f} MiB (`{memory['greediest']}`)", against, f"{memory['share_percent'] / 100:.2f}"
+    ours = f"{memory['beyond_mib']:.0f} MiB (`{memory['greediest']}`); the formula allows {memory['allowed_mib']:.0f}"
+    yield name, ours, f"weights: {memory['weights_mib']:.0f} MiB", f"{memory['share_percent'] / 100:.2f}"
 
 
 def _named(found: Mapping[str, Any]) -> str:

@@ -97,9 +97,10 @@ def test_growth_that_is_not_the_model_s_own_is_flagged() -> None:
 
 def test_the_table_and_its_place(tmp_path: Path) -> None:
     name = next(iter(COMMANDS))
-    started = {name: {"against": "-c", "seconds": spread([0.3]), "imports": spread([0.2]), "ratio": spread([1.5, 1.4, 1.7])}}
+    against = {"import rich": {"seconds": spread([0.2]), "ratio": spread([1.5, 1.4, 1.7])}}
+    started = {name: {"seconds": spread([0.3]), "against": against}}
     text = table({"machine": "a machine", "startup": started})
-    assert "| start: `attncheck --help` | 0.3 s | `-c`: 0.2 s | 1.50 (1.40 to 1.70) |" in text
+    assert "| start: `attncheck --help` | 0.3 s | `import rich`: 0.2 s | 1.50 (1.40 to 1.70) |" in text
     page = tmp_path / "page.md"
     page.write_text(f"before\n{START}\nold\n{END}\nafter\n")
     assert put(page, text)
