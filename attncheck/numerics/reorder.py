@@ -23,6 +23,19 @@ def _split(func: Callable[..., Any], left: Tensor, right: Tensor, right_axis: in
     return first + func(left[..., cut:], right.narrow(right_axis, cut, left.shape[-1] - cut))
 
 
+def _in_blocks(weight: Tensor) -> bool:
+    """Whether a weight is of a kind that stands for other numbers than it stores, and may not be cut anywhere."""
+    return getattr(type(weight), "dequantize", None) not in (None, Tensor.dequantize)
+
+
+def _in_two(left: Tensor, weight: Tensor, share: float) -> Tensor:
+    """The same split where the weight cannot be cut: each half of the input is zeroed in turn."""
+    cut = max(1, int(left.shape[-1] * share))
+    first, second = left.clone(), left.clone()
+    first[..., cut:], second[..., :cut] = 0, 0
+    return F.linear(first, weight) + F.linear(second, weight)
+
+
 @final
 class Reorder(TorchFunctionMode):
     """Active, it recomputes linear maps, products, softmax, means and angles with other roundings.
@@ -55,7 +68,7 @@ def _linear(share: float, func: Callable[..., Any], args: tuple[Any, ...], named
     if len(args) < 2 or not _floating(*args[:2]) or args[0].shape[-1] < 2 or args[1].ndim != 2:
         return NotImplemented
     bias = args[2] if len(args) > 2 else named.get("bias")
-    out = _split(F.linear, args[0], args[1], 1, share)
+    out = _in_two(args[0], args[1], share) if _in_blocks(args[1]) else _split(F.linear, args[0], args[1], 1, share)
     return out if bias is None else out + bias
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from attncheck.errors import TargetError, first_line
+from attncheck.subject.coded import answer_in_float64, coded_kind
 
 ELSEWHERE = "meta"
 """The device of a parameter whose values are on disk or in another memory until its layer runs."""
@@ -41,7 +42,8 @@ def offloaded(model: nn.Module) -> int:
 def quantised(model: nn.Module) -> str | None:
     """The kind of tensor that holds quantised weights, or None: one that stands for other numbers than it stores."""
     kinds = {type(parameter.data) for parameter in model.parameters()} - {Tensor}
-    return next((kind.__name__ for kind in kinds if getattr(kind, "dequantize", None) not in (None, Tensor.dequantize)), None)
+    known = (kind.__name__ for kind in kinds if getattr(kind, "dequantize", None) not in (None, Tensor.dequantize))
+    return next(known, None) or coded_kind(model)
 
 
 def why_not_cast(model: nn.Module) -> str | None:
@@ -59,10 +61,9 @@ def why_not_nudged(model: nn.Module) -> str | None:
     """Why no step can be taken along the weights themselves, or None."""
     if offloaded(model):
         return "the weights are offloaded: no step along them can be taken here"
-    kinds = {type(parameter.data) for parameter in model.parameters()} - {Tensor}
-    if not kinds:
-        return None
-    return f"the weights are sharded or quantised ({min(kind.__name__ for kind in kinds)}): no step along them can be taken here"
+    kinds = {type(parameter.data).__name__ for parameter in model.parameters()} - {Tensor.__name__}
+    kind = min(kinds, default=coded_kind(model))
+    return f"the weights are sharded or quantised ({kind}): no step along them can be taken here" if kind else None
 
 
 def move(model: nn.Module, device: torch.device) -> None:
@@ -76,7 +77,8 @@ def move(model: nn.Module, device: torch.device) -> None:
 
 
 def undisturbed(model: nn.Module) -> None:
-    """Have weights brought in and taken away as they are stored, whatever numerics a pass runs under."""
+    """Have weights brought in, taken away and read as they are stored, whatever numerics a pass runs under."""
+    answer_in_float64(model)
     hooks = {id(hook): hook for module in model.modules() if (hook := getattr(module, "_hf_hook", None)) is not None}
     for hook in hooks.values():
         for name in ("pre_forward", "post_forward"):

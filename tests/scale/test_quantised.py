@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import transformers
 from conftest import tiny_llama
+from torch import Tensor, nn
 
 from attncheck import registry
 from attncheck.diagnosis.diagnose import Diagnoser
@@ -15,15 +19,19 @@ from attncheck.finding import Finding, Verdict
 from attncheck.numerics.promote import Promote
 from attncheck.runner import ProbeFinished, run_probes
 from attncheck.settings import Settings
+from attncheck.subject.calls import wrap_forward
+from attncheck.subject.coded import asked, coded_kind
+from attncheck.subject.compat import CACHE_NAMES, cached_length
 from attncheck.subject.load import settle_dtype
 from attncheck.subject.passes import Pass
 from attncheck.subject.placement import quantised
 from attncheck.subject.subject import Subject
 
-quanto = pytest.importorskip("optimum.quanto", reason="optimum-quanto is not installed")
+WRONG = (Verdict.ERROR, Verdict.FAIL, Verdict.VACUOUS)
 
 
 def small(dtype: torch.dtype, asked: str = "auto") -> Subject:
+    quanto = pytest.importorskip("optimum.quanto", reason="optimum-quanto is not installed")
     model = tiny_llama().to(dtype)
     quanto.quantize(model, weights=quanto.qint8, exclude="lm_head")
     quanto.freeze(model)
@@ -49,8 +57,7 @@ def test_quantised_weights_stay_as_they_are() -> None:
 def test_every_probe_works_on_quantised_weights_or_says_why_not() -> None:
     found = findings(small(torch.float32))
     assert set(found) == set(registry.installed())
-    wrong = (Verdict.ERROR, Verdict.FAIL, Verdict.VACUOUS)
-    assert not [(name, finding.summary) for name, finding in found.items() if finding.verdict in wrong]
+    assert not [(name, finding.summary) for name, finding in found.items() if finding.verdict in WRONG]
     skipped = [case.note for case in found["gradient"].cases if case.expect == "skip"]
     assert any("no step along them" in note or "float64" in note for note in skipped)
 
@@ -81,3 +88,97 @@ def test_float64_computes_with_the_numbers_that_quantised_weights_stand_for() ->
 def test_another_dtype_cannot_be_asked_for() -> None:
     with pytest.raises(TargetError, match="the weights are quantised"):
         small(torch.float32, "bfloat16")
+
+
+def bitsandbytes(**options: Any) -> Any:
+    pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed")
+    return transformers.BitsAndBytesConfig(**options)
+
+
+def torchao(name: str, **options: Any) -> Any:
+    kinds = pytest.importorskip("torchao.quantization", reason="torchao is not installed")
+    return transformers.TorchAoConfig(getattr(kinds, name)(**options))
+
+
+FORMATS: dict[str, tuple[torch.dtype, Callable[[], Any]]] = {
+    "bitsandbytes int8": (torch.float16, lambda: bitsandbytes(load_in_8bit=True)),
+    "bitsandbytes nf4": (
+        torch.bfloat16,
+        lambda: bitsandbytes(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16),
+    ),
+    "torchao int8": (torch.float32, lambda: torchao("Int8WeightOnlyConfig")),
+    "torchao int8, activations too": (torch.bfloat16, lambda: torchao("Int8DynamicActivationInt8WeightConfig")),
+    "torchao int4": (torch.bfloat16, lambda: torchao("IntxWeightOnlyConfig", weight_dtype=torch.int4)),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", FORMATS)
+def test_each_format_is_right_when_healthy_and_wrong_with_a_fault(name: str, tmp_path: Path) -> None:
+    dtype, config = FORMATS[name]
+    chosen = config()
+    tiny_llama(hidden_size=64, intermediate_size=128, num_attention_heads=4, num_key_value_heads=2).save_pretrained(tmp_path)
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, quantization_config=chosen, dtype=dtype, device_map="cpu")
+    subject = Subject(name=name, model=model, settings=Settings(length=12))
+    settle_dtype(subject, "auto")
+    assert quantised(model) is not None
+    assert subject.stored_dtype == dtype
+    assert subject.higher_dtype() == "float64"
+    found = findings(subject, "decode-paths", "padding", "batch-rows")
+    assert not [(probe, finding.summary) for probe, finding in found.items() if finding.verdict in WRONG]
+    assert all(control.detected for finding in found.values() for control in finding.controls)
+    raised = [case.ladder[-1] for finding in found.values() for case in finding.cases if case.ladder]
+    assert raised or dtype == torch.float32
+    assert all(rung.dtype == "float64" and rung.max_abs <= rung.budget < 1e-12 for rung in raised)
+
+    wrap_forward(model, _restart)
+    faulty = Subject(name=name, model=model, settings=Settings(length=12))
+    assert findings(faulty, "decode-paths")["decode-paths"].verdict is Verdict.FAIL
+
+
+def _restart(call: dict[str, Any]) -> dict[str, Any]:
+    if not max(cached_length(call.get(name)) for name in CACHE_NAMES):
+        return call
+    return {**call, "position_ids": torch.arange(call["input_ids"].shape[1])[None]}
+
+
+class Coded(nn.Module):
+    """A layer that keeps bytes and a scale for each row, and refuses float64."""
+
+    def __init__(self, weight_ON: Tensor, bias_O: Tensor) -> None:
+        super().__init__()
+        self.out_features, self.in_features = weight_ON.shape
+        self.register_buffer("scale_O", weight_ON.abs().amax(1) / 127)
+        self.register_buffer("codes_ON", (weight_ON / self.get_buffer("scale_O")[:, None]).round().to(torch.int8))
+        self.bias = nn.Parameter(bias_O)
+
+    def forward(self, given: Tensor) -> Tensor:
+        if given.dtype == torch.float64:
+            raise RuntimeError("no kernel for float64")
+        weight_ON = self.get_buffer("codes_ON").to(given.dtype) * self.get_buffer("scale_O")[:, None]
+        return torch.nn.functional.linear(given, weight_ON, self.bias)
+
+
+def test_a_layer_in_codes_of_its_own_is_asked_what_they_stand_for() -> None:
+    model = tiny_llama()
+    torch.manual_seed(3)
+    for layer in model.model.layers:
+        weight_ON = layer.mlp.down_proj.weight.detach().clone()
+        layer.mlp.down_proj = Coded(weight_ON, torch.randn(len(weight_ON)) / 10)
+    layer = model.model.layers[0].mlp.down_proj
+    stands_for_ON = layer.codes_ON.float() * layer.scale_O[:, None]
+    weight_ON, bias_O = asked(layer, layer.forward, torch.device("cpu"))
+    assert torch.allclose(weight_ON, stands_for_ON, atol=1e-6)
+    assert bias_O is not None
+    assert torch.equal(bias_O, layer.bias)
+
+    subject = Subject(name="coded", model=model, settings=Settings(length=12))
+    settle_dtype(subject, "auto")
+    assert (coded_kind(model), quantised(model)) == ("Coded", "Coded")
+    assert (subject.dtype_name, subject.higher_dtype()) == ("float32", "float64")
+    low_BTV = subject.logits(Pass(subject.inputs.tokens))
+    with subject.at("float64"):
+        high_BTV = subject.logits(Pass(subject.inputs.tokens))
+    assert high_BTV.dtype == torch.float64
+    assert 0 < float((high_BTV - low_BTV).abs().max()) < 1e-3
+    assert findings(subject, "gradient")["gradient"].verdict not in WRONG
