@@ -12,7 +12,7 @@ from attncheck.diagnosis.failure import Failure, failing, open_case
 from attncheck.diagnosis.locate import in_attention, locate, locate_leak, locate_padding, locate_unsteady
 from attncheck.diagnosis.outside import Outside, carried_elsewhere, explained_outside
 from attncheck.diagnosis.recorded import pass_dict
-from attncheck.diagnosis.repair import repaired
+from attncheck.diagnosis.repair import OWN_STORE, repaired
 from attncheck.diagnosis.repro import offered
 from attncheck.diagnosis.reproduce import Search, Tried
 from attncheck.diagnosis.source import with_source
@@ -97,12 +97,12 @@ def _searched(subject: Subject, finding: Finding, until: float, known: tuple[str
     cases = failing(finding)
     weaker: list[Finding] = []
     for by_arguments in (False, True) if subject.can.kernel is not None else (False,):
-        for case in (cases or _stand_ins(subject, finding))[:CASES]:
+        for case in (cases or _stand_ins(subject, finding))[: 1 if by_arguments else CASES]:
             others = [each for each in cases if each is not case]
             search = Search(open_case(subject, case, by_arguments), others, until, known)
             explained = _explained(search, finding)
-            how = explained.diagnosis.how if explained.diagnosis is not None else "unexplained"
-            if how == "reproduced":
+            told = explained.diagnosis
+            if told is not None and (told.how == "reproduced" or told.fault == OWN_STORE):
                 return explained
             weaker.append(explained)
     healed = [each for each in weaker if each.diagnosis is not None and each.diagnosis.how == "repaired"]
@@ -133,7 +133,7 @@ def _diagnosis(search: Search, place: Location | None) -> Diagnosis:
     healed, failed = repaired(failure)
     ruled_out = tuple(dict.fromkeys([*(each.hypothesis.fault for each in search.tried), *failed]))
     if healed is None:
-        return _unexplained(ruled_out)
+        return _unexplained(ruled_out, search)
     return Diagnosis(
         fault=healed.name,
         how="repaired",
@@ -169,9 +169,13 @@ def _runner_up(search: Search) -> Mapping[str, Any] | None:
     return {"fault": other.hypothesis.label, "residual": other.residual} if other else None
 
 
-def _unexplained(ruled_out: tuple[str, ...]) -> Diagnosis:
+def _unexplained(ruled_out: tuple[str, ...], search: Search | None = None) -> Diagnosis:
     text = "No fault of the catalogue gives these logits, and no change of the call heals them."
-    return Diagnosis(fault="", how="unexplained", advice=text, ruled_out=ruled_out)
+    nearest = search.nearest if search is not None else None
+    if search is None or nearest is None:
+        return Diagnosis(fault="", how="unexplained", advice=text, ruled_out=ruled_out)
+    text += f" The nearest, {nearest.hypothesis.label}, gives the first {nearest.agrees} positions exactly and not the others."
+    return Diagnosis(fault="", how="unexplained", runner_up=_runner_up(search), advice=text, ruled_out=ruled_out)
 
 
 def _stand_ins(subject: Subject, finding: Finding) -> list[Measurement]:

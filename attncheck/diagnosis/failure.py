@@ -50,6 +50,15 @@ class Side:
         """The columns of a whole pass that belong to what was observed."""
         return logits_BTV if self.columns is None else logits_BTV[:, list(self.columns)]
 
+    def agrees(self, predicted_BTV: Tensor) -> int:
+        """How many positions, from the first one on, a prediction gives exactly."""
+        kept_BTV = self.kept(predicted_BTV)
+        if kept_BTV.shape != self.observed_BTV.shape:
+            return 0
+        wrong_BT = ~((kept_BTV - self.observed_BTV).abs().amax(-1) <= self.budget)
+        wrong_T = (wrong_BT if self.real is None else wrong_BT & self.real.to(wrong_BT.device)).any(0)
+        return int(wrong_T.long().argmax()) if bool(wrong_T.any()) else wrong_T.numel()
+
     @property
     def columns(self) -> tuple[int, ...] | None:
         """Which positions of the pass were observed; None for all."""

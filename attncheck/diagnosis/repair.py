@@ -18,6 +18,7 @@ from attncheck.subject.passes import Mask, Mask2D, Mask4D, Pass, Positions, coun
 from attncheck.subject.subject import Subject
 
 IMPLEMENTATIONS = ("eager", "sdpa")
+OWN_STORE = "own key/value store"
 ADVICE = {
     "the same calls by hand": "The same tokens fed by hand in the same pieces, with the right positions, give the right logits: "
     "what is made of the call on its way to the model, or of the logits on their way back, is at fault.",
@@ -26,7 +27,7 @@ ADVICE = {
     "explicit 4D mask": "With the mask written out as 4D the call is right: the mask that is built on this path is at fault.",
     "explicit positions and 4D mask": "With positions and mask written out the call is right: what the model derives from the "
     "length of the cache is at fault.",
-    "own key/value store": "With attention written out and keys and values kept outside the model the call is right: the "
+    OWN_STORE: "With attention written out and keys and values kept outside the model the call is right: the "
     "fault is in the cache, the mask or the kernel of this path, and not in projections, positions or norms.",
     "no cache": "Without a cache the call is right: the fault is in what is kept between calls.",
 }
@@ -89,7 +90,7 @@ def _repairs(failure: Failure, asked: Pass) -> Iterator[tuple[str, Callable[[], 
         in_force = asked.attn or subject.attn
         yield from _asked(subject, f"`{attn}` attention", asked, attn != in_force and replace(asked, attn=attn))
     if len(asked.chunks) > 1:
-        yield "own key/value store", lambda: scheduled_logits(failure.trusted, asked)
+        yield OWN_STORE, lambda: scheduled_logits(failure.trusted, asked)
         yield from _asked(subject, "no cache", asked, replace(asked, chunks=(), use_cache=False, cache_kind=""))
 
 

@@ -5,13 +5,14 @@ Axes: B batch, T positions, V vocabulary.
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import final
 
-from attncheck.diagnosis.failure import Failure, open_case
+from attncheck.diagnosis.failure import Failure, Side, open_case
 from attncheck.errors import Unsupported
 from attncheck.faults.hypotheses import hypotheses
 from attncheck.faults.hypothesis import Hypothesis
@@ -25,10 +26,11 @@ TELL_APART = 3
 @final
 @dataclass(frozen=True)
 class Tried:
-    """One hypothesis and how far its prediction is from what was observed."""
+    """One hypothesis, how far its prediction is from what was observed, and how many first positions it gives exactly."""
 
     hypothesis: Hypothesis
     residual: float
+    agrees: int = 0
 
 
 @final
@@ -64,27 +66,52 @@ class Search:
         wrong = self.failure.wrong
         if not wrong:
             return None
-        guesses = sorted(
-            hypotheses(self.failure.trusted, wrong[0].asked, wrong[0].made), key=lambda guess: guess.fault not in self.known
-        )
-        for batch in (guesses, *_by_layer(guesses, layer, self.failure.subject.facts.layers)):
+        guesses: list[Hypothesis] = []
+        batches = itertools.chain([self._plain(wrong[0], guesses)], _by_layer(guesses, layer, self.failure.subject.facts.layers))
+        for batch in batches:
             self._try(batch)
             if self.matches:
                 self.found = self._told_apart()
                 return self.found
-        return None
+        self._try(self._pairs(wrong[0], guesses))
+        self.found = self.matches[0] if self.matches else None
+        return self.found
+
+    @property
+    def nearest(self) -> Tried | None:
+        """Where nothing matches: the guess that gives the most positions, if it gives more than a right model would."""
+        wrong = self.failure.wrong
+        trusted_BTV = wrong[0].trusted_BTV if wrong else None
+        if trusted_BTV is None:
+            return None
+        usual = wrong[0].agrees(trusted_BTV)
+        return max((each for each in self.tried if each.agrees > usual), key=lambda each: each.agrees, default=None)
+
+    def _pairs(self, side: Side, guesses: list[Hypothesis]) -> Iterator[Hypothesis]:
+        """The guess that gives the most positions exactly, with each other one: two faults that begin at two places."""
+        first = self.nearest
+        pairs = [first.hypothesis.joined(other) for other in guesses] if first is not None else []
+        return (pair for pair in pairs if pair is not None)
+
+    def _plain(self, side: Side, kept: list[Hypothesis]) -> Iterator[Hypothesis]:
+        """Every guess, those known from this model first; each is kept. Where none is known, none is made before its turn."""
+        guesses: Iterable[Hypothesis] = hypotheses(self.failure.trusted, side.asked, side.made)
+        for guess in sorted(guesses, key=lambda guess: guess.fault not in self.known) if self.known else guesses:
+            kept.append(guess)
+            yield guess
 
     def _try(self, guesses: Iterable[Hypothesis]) -> None:
         for guess in guesses:
             known = bool(self.matches) and self.best_other is not None
             if known and agreed("time is up", time.perf_counter() > self.until):
                 return
-            residual = residual_of(guess, self.failure)
-            if residual is None:
+            tried = tried_on(guess, self.failure)
+            if tried is None:
                 continue
+            residual = tried.residual
             if residual <= self.failure.budget and guess.holds is not None and not guess.holds(self.failure.trusted):
                 continue
-            self.tried.append(Tried(guess, residual))
+            self.tried.append(tried)
 
     def _told_apart(self) -> Tried:
         """Of several faults that predict the same here, those that fail on other cases fall out; then the plainest."""
@@ -105,18 +132,20 @@ def _by_layer(guesses: list[Hypothesis], layer: int | None, layers: int | None) 
         yield [guess.within(range(layer, layers or layer + 1), f"from layer {layer} on") for guess in able]
 
 
-def residual_of(guess: Hypothesis, failure: Failure) -> float | None:
+def tried_on(guess: Hypothesis, failure: Failure) -> Tried | None:
     """How far the prediction is from the wrong logits, the worst side; None where nothing can be predicted.
 
     A prediction that does not leave the trusted path explains nothing, even where it is within the budget.
     """
-    worst = 0.0
+    worst, agrees = 0.0, None
     for side in failure.wrong:
         try:
-            worst = max(worst, side.apart(guess.logits(failure.trusted, side.asked)))
+            predicted_BTV = guess.logits(failure.trusted, side.asked)
         except (Unsupported, RuntimeError, IndexError, ValueError):
             return None
-    return worst
+        worst = max(worst, side.apart(predicted_BTV))
+        agrees = side.agrees(predicted_BTV) if agrees is None else agrees
+    return Tried(guess, worst, agrees or 0)
 
 
 def _surviving(left: list[Tried], failure: Failure, case: Measurement) -> list[Tried]:
@@ -126,4 +155,5 @@ def _surviving(left: list[Tried], failure: Failure, case: Measurement) -> list[T
         return left
     if not other.wrong:
         return left
-    return [each for each in left if (residual_of(each.hypothesis, other) or math.inf) <= other.budget]
+    again = [(each, tried_on(each.hypothesis, other)) for each in left]
+    return [each for each, tried in again if tried is not None and tried.residual <= other.budget]

@@ -111,7 +111,7 @@ class Trusted:
             mask = None if self.out_of_reach is None else self._mask_argument(asked, change)
             return self._forward(asked, change, mask)
 
-    def attending(self, asked: Pass, change: Change = NOTHING) -> AbstractContextManager[None]:
+    def attending(self, asked: Pass, change: Change = NOTHING) -> AbstractContextManager[object]:
         """While active, full forwards over `asked` attend as promised, with the change."""
         if self.out_of_reach is not None:
             return contextlib.nullcontext()

@@ -108,10 +108,10 @@ def _later(row: Row, asked: Pass, origin: int, rule: Rule) -> Row:
 
 
 def _told(fault: str, parameter: str, positions: Callable[[Pass], Positions]) -> Hypothesis:
-    def predict(trusted: Trusted, asked: Pass) -> Tensor:
-        return trusted.logits(asked, Change(positions=positions(asked)))
+    def change(asked: Pass) -> Change:
+        return Change(positions=positions(asked))
 
-    return Hypothesis(fault=fault, parameter=parameter, predict=predict)
+    return Hypothesis(fault=fault, parameter=parameter, change=change, everywhere=True)
 
 
 def _from_mask(asked: Pass) -> Positions:
