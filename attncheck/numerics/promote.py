@@ -1,7 +1,8 @@
 """Run a float64 model with no float32 left inside.
 
 Norms, rotary tables and eager softmax ask for float32 whatever the model's dtype, which lifts the noise of a float64 pass
-from 1e-15 to 1e-6. `Promote` rewrites every such explicit request to float64 while it is active.
+from 1e-15 to 1e-6. `Promote` rewrites every such explicit request to float64 while it is active. A request for a half
+precision stays: a float32 or float64 model that asks for one throws numbers away, and that is what users get.
 """
 
 from __future__ import annotations
@@ -12,8 +13,6 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-LOW = frozenset({torch.float32, torch.bfloat16, torch.float16})
-CASTS = frozenset({torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16})
 REREADING = frozenset({torch.Tensor.view, torch.frombuffer})
 """What reads the same bytes as another dtype: weights that come from a file while their layer runs."""
 
@@ -38,11 +37,11 @@ class Promote(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        if func in CASTS:
+        if func is torch.Tensor.float:
             return torch.Tensor.double(*args)
         if func not in REREADING:
-            if kwargs and kwargs.get("dtype") in LOW:
+            if kwargs and kwargs.get("dtype") is torch.float32:
                 kwargs = {**kwargs, "dtype": torch.float64}
             if torch.dtype in map(type, args):
-                args = tuple(torch.float64 if type(arg) is torch.dtype and arg in LOW else arg for arg in args)
+                args = tuple(torch.float64 if arg is torch.float32 else arg for arg in args)
         return func(*args, **kwargs) if kwargs else func(*args)

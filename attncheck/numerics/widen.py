@@ -16,9 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attncheck.numerics.promote import LOW, Promote
+from attncheck.numerics.promote import Promote
 from attncheck.numerics.rebuilt import made_by
 
+LOW = frozenset({torch.float32, torch.bfloat16, torch.float16})
 DTYPE = torch.Tensor.dtype.__get__  # type: ignore[attr-defined]
 PICKING = frozenset({"embedding", "__getitem__", "index_select", "gather", "select", "narrow", "chunk", "split", "unbind"})
 SHAPING = frozenset(

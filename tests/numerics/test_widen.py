@@ -57,3 +57,14 @@ def test_bytes_read_as_another_dtype_stay_what_they_are() -> None:
     with Widen():
         read = stored.view(torch.bfloat16)
     assert read.tolist() == [1.5, -2.0]
+
+
+def test_only_float32_is_promoted_a_half_precision_that_a_model_asks_for_stays() -> None:
+    third = torch.tensor(1.0, dtype=torch.float64) / 3
+    with Promote():
+        assert third.float().dtype == torch.float64
+        assert third.to(torch.float32).dtype == torch.float64
+        assert third.softmax(0, dtype=torch.float32).dtype == torch.float64
+        assert third.to(torch.bfloat16).dtype == torch.bfloat16
+        assert third.half().dtype == torch.float16
+        assert float(third.bfloat16()) != float(third)
