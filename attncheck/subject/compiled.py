@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from attncheck.errors import first_line
-from attncheck.finding import Measurement, skipped
+from attncheck.finding import Measurement, Verdict, skipped, verdict_of
 from attncheck.numerics.budget import Budget, measure_budget
 from attncheck.subject.padded import pad_rows
 from attncheck.subject.passes import Pass
@@ -24,7 +24,9 @@ from attncheck.subject.subject import Subject
 def compiled_cases(subject: Subject) -> Iterator[Measurement]:
     """One case for each way of asking; none where nobody asked for the compiled model, or where a fault is planted.
 
-    Both sides run in the numerics that users get: hidden float32 stays, and the budget is measured with it.
+    Both sides run in the numerics that users get: hidden float32 stays, and the budget is measured with it. When the first
+    way holds, it is run again with a fault that shows only where the model is compiled, and has to differ: it does not where
+    the comparison is blind, or where the compiler left the model as it is.
     """
     backend = subject.settings.compiled
     if backend is None or subject.passes.planted:
@@ -44,7 +46,50 @@ def compiled_cases(subject: Subject) -> Iterator[Measurement]:
         except Exception as error:
             yield skipped(name, f"the compiled model raises {first_line(error)}")
             continue
-        yield subject.compare(name, got_BTV, want_BTV, budget=budget)
+        case = subject.compare(name, got_BTV, want_BTV, budget=budget)
+        yield case
+        if asked == Pass(subject.inputs.tokens, unpromoted=True) and verdict_of(case) in (Verdict.PASS, Verdict.NOISE):
+            yield _control(subject, backend, asked, want_BTV, budget)
+
+
+def _control(subject: Subject, backend: str, asked: Pass, want_BTV: Tensor, budget: Budget) -> Measurement:
+    """The compiled model with one layer doubled where it is compiled, against the model as it is."""
+    name = f"compiled ({backend}) with a fault vs not, plain row"
+    layer = _middle(subject, asked)
+    if layer is None:
+        return skipped(name, "no layer with weights of its own puts out a tensor")
+    handle = layer.register_forward_hook(_doubled_when_compiled)
+    try:
+        with compiled(subject.model, backend):
+            got_BTV = _plainly(subject, asked)
+    except Exception as error:
+        return skipped(name, f"the compiled model raises {first_line(error)} with a fault planted")
+    finally:
+        handle.remove()
+    note = "one layer is doubled where it is compiled: as good as equal, nothing was compiled, or a fault is not seen"
+    return subject.compare(name, got_BTV, want_BTV, budget=budget, expect="differ", broken=Verdict.VACUOUS, note=note)
+
+
+def _doubled_when_compiled(module: nn.Module, args: Any, output: Tensor) -> Tensor:
+    return output * 2 if torch.compiler.is_compiling() else output
+
+
+def _middle(subject: Subject, asked: Pass) -> nn.Module | None:
+    """The layer in the middle of those that ran: one with weights of its own that puts out a tensor."""
+    ran: list[nn.Module] = []
+
+    def note(module: nn.Module, args: Any, output: Any) -> None:
+        if isinstance(output, Tensor) and output.is_floating_point():
+            ran.append(module)
+
+    own = [module for module in subject.model.modules() if any(True for _ in module.parameters(recurse=False))]
+    handles = [module.register_forward_hook(note) for module in own]
+    try:
+        _plainly(subject, asked)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return ran[len(ran) // 2] if ran else None
 
 
 def why_not_compiled(backend: str, device: torch.device) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -10,9 +11,11 @@ from conftest import tiny_llama
 
 from attncheck import registry
 from attncheck.finding import Measurement, Verdict, verdict_of
+from attncheck.runner import ProbeFinished, run_probes
 from attncheck.settings import Settings
 from attncheck.subject import compiled as compiling
 from attncheck.subject.compiled import compiled_cases, why_not_compiled
+from attncheck.subject.passes import Pass
 from attncheck.subject.subject import Subject
 
 BACKEND = "eager"
@@ -32,11 +35,42 @@ def test_nothing_is_compiled_unless_it_is_asked_for() -> None:
 
 def test_the_compiled_model_gives_the_same_logits() -> None:
     subject = small(compiled=BACKEND)
+    before_BTV = subject.logits(Pass(subject.inputs.tokens)).clone()
     cases = list(compiled_cases(subject))
-    assert [case.name.partition(", ")[2] for case in cases] == ["plain row", "decoded on a cache", "left-padded batch"]
-    assert [verdict_of(case) for case in cases] == [Verdict.PASS] * 3
+    assert [case.name for case in cases] == [
+        f"compiled ({BACKEND}) vs not, plain row",
+        f"compiled ({BACKEND}) with a fault vs not, plain row",
+        f"compiled ({BACKEND}) vs not, decoded on a cache",
+        f"compiled ({BACKEND}) vs not, left-padded batch",
+    ]
+    assert [verdict_of(case) for case in cases] == [Verdict.PASS] * 4
+    assert cases[1].expect == "differ"
+    assert cases[1].excess > 1e3
     assert all(case.positions for case in cases)
     assert "forward" not in vars(subject.model)
+    subject.passes.forget()
+    assert torch.equal(subject.logits(Pass(subject.inputs.tokens)), before_BTV)
+
+
+def test_a_compiler_that_leaves_the_model_as_it_is_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    subject = small(compiled=BACKEND)
+    monkeypatch.setattr(torch, "compile", lambda forward, **options: forward)
+    cases = list(compiled_cases(subject))
+    assert [verdict_of(case) for case in cases] == [Verdict.PASS, Verdict.VACUOUS, Verdict.PASS, Verdict.PASS]
+    finding = next(
+        event.finding for event in run_probes(subject, [registry.load("implementations")]) if isinstance(event, ProbeFinished)
+    )
+    assert finding.verdict is Verdict.VACUOUS
+
+
+def test_another_backend_that_traces_the_backward_pass_too() -> None:
+    reason = why_not_compiled("aot_eager", torch.device("cpu"))
+    if reason is not None:
+        pytest.skip(reason)
+    cases = list(islice(compiled_cases(small(compiled="aot_eager")), 2))
+    assert [verdict_of(case) for case in cases] == [Verdict.PASS] * 2
+    assert cases[1].expect == "differ"
+    assert all("aot_eager" in case.name for case in cases)
 
 
 def test_a_compiler_that_drops_something_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
