@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import psutil
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from attncheck.subject.placement import here
 
@@ -45,12 +45,3 @@ def cast_back(model: nn.Module, dtypes: dict[str, torch.dtype], to: torch.dtype)
     for name, value in model.named_parameters():
         if name in kept:
             value.data = kept[name]
-
-
-def put_buffers_back(model: nn.Module, saved: dict[str, Tensor]) -> None:
-    """Give a model the buffers that it had."""
-    for path, value in saved.items():
-        home, _, name = path.rpartition(".")
-        module = model.get_submodule(home)
-        if name in module._buffers:
-            module._buffers[name] = value

@@ -17,21 +17,22 @@ from torch import Tensor, nn
 
 from attncheck.errors import Unsupported
 from attncheck.finding import Expectation, Measurement, Verdict
-from attncheck.numerics.budget import Budget, measure_budget
+from attncheck.numerics.budget import Budget
 from attncheck.numerics.divergence import compare_logits
 from attncheck.numerics.promote import Promote
-from attncheck.numerics.tables import nudged, stored_tables
 from attncheck.numerics.widen import Widen
 from attncheck.settings import Settings
+from attncheck.subject.buffers import buffers_of, put_buffers_back
 from attncheck.subject.capabilities import Capabilities
 from attncheck.subject.compat import plain_experts, text_config
 from attncheck.subject.door import Door
 from attncheck.subject.encoder import fixed_input
 from attncheck.subject.facts import Facts, read_facts
 from attncheck.subject.inputs import Inputs, build_inputs
+from attncheck.subject.own_budget import own_budget
 from attncheck.subject.passes import REFUSALS, Pass, Passes
 from attncheck.subject.placement import input_device, undisturbed, why_not_cast
-from attncheck.subject.precision import DTYPES, NAMES, cast_back, fits, own_dtypes, put_buffers_back, widens
+from attncheck.subject.precision import DTYPES, NAMES, cast_back, fits, own_dtypes, widens
 from attncheck.subject.ranks import agreed, keep_in_step
 
 LEAST_MEMORY = 16 << 20
@@ -177,15 +178,7 @@ class Subject:
     @cached_property
     def budget(self) -> Budget:
         """What rounding alone does to this model's logits, measured once on the main input."""
-        asked = Pass(self.inputs.tokens)
-        ids_BT = self.passes.ids(asked.tokens)
-
-        def forward() -> Tensor:
-            with torch.no_grad():
-                return self.passes._forward(ids_BT, use_cache=False).logits_BTV
-
-        tables = (lambda: nudged(self.model)) if stored_tables(self.model) else None
-        return measure_budget(forward, self.logits(asked), self.dtype_name, self.numerics, tables)
+        return own_budget(self.passes, self.inputs.tokens, self.dtype_name, self.numerics)
 
     def compare(
         self,
@@ -265,7 +258,7 @@ class Subject:
             yield
             return
         before, own, flags = self.stored_dtype, own_dtypes(self.model), (self.promoted, self.widened)
-        saved = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
+        saved = buffers_of(self.model)
         known = {name: self.__dict__.pop(name) for name in MEASURED if name in self.__dict__}
         try:
             self.take(DTYPES[dtype], cast)

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
+from conftest import tiny_llama
+from torch import nn
 
+from attncheck import registry
+from attncheck.finding import Verdict, verdict_of
 from attncheck.numerics.divergence import compare_logits
 from attncheck.numerics.promote import Promote
 from attncheck.numerics.reorder import Reorder
 from attncheck.settings import Settings
 from attncheck.subject.load import load
 from attncheck.subject.passes import Pass
+from attncheck.subject.subject import Subject
 
 
 @pytest.mark.parametrize(("dtype", "low", "high"), [("float64", 1e-16, 1e-12), ("float32", 1e-8, 1e-3), ("bfloat16", 1e-4, 1.0)])
@@ -82,3 +88,19 @@ def test_the_budget_is_far_below_a_fault() -> None:
     subject = load("builtin:gqa", Settings(dtype="float32"))
     moved = subject.logits(Pass((subject.inputs.other(subject.inputs.row, 0, 1),)))
     assert float((moved - subject.logits(Pass(subject.inputs.tokens))).abs().max()) > 1e3 * subject.budget.value
+
+
+def test_a_buffer_that_every_forward_moves_does_not_count_as_rounding() -> None:
+    subject = Subject(name="llama", model=tiny_llama())
+    subject.take(torch.float64)
+    layer = subject.model.model.layers[0]
+    layer.register_buffer("seen", torch.zeros((), dtype=torch.float64))
+
+    def drift(module: nn.Module, args: Any, output: Any) -> Any:
+        module.seen.add_(0.01)
+        return (output[0] + module.seen, *output[1:]) if isinstance(output, tuple) else output + module.seen
+
+    layer.register_forward_hook(drift)
+    assert subject.budget.value < 1e-11
+    case = next(iter(registry.load("repeatability").measure(subject)))
+    assert verdict_of(case) is Verdict.FAIL
