@@ -11,7 +11,7 @@ import torch
 from attncheck import registry
 from attncheck.diagnosis.diagnose import Diagnoser
 from attncheck.errors import TargetError
-from attncheck.finding import Finding, Verdict
+from attncheck.finding import Finding, Verdict, verdict_of
 from attncheck.runner import ProbeFinished, run_probes
 from attncheck.settings import Settings
 from attncheck.subject.calls import wrap_forward
@@ -57,14 +57,30 @@ def test_offloaded_layers_compute_what_the_whole_model_computes(tmp_path: Path) 
     assert any("widened operator by operator" in remark for remark in apart.remarks)
 
 
-def test_every_probe_works_on_offloaded_layers_or_says_why_not(tmp_path: Path) -> None:
-    found = findings(split(tmp_path))
-    assert {finding.probe for finding in found} == set(registry.installed())
-    assert not [(finding.probe, finding.summary) for finding in found if finding.verdict in (Verdict.ERROR, Verdict.FAIL)]
-    assert not [finding.probe for finding in found if finding.verdict is Verdict.VACUOUS]
-    ran = [finding for finding in found if finding.verdict is not Verdict.SKIP]
-    assert len(ran) >= 12
-    assert all(finding.controls for finding in ran if not finding.controls_missing)
+NEEDS_WEIGHTS = ("derivative along query weights", "derivative along key weights", "derivative along value weights")
+NEEDS_CAST = "eager in plain float64"
+"""What cannot be asked of weights that are not there, or that no cast brought to float64: skipped with a sentence."""
+
+
+def test_every_probe_comes_to_what_it_comes_to_in_one_place(tmp_path: Path) -> None:
+    apart, whole = findings(split(tmp_path)), findings(load(str(tmp_path / "llama"), Settings(length=12)))
+    assert [finding.probe for finding in apart] == registry.select(()) == [finding.probe for finding in whole]
+    assert len(apart) == 16
+    otherwise = {}
+    for got, want in zip(apart, whole, strict=True):
+        cases = {case.name: verdict_of(case) for case in got.cases}
+        usual = {case.name: verdict_of(case) for case in want.cases}
+        assert list(cases) == list(usual), got.probe
+        otherwise.update({(got.probe, name): verdict for name, verdict in cases.items() if verdict is not usual[name]})
+        assert [control.detected for control in got.controls] == [True] * len(got.controls), got.probe
+        if got.probe != "gradient":
+            assert [control.fault for control in got.controls] == [control.fault for control in want.controls], got.probe
+    skipped = [("gradient", name) for name in NEEDS_WEIGHTS] + [("padding", NEEDS_CAST)]
+    assert otherwise == dict.fromkeys(skipped, Verdict.SKIP)
+    notes = {case.name: case.note for finding in apart for case in finding.cases}
+    assert all("offloaded" in notes[name] for name in NEEDS_WEIGHTS)
+    wrong = (Verdict.ERROR, Verdict.FAIL, Verdict.VACUOUS)
+    assert not [(finding.probe, finding.summary) for finding in apart if finding.verdict in wrong]
 
 
 def test_sinks_of_offloaded_layers_are_read_while_they_run(tmp_path: Path) -> None:
