@@ -26,7 +26,7 @@ def pass_dict(asked: Pass) -> dict[str, Any]:
 
 def _mask_dict(mask: Mask2D | Mask4D) -> dict[str, Any]:
     if isinstance(mask, Mask2D):
-        return {"rows": [list(row) for row in mask.rows]}
+        return {"rows": [list(row) for row in mask.rows], **({} if mask == Mask2D(mask.rows) else {"dtype": mask.dtype})}
     return {"segments": [list(row) for row in mask.segments], "boolean": mask.boolean}
 
 
@@ -50,7 +50,7 @@ def _mask_of(data: Mapping[str, Any] | None) -> Mask:
     if data is None:
         return None
     if "rows" in data:
-        return Mask2D(_rows(data["rows"]))
+        return Mask2D(_rows(data["rows"]), dtype=str(data.get("dtype", "int64")))
     return Mask4D(_rows(data["segments"]), boolean=bool(data.get("boolean", False)))
 
 

@@ -29,9 +29,10 @@ Positions = tuple[tuple[int, ...], ...]
 @final
 @dataclass(frozen=True)
 class Mask2D:
-    """One number per token, 1 to attend to it and 0 for padding: what a tokenizer returns."""
+    """One number per token, 1 to attend to it and 0 for padding: what a tokenizer returns, in torch's dtype of that name."""
 
     rows: tuple[tuple[int, ...], ...]
+    dtype: str = "int64"
 
 
 @final
@@ -290,10 +291,9 @@ class Passes:
     def _mask(self, asked: Pass, start: int, stop: int) -> Tensor | None:
         """A 2D mask covers all that is cached and new (P + T); a 4D mask has a row for each new query."""
         if isinstance(asked.mask, Mask2D):
-            return torch.tensor([row[:stop] for row in asked.mask.rows], device=self.device)
-        if isinstance(asked.mask, Mask4D):
-            allowed_BTT = asked.mask.allowed_BTT()[:, start:stop, :stop]
-            return (
-                allowed_BTT[:, None].to(self.device) if asked.mask.boolean else float_mask(allowed_BTT, self.dtype, self.device)
-            )
-        return None
+            rows = [row[:stop] for row in asked.mask.rows]
+            return torch.tensor(rows, device=self.device, dtype=getattr(torch, asked.mask.dtype))
+        if not isinstance(asked.mask, Mask4D):
+            return None
+        allowed_BTT = asked.mask.allowed_BTT()[:, start:stop, :stop]
+        return allowed_BTT[:, None].to(self.device) if asked.mask.boolean else float_mask(allowed_BTT, self.dtype, self.device)
