@@ -19,107 +19,20 @@ import torch
 from torch import Tensor
 
 from attncheck.errors import Unsupported, first_line
+from attncheck.numerics.budget import Budget
+from attncheck.subject.asked import Mask as Mask
+from attncheck.subject.asked import Mask2D as Mask2D
+from attncheck.subject.asked import Mask4D as Mask4D
+from attncheck.subject.asked import Pass as Pass
+from attncheck.subject.asked import Positions as Positions
+from attncheck.subject.asked import all_ones as all_ones
+from attncheck.subject.asked import blocks as blocks
+from attncheck.subject.asked import causal as causal
+from attncheck.subject.asked import counting as counting
+from attncheck.subject.asked import float_mask as float_mask
 from attncheck.subject.cache_kinds import new_cache
 from attncheck.subject.door import Door, Reply
 from attncheck.subject.inputs import Tokens
-
-Positions = tuple[tuple[int, ...], ...]
-
-
-@final
-@dataclass(frozen=True)
-class Mask2D:
-    """One number per token, 1 to attend to it and 0 for padding: what a tokenizer returns, in torch's dtype of that name."""
-
-    rows: tuple[tuple[int, ...], ...]
-    dtype: str = "int64"
-
-
-@final
-@dataclass(frozen=True)
-class Mask4D:
-    """Who may read whom, written out: query i reads key j when j <= i and both carry the same segment number.
-
-    `boolean` hands it over as booleans instead of numbers to be added to the scores.
-    """
-
-    segments: tuple[tuple[int, ...], ...]
-    boolean: bool = False
-
-    def allowed_BTT(self) -> Tensor:
-        """(B, T, T) booleans, queries by keys."""
-        segment_BT = torch.tensor(self.segments)
-        same_BTT = segment_BT[:, :, None] == segment_BT[:, None, :]
-        return same_BTT & torch.ones(same_BTT.shape[1:], dtype=torch.bool).tril()
-
-
-Mask = Mask2D | Mask4D | None
-
-
-@final
-@dataclass(frozen=True)
-class Pass:
-    """One way of asking. `chunks` are the lengths fed one after the other on a cache; empty means one forward.
-
-    `cache_kind` is a kind of `attncheck.subject.cache_kinds`, made beforehand and handed in; empty leaves it to the model.
-    `attentions` asks for the attention weights as well. `unpromoted` leaves hidden float32 where the library has it.
-    """
-
-    tokens: Tokens
-    chunks: tuple[int, ...] = ()
-    positions: Positions | None = None
-    mask: Mask = None
-    use_cache: bool | None = False
-    attn: str | None = None
-    cache_kind: str = ""
-    attentions: bool = False
-    unpromoted: bool = False
-
-    @property
-    def length(self) -> int:
-        """T of the whole pass."""
-        return len(self.tokens[0])
-
-    @property
-    def cuts(self) -> tuple[int, ...]:
-        """The positions at which a new chunk is fed; none where every token is one."""
-        return tuple(accumulate(self.chunks))[:-1] if len(self.chunks) < self.length else ()
-
-    @property
-    def cached(self) -> bool:
-        """Whether a cache is read or filled."""
-        return bool(self.chunks) or bool(self.cache_kind) or self.use_cache is not False
-
-
-def counting(rows: int, length: int, start: int = 0) -> Positions:
-    """Positions start, start + 1, … for each row."""
-    return (tuple(range(start, start + length)),) * rows
-
-
-def all_ones(tokens: Tokens) -> Mask2D:
-    """The 2D mask of an unpadded batch."""
-    return Mask2D(tuple((1,) * len(row) for row in tokens))
-
-
-def causal(tokens: Tokens) -> Mask4D:
-    """The 4D mask of an unpadded batch: plain causality, written out."""
-    return Mask4D(tuple((0,) * len(row) for row in tokens))
-
-
-def blocks(lengths: tuple[int, ...]) -> Mask4D:
-    """The 4D mask of one row of documents of these lengths, each causal and apart from the others."""
-    return Mask4D((tuple(number for number, length in enumerate(lengths) for _ in range(length)),))
-
-
-def float_mask(allowed_BTT: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A 4D mask to be added to the scores: 0 where allowed, very negative elsewhere.
-
-    A float mask works in every implementation; eager adds a boolean one as 0 and 1. The smallest float32 is used even for
-    float64, since eager attention may compute its softmax in float32, where the smallest float64 becomes -inf.
-    """
-    lowest = max(torch.finfo(dtype).min, torch.finfo(torch.float32).min)
-    mask_BTT = torch.zeros(allowed_BTT.shape, dtype=dtype).masked_fill(~allowed_BTT, lowest)
-    return mask_BTT[:, None].to(device)
 
 
 def _way(asked: Pass, start: int) -> str:
@@ -159,22 +72,29 @@ class Passes:
     first_position: Callable[[], int] = field(default=lambda: 0)
     planted: tuple[str, ...] = ()
     planted_on_cache_only: bool = False
+    budgets: dict[Any, Budget] = field(default_factory=dict)
     _memory: OrderedDict[Any, Tensor] = field(default_factory=OrderedDict)
 
-    def logits(self, asked: Pass) -> Tensor:
+    def logits(self, asked: Pass, positions: tuple[int, ...] = ()) -> Tensor:
         """logits_BTV of a pass, from memory where it ran before.
+
+        `positions` (ascending) asks for those only, of a row too long for all its logits to be kept.
 
         Raises:
             Unsupported: the model cannot be asked this way.
         """
-        key = (asked, self._faults(asked))
+        key = (asked, positions, self._faults(asked))
         if key in self._memory:
             self._memory.move_to_end(key)
             return self._memory[key]
+        ends = list(accumulate(asked.chunks or (asked.length,)))
+        parts = []
         with torch.no_grad(), self._numerics(asked), self.switch(asked.attn):
-            logits_BTV = torch.cat([reply.logits_BTV for reply in self._replies(asked)], 1).detach()
-        self._remember(key, logits_BTV)
-        return logits_BTV
+            for start, end, reply in zip([0, *ends], ends, self._replies(asked), strict=False):
+                here = [at - start for at in positions if start <= at < end]
+                parts.append(reply.logits_BTV[:, here].clone() if positions else reply.logits_BTV)
+        self._remember(key, torch.cat(parts, 1).detach())
+        return self._memory[key]
 
     def cache(self, asked: Pass) -> Any:
         """The cache that a pass leaves behind; never remembered, since the next call would change it.
@@ -202,7 +122,7 @@ class Passes:
 
     def drop(self, asked: Pass) -> None:
         """Forget one pass, so that it is run the next time it is asked for."""
-        self._memory.pop((asked, self._faults(asked)), None)
+        self._memory.pop((asked, (), self._faults(asked)), None)
 
     def call(self, tokens: Tokens, **asked: Any) -> Reply:
         """One forward, not remembered, for what needs the cache or the whole output. Gradients follow the caller."""
@@ -227,7 +147,7 @@ class Passes:
         try:
             yield
         finally:
-            for key in [key for key in self._memory if key[1] == self.planted]:
+            for key in [key for key in self._memory if key[-1] == self.planted]:
                 del self._memory[key]
             self.planted, self.planted_on_cache_only = before
 

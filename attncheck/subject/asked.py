@@ -1,0 +1,113 @@
+"""One way of asking a model for logits, as data: everything that can change the outcome.
+
+Axes: B batch, T positions of a pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import final
+
+import torch
+from torch import Tensor
+
+from attncheck.subject.inputs import Tokens
+
+Positions = tuple[tuple[int, ...], ...]
+
+
+@final
+@dataclass(frozen=True)
+class Mask2D:
+    """One number per token, 1 to attend to it and 0 for padding: what a tokenizer returns, in torch's dtype of that name."""
+
+    rows: tuple[tuple[int, ...], ...]
+    dtype: str = "int64"
+
+
+@final
+@dataclass(frozen=True)
+class Mask4D:
+    """Who may read whom, written out: query i reads key j when j <= i and both carry the same segment number.
+
+    `boolean` hands it over as booleans instead of numbers to be added to the scores.
+    """
+
+    segments: tuple[tuple[int, ...], ...]
+    boolean: bool = False
+
+    def allowed_BTT(self) -> Tensor:
+        """(B, T, T) booleans, queries by keys."""
+        segment_BT = torch.tensor(self.segments)
+        same_BTT = segment_BT[:, :, None] == segment_BT[:, None, :]
+        return same_BTT & torch.ones(same_BTT.shape[1:], dtype=torch.bool).tril()
+
+
+Mask = Mask2D | Mask4D | None
+
+
+@final
+@dataclass(frozen=True)
+class Pass:
+    """One way of asking. `chunks` are the lengths fed one after the other on a cache; empty means one forward.
+
+    `cache_kind` is a kind of `attncheck.subject.cache_kinds`, made beforehand and handed in; empty leaves it to the model.
+    `attentions` asks for the attention weights as well. `unpromoted` leaves hidden float32 where the library has it.
+    """
+
+    tokens: Tokens
+    chunks: tuple[int, ...] = ()
+    positions: Positions | None = None
+    mask: Mask = None
+    use_cache: bool | None = False
+    attn: str | None = None
+    cache_kind: str = ""
+    attentions: bool = False
+    unpromoted: bool = False
+
+    @property
+    def length(self) -> int:
+        """T of the whole pass."""
+        return len(self.tokens[0])
+
+    @property
+    def cuts(self) -> tuple[int, ...]:
+        """The positions at which a new chunk is fed; none where every token is one."""
+        return tuple(accumulate(self.chunks))[:-1] if len(self.chunks) < self.length else ()
+
+    @property
+    def cached(self) -> bool:
+        """Whether a cache is read or filled."""
+        return bool(self.chunks) or bool(self.cache_kind) or self.use_cache is not False
+
+
+def counting(rows: int, length: int, start: int = 0) -> Positions:
+    """Positions start, start + 1, … for each row."""
+    return (tuple(range(start, start + length)),) * rows
+
+
+def all_ones(tokens: Tokens) -> Mask2D:
+    """The 2D mask of an unpadded batch."""
+    return Mask2D(tuple((1,) * len(row) for row in tokens))
+
+
+def causal(tokens: Tokens) -> Mask4D:
+    """The 4D mask of an unpadded batch: plain causality, written out."""
+    return Mask4D(tuple((0,) * len(row) for row in tokens))
+
+
+def blocks(lengths: tuple[int, ...]) -> Mask4D:
+    """The 4D mask of one row of documents of these lengths, each causal and apart from the others."""
+    return Mask4D((tuple(number for number, length in enumerate(lengths) for _ in range(length)),))
+
+
+def float_mask(allowed_BTT: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A 4D mask to be added to the scores: 0 where allowed, very negative elsewhere.
+
+    A float mask works in every implementation; eager adds a boolean one as 0 and 1. The smallest float32 is used even for
+    float64, since eager attention may compute its softmax in float32, where the smallest float64 becomes -inf.
+    """
+    lowest = max(torch.finfo(dtype).min, torch.finfo(torch.float32).min)
+    mask_BTT = torch.zeros(allowed_BTT.shape, dtype=dtype).masked_fill(~allowed_BTT, lowest)
+    return mask_BTT[:, None].to(device)
