@@ -75,6 +75,9 @@ def mask_top_left(subject: Subject) -> AbstractContextManager[None]:
             call = with_allowed(call, torch.ones_like(allowed).tril())
         return call.run()
 
+    reason = subject.can.decodes or subject.can.cache
+    if reason is not None:
+        raise CannotPlant(reason)
     return at_kernel(subject, handler)
 
 

@@ -195,26 +195,28 @@ class Capabilities:
     @cached_property
     def kernel(self) -> str | None:
         """Attention goes through transformers' attention interface, where it can be watched and changed."""
-        seen = self._calls_seen(lambda handler: intercept(self.door.model, handler))
+        seen, _ = self._calls_seen(lambda handler: intercept(self.door.model, handler))
         return None if seen else "attention is computed inside the model, out of reach of the attention interface"
 
     @cached_property
     def watch(self) -> str | None:
         """Attention can be watched: at the attention interface, or in the model's own arithmetic."""
-        if self.kernel is None or self._calls_seen(lambda handler: observe_inline(self.door.model, handler)):
+        if self.kernel is None:
             return None
-        return f"{type(self.door.model).__name__} runs no attention that can be watched: no scores pass a softmax and meet values"
+        seen, refused = self._calls_seen(lambda handler: observe_inline(self.door.model, handler))
+        why = next(iter(refused.values()), "no scores pass a softmax and meet values")
+        return None if seen else f"{type(self.door.model).__name__} runs no attention that can be watched: {why}"
 
-    def _calls_seen(self, watched: Callable[[Handler], AbstractContextManager[Any]]) -> int:
+    def _calls_seen(self, watched: Callable[[Handler], AbstractContextManager[Any]]) -> tuple[int, Any]:
         seen: list[int] = []
 
         def watch(call: KernelCall) -> Any:
             seen.append(call.query_BHTD.shape[1])
             return call.run()
 
-        with watched(watch), torch.no_grad():
+        with watched(watch) as refused, torch.no_grad():
             self.passes.call(self.inputs.tokens, use_cache=False)
-        return len(seen)
+        return len(seen), refused
 
     @cached_property
     def reads_mask(self) -> str | None:

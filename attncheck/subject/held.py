@@ -12,7 +12,6 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from attncheck.errors import Unsupported
 from attncheck.numerics.reference import Terms, grouped
 from attncheck.subject.layers import Attended, weights_of
 from attncheck.subject.linear_bias import as_promised, promised_slopes, slopes_of
@@ -39,7 +38,7 @@ UNTRACED = "queries or keys were not traced to a projection"
 class Option:
     """One set of ingredients. `handed_bias` is what the layer really adds, `slopes_H` how steeply, where that is linear.
 
-    `unstated` says why the scale is only what the layer was seen to do.
+    `unstated` says why the scale is only what the layer was seen to do; `lost` that the cache has dropped keys of the reach.
     """
 
     scale: ScalePromise
@@ -48,6 +47,7 @@ class Option:
     handed_bias: Tensor | None = None
     slopes_H: Tensor | None = None
     unstated: str = ""
+    lost: bool = False
 
 
 @final
@@ -95,18 +95,14 @@ def form_of(layer: Attended) -> tuple[int, int, int]:
 
 
 def options_of(layer: Attended, context: Context) -> Iterator[Option]:
-    """Every set of ingredients that the layer may be held to.
-
-    Raises:
-        Unsupported: its cache no longer holds what it is promised to read.
-    """
+    """Every set of ingredients that the layer may be held to."""
     known, call = context.known, layer.call
     heads, kv_heads, _ = form_of(layer)
     cap = known.cap if known else (promised_cap(context.config) or ("", call.options.get("softcap")))[1]
     sinks_H = known.sinks_H if known else _sinks(layer)
     observed = bias_of(layer)
     for scale, unstated in _scales(layer, context):
-        for reach, allowed in _masks(layer, context):
+        for reach, allowed, lost in _masks(layer, context):
             bias, slopes_H = _held_bias(layer, context, observed, allowed, scale.value)
             terms = Terms(scale=scale.value, allowed=allowed, heads=grouped(heads, kv_heads), cap=cap or None, bias=bias)
             yield Option(
@@ -116,6 +112,7 @@ def options_of(layer: Attended, context: Context) -> Iterator[Option]:
                 handed_bias=observed,
                 slopes_H=slopes_H,
                 unstated=unstated,
+                lost=lost,
             )
 
 
@@ -138,22 +135,18 @@ def _scales(layer: Attended, context: Context) -> Iterator[tuple[ScalePromise, s
         yield ScalePromise(handed, f"{source} ({UNTRACED})"), UNTRACED if call.inline else ""
 
 
-def _masks(layer: Attended, context: Context) -> Iterator[tuple[Reach | None, Tensor]]:
+def _masks(layer: Attended, context: Context) -> Iterator[tuple[Reach | None, Tensor, bool]]:
     call, standing = layer.call, context.standing
     total, device = call.key_BGSD.shape[2], call.query_BHTD.device
     reaches = context.promise.reaches
     if context.both_ways or not reaches:
-        past = standing.allowed(FULL, total, device)
         readable = readable_of(layer)
-        yield None, readable if context.both_ways or past is None else readable & past
+        yield None, readable if context.both_ways else readable & standing.allowed(FULL, total, device)[0], False
         return
     if context.known and context.known.reach:
         reaches = (context.known.reach,)
-    masks = [(reach, standing.allowed(reach, total, device)) for reach in reaches]
-    held = [(reach, allowed) for reach, allowed in masks if allowed is not None]
-    if not held:
-        raise Unsupported("its cache no longer holds every key that it is promised to read")
-    yield from held
+    for reach in reaches:
+        yield reach, *standing.allowed(reach, total, device)
 
 
 def readable_of(layer: Attended) -> Tensor:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from attncheck.errors import Unsupported
-from attncheck.numerics.reference import fitted_scale
+from attncheck.numerics.reference import Terms, fitted_scale
 from attncheck.subject.changed import changes_of
 from attncheck.subject.computed import Computed, Inputs, inputs_of
 from attncheck.subject.held import (
@@ -43,8 +43,9 @@ NEARLY = 1e-6
 class Verdicted:
     """What became of one layer. `apart` and `budget` are about its output; `fault` is set when one reproduces it exactly.
 
-    `unknown` says why the layer cannot be held to anything; `reach_differs` that only another reach reproduces it;
-    `unstated` why its scale is taken from itself; `known` is what its later calls are held to.
+    `fitted` and `heads` are read off the kernel's weights in one forward, and on a cache where a layer differs. `unknown` says
+    why the layer cannot be held to anything; `reach_differs` that only another reach reproduces it; `unstated` why its scale
+    is taken from itself; `broken` what is wrong before any output is computed; `known` what its later calls are held to.
     """
 
     name: str
@@ -65,12 +66,13 @@ class Verdicted:
     reach_differs: bool = False
     traced: str = ""
     unstated: str = ""
+    broken: str = ""
     known: Known | None = None
 
     @property
     def holds(self) -> bool:
         """Whether the output is what the promise gives."""
-        return self.apart <= self.budget
+        return self.apart <= self.budget and not self.broken
 
 
 def held_to_promise(
@@ -84,7 +86,7 @@ def held_to_promise(
     """Compare one layer of a forward with its promise; a call on a cache also with what one forward showed (`known`).
 
     Raises:
-        Unsupported: the kernel's output has another form than (B, T, H, D), or what a cache holds is not enough to judge.
+        Unsupported: the kernel's output or the heads that it is handed have a form that cannot be judged.
     """
     if known is not None and form_of(layer) != known.form:
         raise Unsupported("its kernel is handed other heads than in one forward")
@@ -114,8 +116,7 @@ def _nearest(case: Computed, options: list[Option]) -> Option:
 def _judged(case: Computed, option: Option, context: Context, inputs: Inputs) -> Verdicted:
     layer, terms = case.layer, option.terms
     apart, budget = case.apart(terms), max(case.budget(terms), context.known.budget if context.known else 0.0)
-    weights_BHTS = torch.where(case.real_B1T1, weights_of(layer.call).double(), 0.0)
-    fitted, heads = fitted_scale(weights_BHTS, case.query_BHTD, case.key_BGSD, terms)
+    fitted, heads = (terms.scale, terms.heads) if context.known and apart <= budget else _fitted(case, terms)
     verdict = Verdicted(
         name=layer.name,
         index=layer.index,
@@ -130,11 +131,20 @@ def _judged(case: Computed, option: Option, context: Context, inputs: Inputs) ->
         traced="" if inputs.traced else UNTRACED,
         unstated=option.unstated,
     )
-    if inputs.broken:
+    if inputs.fault:
         return replace(verdict, apart=max(apart, 2 * budget), fault=inputs.fault, residual=0.0, words=inputs.broken)
+    if inputs.broken or option.lost:
+        lost = f"its cache has dropped keys of what it reads in one forward, {option.reach}"
+        return replace(verdict, broken=inputs.broken or lost)
     if apart <= budget:
         return replace(verdict, effects=case.effects(terms), known=_learned(layer, option, inputs, budget))
     return _explained(verdict, case, option, context, inputs)
+
+
+def _fitted(case: Computed, terms: Terms) -> tuple[float, tuple[int, ...]]:
+    """(scale, KV head of each query head) that explain the kernel's true weights best."""
+    weights_BHTS = torch.where(case.real_B1T1, weights_of(case.layer.call).double(), 0.0)
+    return fitted_scale(weights_BHTS, case.query_BHTD, case.key_BGSD, terms)
 
 
 def _explained(verdict: Verdicted, case: Computed, option: Option, context: Context, inputs: Inputs) -> Verdicted:

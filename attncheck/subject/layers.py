@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from attncheck.errors import Unsupported
 from attncheck.subject.attention import intercept
-from attncheck.subject.inline import observe_inline
+from attncheck.subject.inline import Refusals, observe_inline
 from attncheck.subject.kernel_call import Handler, KernelCall
 from attncheck.subject.passes import Pass
 from attncheck.subject.subject import Subject
@@ -105,15 +105,26 @@ def watching(subject: Subject, handler: Handler) -> Iterator[None]:
     Raises:
         Unsupported: no attention can be watched, in either place.
     """
-    if subject.can.watch is not None:
-        raise Unsupported(subject.can.watch)
-    with intercept(subject.model, handler) if subject.can.kernel is None else observe_inline(subject.model, handler):
+    with _watching(subject, handler):
         yield
 
 
 @contextlib.contextmanager
-def reading_layers(subject: Subject, reader: Reader) -> Iterator[None]:
-    """While active, every attention call of the decoder is shown to `reader` when it has run.
+def _watching(subject: Subject, handler: Handler) -> Iterator[Refusals]:
+    """`watching`; what is not understood of the model's arithmetic is noted in what is yielded."""
+    if subject.can.watch is not None:
+        raise Unsupported(subject.can.watch)
+    if subject.can.kernel is None:
+        with intercept(subject.model, handler):
+            yield {}
+    else:
+        with observe_inline(subject.model, handler) as refusals:
+            yield refusals
+
+
+@contextlib.contextmanager
+def reading_layers(subject: Subject, reader: Reader) -> Iterator[Refusals]:
+    """While active, every attention call of the decoder is shown to `reader` when it has run; refusals are yielded.
 
     Raises:
         Unsupported: no attention can be watched, neither at the interface nor in the model's own arithmetic.
@@ -131,8 +142,8 @@ def reading_layers(subject: Subject, reader: Reader) -> Iterator[None]:
             outputs.clear()
             return result
 
-        with watching(subject, handler):
-            yield
+        with _watching(subject, handler) as refusals:
+            yield refusals
 
 
 def _attended(call: KernelCall, context_BTHD: Tensor, name: str, outputs: dict[str, Tensor], tables: dict[str, Any]) -> Attended:
@@ -147,14 +158,17 @@ def _attended(call: KernelCall, context_BTHD: Tensor, name: str, outputs: dict[s
     )
 
 
-def read_layers(subject: Subject, asked: Pass, reader: Reader) -> None:
+def read_layers(subject: Subject, asked: Pass, reader: Reader) -> dict[str, str]:
     """Run a pass and show every kernel call to `reader`; the pass is not remembered.
+
+    Returned are the modules whose arithmetic looks like attention and is not understood, each with the reason.
 
     Raises:
         Unsupported: the kernel is out of reach, or the model cannot be asked this way.
     """
-    with reading_layers(subject, reader):
+    with reading_layers(subject, reader) as refusals:
         subject.passes.replay(asked)
+    return {name: refusals[id(module)] for name, module in subject.model.named_modules() if id(module) in refusals}
 
 
 def weights_of(call: KernelCall, blank: bool = False) -> Tensor:

@@ -118,6 +118,13 @@ def read_pieces(subject: Subject, asked: Pass, known: dict[Called, Known] | None
     return readings
 
 
+def schedule(subject: Subject) -> tuple[int, ...]:
+    """A prefill, a chunk and a step, all of different lengths; without the chunk where it does not fit or is refused."""
+    length = subject.inputs.length
+    half = (length + 1) // 2
+    return (half, length - half - 1, 1) if length - half > 2 and subject.can.cache is None else (length - 1, 1)
+
+
 def _standings(asked: Pass) -> dict[int, Standing]:
     padding = tuple(row.index(1) for row in asked.mask.rows) if isinstance(asked.mask, Mask2D) else ()
     sizes = asked.chunks or (asked.length,)
@@ -127,8 +134,12 @@ def _standings(asked: Pass) -> dict[int, Standing]:
 
 def _read(subject: Subject, asked: Pass, standings: dict[int, Standing], known: dict[Called, Known] | None) -> list[Reading]:
     reader = _Reader(subject, standings, known)
-    read_layers(subject, asked, reader)
-    return [reader.readings.get(new, Reading()) for new in standings]
+    refused = read_layers(subject, asked, reader)
+    readings = [reader.readings.get(new, Reading()) for new in standings]
+    if known is None:
+        for name, reason in refused.items():
+            readings[0].unread.setdefault(reason, []).append(name)
+    return readings
 
 
 def _read_again(subject: Subject, asked: Pass, standings: dict[int, Standing]) -> list[Seen]:

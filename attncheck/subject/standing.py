@@ -33,18 +33,18 @@ class Standing:
         slots_T = torch.arange(self.before, self.stop, device=device)
         return slots_T[None] >= torch.tensor(self.padding or (0,), device=device)[:, None]
 
-    def allowed(self, reach: Reach, total: int, device: torch.device) -> Tensor | None:
+    def allowed(self, reach: Reach, total: int, device: torch.device) -> tuple[Tensor, bool]:
         """(B, 1, T, S) booleans for the last `total` keys, or for `total` slots of which the last are empty.
 
-        None where a key that the reach demands is no longer among them.
+        And whether a key that the reach demands is no longer among them.
         """
         rows = [self._row(reach, padding, device) for padding in self.padding or (0,)]
         allowed_BTS = torch.stack(rows)
         if total >= self.stop:
             empty = allowed_BTS.new_zeros(*allowed_BTS.shape[:2], total - self.stop)
-            return torch.cat([allowed_BTS, empty], -1)[:, None]
+            return torch.cat([allowed_BTS, empty], -1)[:, None], False
         cut = self.stop - total
-        return None if bool(allowed_BTS[..., :cut].any()) else allowed_BTS[..., cut:][:, None]
+        return allowed_BTS[..., cut:][:, None], bool(allowed_BTS[..., :cut].any())
 
     def _row(self, reach: Reach, padding: int, device: torch.device) -> Tensor:
         """(T, S) of one row; its positions count from the first real token."""

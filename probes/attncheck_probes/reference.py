@@ -2,23 +2,26 @@
 
 What it checks
     What every attention layer puts out is softmax(scale q k) v as its config promises it: that scale, that window, soft-cap,
-    sinks, and query head h on KV head h // group, with queries and keys that are the layer's own projections, turned once by
-    its own rotary tables.
+    sinks, linear biases, and query head h on KV head h // group, with queries and keys that are the layer's own projections,
+    turned once by its own rotary tables. In one forward, in a prefill, a chunk and a step on a cache, and under left padding.
 
 Why it matters
     Two implementations that agree prove nothing. OPT once scaled its scores twice: eager and sdpa agreed to seven digits, and
     accuracy was gone. Only somebody who computes attention independently can tell.
 
 How it measures
-    The kernel's inputs are traced back to the layer's projections by the lengths of their vectors, which positions do not
-    change; any factor on the way is taken off. Attention is then computed in float64 from the promise. A layer that differs
-    is compared with the promise changed in one ingredient at a time, and only an exact reproduction names the fault. The
-    scale and the KV head of each query head are also fitted to the kernel's true weights, and shown. The budget is what
-    rounding does to the same formula in the model's own precision, in two orders.
+    The kernel's inputs, or those of the products that a model attends with by itself, are traced back to the layer's
+    projections by the lengths of their vectors, which positions do not change; any factor on the way is taken off. Attention
+    is then computed in float64 from the promise. A layer that differs is compared with the promise changed in one ingredient
+    at a time, and only an exact reproduction names the fault. The scale and the KV head of each query head are also fitted to
+    the kernel's true weights, and shown. Calls on a cache are held to what one forward has shown: the same scale, cap and
+    sinks, queries and keys formed in the same way. The budget is what rounding does to the same formula in the model's own
+    precision, in two orders.
 
 False alarms
-    Where the config is silent, a layer is held to what it declares itself (its `scaling`), or to 1/sqrt(head width). Layers
-    that choose keys by content, add what is not known here, or compute attention out of reach are skipped with the reason.
+    Where the config is silent, a layer is held to what it declares itself (its `scaling`), or to 1/sqrt(head width); a scale
+    that nothing states is not judged. Layers that choose keys by content, add what is not known here, or do something else
+    between scores and values are skipped with the reason.
 
 References
     Vaswani et al. 2017, section 3.2.1. Hugging Face transformers issue 38277 (OPT scaled twice in every implementation),
@@ -37,7 +40,7 @@ from attncheck.probe import Cost, judge_cases
 from attncheck.subject.judge import Verdicted
 from attncheck.subject.padded import pad_rows
 from attncheck.subject.passes import Pass, all_ones
-from attncheck.subject.readings import Reading, read_forward, read_pieces
+from attncheck.subject.readings import Reading, read_forward, read_pieces, schedule
 from attncheck.subject.subject import Subject
 
 # Axes: B batch, H query heads, G key/value heads, T positions, D head width.
@@ -55,6 +58,7 @@ class Reference:
     controls: ClassVar[tuple[str, ...]] = (
         "softcap-missing",
         "sink-missing",
+        "mask-top-left",
         "softmax-scale",
         "kv-groups-tiled",
         "causal-mask-missing",
@@ -83,11 +87,7 @@ class Reference:
 
 def _decoded(subject: Subject, read: Reading) -> Iterator[Measurement]:
     """A prefill, a chunk and a step on a cache; then a batch with padding on the left, and a step of it."""
-    length = subject.inputs.length
-    half = (length + 1) // 2
-    sizes = (half, length - half - 1, 1) if length - half > 2 else (length - 1, 1)
-    if subject.can.cache:
-        sizes = (length - 1, 1)
+    length, sizes = subject.inputs.length, schedule(subject)
     ways = (*(("prefill with a cache", "a chunk on the cache")[: len(sizes) - 1]), "a step on the cache")
     yield from _pieces(subject, Pass(subject.inputs.tokens, chunks=sizes), ways, read, subject.can.steps)
     batch = pad_rows(subject).asked("left", salt=1, explicit=not subject.can.takes_positions, chunks=(length - 1, 1))
@@ -108,10 +108,27 @@ def _pieces(subject: Subject, asked: Pass, ways: tuple[str, ...], read: Reading,
 
 
 def _cases(subject: Subject, way: str, read: Reading) -> Iterator[Measurement]:
-    if read.layers:
-        yield _compared(subject, way, read.layers)
+    computed = [layer for layer in read.layers if not layer.broken]
+    if computed:
+        yield _compared(subject, way, computed)
+    yield from _broken(way, [layer for layer in read.layers if layer.broken])
     for reason, names in read.unread.items():
         yield skipped(f"{len(names)} layers not judged, {way}", f"{names[0]}: {reason}")
+
+
+def _broken(way: str, layers: list[Verdicted]) -> Iterator[Measurement]:
+    """Layers that lack keys, or form what they compare otherwise than in one forward: no output need be computed for that."""
+    if layers:
+        yield Measurement(
+            name=f"what layers read and compare, {way}",
+            expect="at-most",
+            value=float(len(layers)),
+            limit=0.0,
+            unit="layers do otherwise than in one forward",
+            positions=sum(layer.positions for layer in layers),
+            note=f"{layers[0].name}: {layers[0].broken}",
+            module=layers[0].name,
+        )
 
 
 def _unstated(layers: list[Verdicted]) -> Iterator[Measurement]:

@@ -117,9 +117,17 @@ def test_a_norm_that_steps_leave_out_is_found(norm: str, what: str) -> None:
     delattr(attention, norm)
     vars(attention)[norm] = lambda states: states if states.shape[1] == 1 else attention.usual(states)
     broken = _broken(subject)
-    assert set(broken) == {STEP, PADDED}
-    assert broken[STEP].module == "model.layers.1.self_attn"
-    assert f"{what} come from `{norm[0]}_proj`, in one forward from `usual`" in broken[STEP].note
+    step = broken["what layers read and compare, a step on the cache"]
+    assert (step.module, step.value) == ("model.layers.1.self_attn", 1)
+    assert f"{what} come from `{norm[0]}_proj`, in one forward from `usual`" in step.note
+
+
+def test_a_cache_that_drops_keys_of_the_whole_past_is_found() -> None:
+    """Its forward reads the whole past, its cache keeps a window."""
+    broken = _broken(loaded("config:moshi"))
+    step = broken["what layers read and compare, a step on the cache"]
+    assert step.value == 4
+    assert step.note.endswith("its cache has dropped keys of what it reads in one forward, the whole past")
 
 
 def test_a_mask_that_is_wrong_only_with_a_cache_is_found() -> None:

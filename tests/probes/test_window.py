@@ -24,6 +24,15 @@ def test_healthy_builtins_pass(name: str) -> None:
     assert all(control.detected for control in found.controls)
 
 
+def test_the_reach_of_a_model_that_attends_by_itself_is_seen_on_a_cache_too() -> None:
+    found = finding(loaded("config:gpt_neo"), "window")
+    assert found.verdict is Verdict.PASS
+    assert case(found, "a window of 8, on a cache").note == "seen at the kernel"
+    broken = caught_by(loaded("config:gpt_neo"), "window", "mask-off-by-one")
+    assert broken is not None
+    assert "some of them ahead of it" in broken.note
+
+
 @pytest.mark.parametrize("attn", ["eager", "sdpa"])
 @pytest.mark.parametrize("fault", ["window-off-by-one", "window-ignored", "window-layers-swapped"])
 def test_planted_windows_are_caught_and_named(fault: str, attn: str) -> None:
