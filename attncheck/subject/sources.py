@@ -62,15 +62,15 @@ def source_of(handed_BHTD: Tensor, stages: dict[str, Tensor], tables: tuple[Tens
     slack = ROUNDINGS * torch.finfo(handed_BHTD.dtype).eps
     for name, stage in reversed(stages.items()):
         for reading, blocks_BNTD in enumerate(blocks_of(stage, batch, length, width)):
-            matched = _matched(handed_BHTD.double(), blocks_BNTD.double(), slack)
-            if matched is not None:
-                best_H, factor = matched
+            found_H = matched(handed_BHTD.double(), blocks_BNTD.double(), slack)
+            if found_H is not None:
+                best_H, factor = found_H
                 found = _with_turn(name, blocks_BNTD.double()[:, best_H], factor, handed_BHTD.double(), tables, slack)
                 return replace(found, reading=reading, blocks=tuple(best_H.tolist()))
     return None
 
 
-def _matched(handed_BHTD: Tensor, blocks_BNTD: Tensor, slack: float) -> tuple[Tensor, float] | None:
+def matched(handed_BHTD: Tensor, blocks_BNTD: Tensor, slack: float) -> tuple[Tensor, float] | None:
     """The block of each head and the factor on it, where every head has one and the factor is the same for all."""
     handed_HX = handed_BHTD.norm(dim=-1).transpose(0, 1).flatten(1)
     blocks_NX = blocks_BNTD.norm(dim=-1).transpose(0, 1).flatten(1)
