@@ -136,21 +136,30 @@ class Sharding:
         self.whole.append(whole)
 
     def _weights(self) -> Measurement:
-        """How many weights, put together from their parts, are not those of the whole model."""
+        """How many weights, put together from their parts, are not those of the whole model.
+
+        That is a fault of what is saved from here; whether it is one of what is computed, the logits say.
+        """
         mine = digests(self.subject.model)
         right = by_first("the weights", lambda: digests(self.whole[0].model))
         wrong = [name for name in right if name in mine and not _same(mine[name], right[name])]
         wrong = sorted({name for each in gathered("wrong weights", wrong) for name in each}, key=list(right).index)
-        note = f"not those of the whole model: {', '.join(wrong[:3])}" if wrong else ""
-        module = wrong[0].rpartition(".")[0] if wrong else ""
-        count = 2.0 * len(wrong)
+        note = f"put together, these are not those of the whole model: {', '.join(wrong[:3])}" if wrong else ""
         return Measurement(
-            name="weights", expect="at-most", value=count, limit=1.0, unit="weights", positions=1, note=note, module=module
+            name="weights",
+            expect="at-most",
+            broken=Verdict.WARN,
+            value=2.0 * len(wrong),
+            limit=1.0,
+            unit="weights",
+            positions=1,
+            note=note,
+            module=wrong[0].rpartition(".")[0] if wrong else "",
         )
 
     def _told(self, event: Event, right: Right, seen: Sequence[Seen], asked: Pass) -> tuple[str, str]:
         """The module at fault where this event is the first that is wrong, and what its parts come to, in words."""
-        module = event[0] if event[1] == "out" else event[0].rpartition(".")[0]
+        module = event[0] if event[1] == "out" else event[0].rpartition(".")[0] or event[0]
         bias = by_first("its bias", lambda: bias_of(self.whole[0].model, event[0]))
         words = what_adds_up(right, seen, event, bias)
         return (module, words) if words else self._exchanged(event, right, seen, asked) or (module, "")
@@ -192,7 +201,7 @@ def _finding(subject: Subject, cases: tuple[Measurement, ...], control: Control 
         return replace(finding, skip_reason=ruling.summary)
     if control is not None and not control.detected:
         finding = finding.with_verdict(Verdict.VACUOUS, f"with {CONTROL} planted it passes as well")
-    named = next((case for case in cases if verdict_of(case) is Verdict.FAIL and case.module), None)
+    named = next((case for case in cases if verdict_of(case) is not Verdict.PASS and case.module), None)
     return replace(finding, controls=(control,) if control else (), location=_location(subject, named) if named else None)
 
 

@@ -33,6 +33,7 @@ CONTROLS = {
     "recurrent_gemma_remembers": {"two tokens"},
     "roberta_generate_positions": {"bert"},
     "rotary_scaling_across_a_cache": {"llama within the trained length", "phi3 within the trained length"},
+    "sharded_by_the_librarys_plan": {"gemma3n without sparse gates", "inkling2", "llama"},
     "state_lost_in_second_chunk": {"mamba2"},
     "time_step_limit_in_steps": {"nemotron_h without the limit", "zamba2 without the limit"},
 }

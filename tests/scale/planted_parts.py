@@ -95,7 +95,7 @@ if __name__ == "__main__":
         plant(subject.model)
         (finding,) = sharding_findings(subject)
         place = finding.location.module if finding.location else None
-        notes = [case.note for case in finding.cases if verdict_of(case) is Verdict.FAIL]
+        notes = [case.note for case in finding.cases if verdict_of(case) in (Verdict.FAIL, Verdict.WARN)]
         cases = [[case.name, verdict_of(case).value] for case in finding.cases]
         noticed = [control.detected for control in finding.controls]
         found[name] = [finding.verdict.value, place, notes[0] if notes else finding.summary, noticed, cases]

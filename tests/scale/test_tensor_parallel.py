@@ -52,7 +52,10 @@ NAMED = {
     "doubled": ("model.layers.1.self_attn.o_proj", "2 times what it should be: its parts are added up more than once"),
     "missing": ("model.layers.0.mlp.down_proj", "each process has its own part: the parts are not added up"),
     "biased": ("model.layers.1.self_attn.o_proj", "its bias is added in every process"),
-    "swapped": ("model.layers.1.self_attn.q_proj", "not those of the whole model: model.layers.1.self_attn.q_proj.weight"),
+    "swapped": (
+        "model.layers.1.self_attn.q_proj",
+        "these are not those of the whole model: model.layers.1.self_attn.q_proj.weight",
+    ),
     "exchanged": ("model.layers.1.self_attn.v_proj", "rank 0 has the part of rank 1, rank 1 has the part of rank 0"),
     "first_keys": ("model.layers.1.self_attn.k_proj", "rank 1 has the part of rank 0"),
 }
