@@ -30,6 +30,11 @@ class Padded:
     pad: int
     inputs: Inputs
 
+    @property
+    def turned(self) -> Padded:
+        """The same rows from the last to the first: a model that looks at one row of the mask takes another one for all."""
+        return replace(self, rows=self.rows[::-1])
+
     def padding(self, row: int) -> int:
         """How many slots of a row are padding."""
         return self.length - len(self.rows[row])
@@ -72,10 +77,16 @@ class Padded:
         return tuple(fill + row if side == "left" else row + fill for fill, row in zip(laid, contents, strict=True))
 
 
+def own_pad_id(subject: Subject) -> int | None:
+    """The padding id that the config names, where the vocabulary holds it."""
+    pad = getattr(subject.config, "pad_token_id", None)
+    return pad if isinstance(pad, int) and 0 <= pad < subject.facts.vocab else None
+
+
 def pad_id(subject: Subject) -> int:
     """The model's padding id where it has a usable one, else an ordinary token."""
-    pad = getattr(subject.config, "pad_token_id", None)
-    return pad if isinstance(pad, int) and 0 <= pad < subject.facts.vocab else subject.inputs.pool[0]
+    own = own_pad_id(subject)
+    return subject.inputs.pool[0] if own is None else own
 
 
 def pad_rows(subject: Subject, amounts: tuple[int, ...] = ()) -> Padded:

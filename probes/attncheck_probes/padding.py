@@ -2,8 +2,10 @@
 
 What it checks
     Rows of unequal lengths in one batch, padded on the left or on the right by several amounts, give each real token the
-    logits that its row gives alone. The tokens under the padding move nothing. Hiding tokens that are text does move
-    something: the mask is read. Rows with nothing to read stay finite.
+    logits that its row gives alone, whichever row is the full one. The tokens under the padding move nothing, nor do tokens
+    that the mask hides in the middle of a row. Hiding tokens that are text does move something: the mask is read, and means
+    the same as int64, as booleans, as int32 and as float32. Rows with nothing to read stay finite. The padding id inside a
+    text is text: a mask of ones and no mask mean the same.
 
 Why it matters
     Batches are padded, single prompts are not: a fault here makes the answer depend on the neighbours, and only the longest
@@ -13,7 +15,7 @@ Why it matters
 How it measures
     One batch of three rows against three forwards. Left padding with explicit positions (counted from the first real
     token) in each implementation, at once and with the padded batch decoded on a cache; with positions left to the model.
-    The batch again with other tokens under the padding. A row of nothing but padding.
+    The rows in reverse order on a cache, and with other tokens under the padding. A row of nothing but padding.
 
 False alarms
     Without `position_ids`, models with learned or sinusoidal positions count the padding: a `warn`, since generate() passes
@@ -21,7 +23,8 @@ False alarms
     on the length of the whole row (LSH attention, or a fault that `future-token` finds). A mask that changes nothing in a
     model that computes no attention through the library's interface is by design and skipped. Eager attention in plain
     float64 turns padded rows into NaN, since the smallest float64 becomes minus infinity in a float32 softmax: `warn`, and
-    `fail` where just that was asked for.
+    `fail` where just that was asked for. Models that hide their padding id where no mask is given: `warn`. A dtype of the
+    mask that a model refuses is skipped.
 
 References
     Hugging Face transformers issues 32848 (only the longest row right), 40214 (chunk borders that count padding).
@@ -39,6 +42,7 @@ import torch
 from attncheck.errors import Unsupported
 from attncheck.finding import Evidence, Measurement, Ruling, Verdict, merged
 from attncheck.probe import Cost, attempt_call, judge_cases
+from attncheck.subject import masked
 from attncheck.subject.decoding import pieces, yardstick
 from attncheck.subject.inputs import Row
 from attncheck.subject.padded import Padded, Side, eager_in_plain_float64, pad_rows
@@ -88,7 +92,14 @@ class Padding:
                 name = f"left, {'decoded on a padded cache' if chunks else 'explicit positions'}, {attn or subject.attn}"
                 if attn or chunks:
                     yield attempt_call(name, lambda: _left(subject, batch, name, attn=attn, chunks=chunks))  # noqa: B023
-        yield attempt_call("a row of nothing but padding", lambda: _empty_row(subject, batch))
+        name, chunks = "left, rows reversed, decoded on a padded cache", pieces(subject, batch.length, batch.length - TAIL)
+        yield attempt_call(name, lambda: _left(subject, batch.turned, name, attn=None, chunks=chunks))
+        yield attempt_call("a row of nothing but padding", lambda: masked.empty_row(subject, batch))
+        yield attempt_call("a hole in the mask", lambda: masked.hole(subject))
+        for dtype in masked.DTYPES:
+            name = f"left, 2D mask as {dtype}"
+            yield attempt_call(name, lambda: masked.other_dtype(subject, batch, name, dtype))  # noqa: B023
+        yield attempt_call("the padding id as text", lambda: masked.padding_id_as_text(subject))
         yield attempt_call("eager in plain float64", lambda: eager_in_plain_float64(subject, batch))
 
     def judge(self, evidence: Evidence) -> Ruling:
@@ -98,23 +109,23 @@ class Padding:
 
 def _mask_matters(subject: Subject, batch: Padded, name: str) -> Measurement:
     hidden = batch.length // 3
-    masked = Pass(subject.inputs.tokens, mask=Mask2D(((0,) * hidden + (1,) * (batch.length - hidden),)))
+    hiding = Pass(subject.inputs.tokens, mask=Mask2D(((0,) * hidden + (1,) * (batch.length - hidden),)))
     usual = Pass(subject.inputs.tokens)
-    got_BTV, want_BTV = subject.logits(masked)[:, hidden:], subject.logits(usual)[:, hidden:]
-    note, asked = f"with the first {hidden} tokens masked", (masked, usual)
+    got_BTV, want_BTV = subject.logits(hiding)[:, hidden:], subject.logits(usual)[:, hidden:]
+    note, asked = f"with the first {hidden} tokens masked", (hiding, usual)
     return subject.compare(name, got_BTV, want_BTV, expect="differ", offset=hidden, note=note, asked=asked)
 
 
 def _content(subject: Subject, batch: Padded, name: str, side: Side) -> Measurement:
+    """Other tokens under the padding, and the rows in reverse order."""
     explicit = side == "left" and not subject.can.takes_positions
-    usual, changed = (batch.asked(side, salt=salt, explicit=explicit) for salt in (1, 2))
-    got_BTV, want_BTV = subject.logits(changed), subject.logits(usual)
+    usual, changed = batch.asked(side, salt=1, explicit=explicit), batch.turned.asked(side, salt=2, explicit=explicit)
+    got_BTV, want_BTV = subject.logits(changed).flip(0), subject.logits(usual)
     cases = []
     for row, real in enumerate(batch.real(side)):
-        if batch.padding(row):
-            pair = (got_BTV[row : row + 1, real], want_BTV[row : row + 1, real])
-            asked = (changed, _one_row(subject, batch.rows[row], changed))
-            cases.append(subject.compare(name, *pair, offset=real.start, asked=asked))
+        pair = (got_BTV[row : row + 1, real], want_BTV[row : row + 1, real])
+        asked = (changed, _one_row(subject, batch.rows[row], changed))
+        cases.append(subject.compare(name, *pair, offset=real.start, note="and the rows reversed", asked=asked))
     return merged(name, cases)
 
 
@@ -163,13 +174,3 @@ def _against(
 def _one_row(subject: Subject, row: Row, asked: Pass) -> Pass:
     positions = counting(1, len(row)) if asked.positions else None
     return yardstick(subject, row, len(row) - TAIL, positions) if asked.chunks else Pass((row,), positions=positions)
-
-
-def _empty_row(subject: Subject, batch: Padded) -> Measurement:
-    """A second row that is padding from end to end must not hurt the first, nor turn into NaN itself."""
-    tokens = (batch.rows[0], (batch.pad,) * batch.length)
-    asked = Pass(tokens, mask=Mask2D(((1,) * batch.length, (0,) * batch.length)))
-    logits_BTV, alone = subject.logits(asked), Pass(subject.inputs.tokens)
-    name = "a row of nothing but padding"
-    case = subject.compare(name, logits_BTV[:1], subject.logits(alone), asked=(asked, alone))
-    return replace(case, nonfinite=int((~torch.isfinite(logits_BTV)).sum()))
