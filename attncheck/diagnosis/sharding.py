@@ -10,6 +10,7 @@ Axes: B batch, T positions, V vocabulary, K numbers kept for each position.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, final
@@ -182,7 +183,7 @@ def sharding_findings(subject: Subject) -> list[Finding]:
     """Whether the sharded model is the whole one, where the model is sharded."""
     if not wanted(subject.settings):
         return []
-    found = Sharding(subject)
+    found, started = Sharding(subject), time.perf_counter()
     try:
         with _highest(subject):
             cases = tuple(found.cases())
@@ -191,7 +192,7 @@ def sharding_findings(subject: Subject) -> list[Finding]:
         return [Finding(probe=NAME, verdict=Verdict.SKIP, summary=str(reason), skip_reason=str(reason))]
     except Exception as error:
         return [Finding(probe=NAME, verdict=Verdict.ERROR, summary=f"the comparison raised {first_line(error)}")]
-    return [_finding(subject, cases, control)]
+    return [replace(_finding(subject, cases, control), seconds=time.perf_counter() - started)]
 
 
 def _finding(subject: Subject, cases: tuple[Measurement, ...], control: Control | None) -> Finding:
