@@ -100,6 +100,7 @@ def numbers_of(subject: Any) -> dict[str, int]:
         "tokens": subject.inputs.length,
         "vocabulary": facts.vocab,
         "layers": facts.layers or 1,
+        "heads": facts.heads or 1,
         "kv_width": heads * (facts.head_dim or 1),
         "width": int(getattr(subject.text_config, "hidden_size", 0) or 0),
         "modules": sum(1 for _ in subject.model.modules()),

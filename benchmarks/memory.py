@@ -22,14 +22,18 @@ def allowed(run: Run) -> dict[str, int]:
     from attncheck.subject.subject import LEAST_MEMORY, MEMORY_SHARE
 
     of, most = run.numbers, max(call.rows * (call.cached + call.new) for made in run.calls for call in made)
+    longest = max(call.cached + call.new for made in run.calls for call in made)
+    derived = any(call.gradient for made in run.calls for call in made)
+    precise = any(call.dtype == "float64" for made in run.calls for call in made)
     return {
-        "remembered logits": max(LEAST_MEMORY, int(MEMORY_SHARE * run.weights)),
-        "5 L": 5 * most * of["vocabulary"] * of["bytes"],
-        "2 C": 2 * 2 * of["layers"] * of["kv_width"] * most * of["bytes"],
-        "S": 64 * MIB,
+        "R": max(LEAST_MEMORY, int(MEMORY_SHARE * run.weights)),
+        "L": max(5 * longest, 3 * most) * of["vocabulary"] * of["bytes"],
+        "C": 2 * 2 * of["layers"] * of["kv_width"] * most * of["bytes"],
+        "A": 3 * of["heads"] * most * longest * 8,
+        "S": 32 * MIB,
         "P": 96 * of["modules"] * most,
-        "D": 8 * of["largest"] if any(call.dtype == "float64" for made in run.calls for call in made) else 0,
-        "G": 30 * of["layers"] * most * of["width"] * of["bytes"],
+        "D": min(8 * of["largest"], 32 * MIB) if precise else 0,
+        "G": 8 * longest * (30 * of["layers"] * of["width"] + 4 * of["vocabulary"]) if derived else 0,
     }
 
 
