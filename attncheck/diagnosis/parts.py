@@ -53,8 +53,10 @@ def seen_of(subject: Subject, asked: Pass) -> Seen:
 
 
 def _kept(trace: Trace, asked: Pass) -> Seen:
+    """Of modules that run once in a forward: the last of several calls says nothing about the order of execution."""
     shape = (len(asked.tokens), asked.length)
-    prints = {event: trace.print_BTK(event, shape) for event in trace.prints}
+    once = [event for event, each in trace.prints.items() if len(each) == max(1, len(asked.chunks))]
+    prints = {event: trace.print_BTK(event, shape) for event in once}
     return Seen({event: each for event, each in prints.items() if each is not None}, trace.widths)
 
 
