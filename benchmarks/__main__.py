@@ -24,29 +24,32 @@ from benchmarks.table import put, table
 
 SMALL = "builtin:gqa"
 REPEATS = {"startup": 5, "small": 3, "real": 2}
-QUICK = {"startup": 3, "small": 2, "real": 1}
-EVERY, EVERY_QUICK = 10, 40
+QUICK = {"startup": 2, "small": 1, "real": 1}
+EVERY, EVERY_QUICK = 10, 60
 
 
 def parts(options: argparse.Namespace) -> dict[str, Callable[[], Any]]:
     from attncheck import registry
 
     probes, repeats = registry.select(), QUICK if options.quick else REPEATS
-    real = [(options.real, probes[:5] if options.quick else probes, repeats["real"])] if options.real else []
+    some = probes[:5] if options.quick else probes
+    real = [(options.real, some, repeats["real"])] if options.real else []
     every = options.every or (EVERY_QUICK if options.quick else EVERY)
     return {
         "startup": lambda: startup(repeats["startup"]),
         "overhead": lambda: [
             overhead(model, "float32", chosen, times) for model, chosen, times in [(SMALL, probes, repeats["small"]), *real]
         ],
-        "growth": lambda: growth(probes, options.quick),
+        "growth": lambda: growth(some, options.quick),
         "sweep": lambda: sweep(every, os.cpu_count() or 1),
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="fewer repeats and sizes, the real model with five probes")
+    parser.add_argument(
+        "--quick", action="store_true", help="fewer repeats and sizes, five probes on the real model and in the growth"
+    )
     parser.add_argument("--real", help="a real model: a .gguf file, a folder or a hub id")
     parser.add_argument("--part", action="append", help="only these: startup, overhead, growth, sweep")
     parser.add_argument("--every", type=int, help="sweep over every n-th config type; 1 is all of them")

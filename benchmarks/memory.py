@@ -27,13 +27,13 @@ def allowed(run: Run) -> dict[str, int]:
     precise = any(call.dtype == "float64" for made in run.calls for call in made)
     return {
         "R": max(LEAST_MEMORY, int(MEMORY_SHARE * run.weights)),
-        "L": max(5 * longest, 3 * most) * of["vocabulary"] * of["bytes"],
+        "L": max(5 * of["tokens"], 3 * most) * of["vocabulary"] * of["bytes"],
         "C": 2 * 2 * of["layers"] * of["kv_width"] * most * of["bytes"],
         "A": 3 * of["heads"] * most * longest * 8,
         "S": 32 * MIB,
         "P": 96 * of["modules"] * most,
         "D": min(8 * of["largest"], 32 * MIB) if precise else 0,
-        "G": 8 * longest * (30 * of["layers"] * of["width"] + 4 * of["vocabulary"]) if derived else 0,
+        "G": 8 * of["tokens"] * (30 * of["layers"] * of["width"] + 4 * of["vocabulary"]) if derived else 0,
     }
 
 
