@@ -75,7 +75,7 @@ def _read(target: Target, settings: Settings) -> Loaded:
             return found
         made, tokenizer, _ = LOADERS[target.kind](target, replace(settings, tp=None))
         with sharded.saved(made) as folder:
-            model = _from_pretrained(folder, replace(settings, random_init=False, layers=None))[0]
+            model = type(made).from_pretrained(folder, use_safetensors=True, **_arguments(settings))
         sharded.remember_whole(model, lambda: made)
         return model, tokenizer, {}
 

@@ -124,7 +124,7 @@ def test_each_format_is_right_when_healthy_and_wrong_with_a_fault(name: str, tmp
     assert quantised(model) is not None
     assert subject.stored_dtype == dtype
     assert subject.higher_dtype() == "float64"
-    found = findings(subject, "decode-paths", "padding", "batch-rows")
+    found = findings(subject, "decode-paths", "padding")
     assert not [(probe, finding.summary) for probe, finding in found.items() if finding.verdict in WRONG]
     assert all(control.detected for finding in found.values() for control in finding.controls)
     raised = [case.ladder[-1] for finding in found.values() for case in finding.cases if case.ladder]
