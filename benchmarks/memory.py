@@ -22,14 +22,13 @@ def allowed(run: Run) -> dict[str, int]:
     from attncheck.subject.subject import LEAST_MEMORY, MEMORY_SHARE
 
     of, most = run.numbers, max(call.rows * (call.cached + call.new) for made in run.calls for call in made)
-    longest = max(call.cached + call.new for made in run.calls for call in made)
     derived = any(call.gradient for made in run.calls for call in made)
     precise = any(call.dtype == "float64" for made in run.calls for call in made)
     return {
         "R": max(LEAST_MEMORY, int(MEMORY_SHARE * run.weights)),
         "L": max(5 * of["tokens"], 3 * most) * of["vocabulary"] * of["bytes"],
         "C": 2 * 2 * of["layers"] * of["kv_width"] * most * of["bytes"],
-        "A": 3 * of["heads"] * most * longest * 8,
+        "A": 14 * 8 * of["heads"] * of["tokens"] ** 2,
         "S": 32 * MIB,
         "P": 96 * of["modules"] * most,
         "D": min(8 * of["largest"], 32 * MIB) if precise else 0,
