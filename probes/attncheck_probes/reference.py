@@ -3,7 +3,7 @@
 What it checks
     What every attention layer puts out is softmax(scale q k) v as its config promises it: that scale, that window, soft-cap,
     sinks, linear biases, and query head h on KV head h // group, with queries and keys that are the layer's own projections,
-    turned once by its own rotary tables. In one forward, in a prefill, a chunk and a step on a cache, and under left padding.
+    turned once, by the angles that its rotary numbers give. In one forward, in pieces on a cache, and under left padding.
 
 Why it matters
     Two implementations that agree prove nothing. OPT once scaled its scores twice: eager and sdpa agreed to seven digits, and
@@ -13,15 +13,14 @@ How it measures
     The kernel's inputs, or those of the products that a model attends with by itself, are traced back to the layer's
     projections by the lengths of their vectors, which positions do not change; any factor on the way is taken off. Attention
     is then computed in float64 from the promise. A layer that differs is compared with the promise changed in one ingredient
-    at a time, and only an exact reproduction names the fault. The scale and the KV head of each query head are also fitted to
-    the kernel's true weights, and shown. Calls on a cache are held to what one forward has shown: the same scale, cap and
-    sinks, queries and keys formed in the same way. The budget is what rounding does to the same formula in the model's own
-    precision, in two orders.
+    at a time; only an exact reproduction names the fault. Scale and heads are also fitted to the kernel's true weights. Calls
+    on a cache are held to what one forward has shown. The budget is what rounding does to the same formula in the model's
+    precision, in two orders. Angles are read off what projections gave and kernels got, so that no table is believed.
 
 False alarms
-    Where the config is silent, a layer is held to what it declares itself (its `scaling`), or to 1/sqrt(head width); a scale
-    that nothing states is not judged. Layers that choose keys by content, add what is not known here, or do something else
-    between scores and values are skipped with the reason.
+    Where the config is silent, a layer is held to what it declares itself (its `scaling`), or to 1/sqrt(head width), and its
+    rotation to that of its siblings; a scale that nothing states is not judged. Layers that choose keys by content, do what is
+    not known here, or are of a kind that nothing in sight turns, are skipped with the reason.
 
 References
     Vaswani et al. 2017, section 3.2.1. Hugging Face transformers issue 38277 (OPT scaled twice in every implementation),
@@ -41,6 +40,7 @@ from attncheck.subject.judge import Verdicted
 from attncheck.subject.padded import pad_rows
 from attncheck.subject.passes import Pass, all_ones
 from attncheck.subject.readings import Reading, read_forward, read_pieces, schedule
+from attncheck.subject.rotation import rotation_cases
 from attncheck.subject.subject import Subject
 
 # Axes: B batch, H query heads, G key/value heads, T positions, D head width.
@@ -65,7 +65,7 @@ class Reference:
     )
 
     def measure(self, subject: Subject) -> Iterator[Measurement]:
-        """One forward without and one with a 2D mask, pieces on a cache, a padded batch; then what was fitted."""
+        """One forward without and one with a 2D mask, pieces on a cache, a padded batch; rotation; then what was fitted."""
         tokens = subject.inputs.tokens
         try:
             read = read_forward(subject, Pass(tokens))
@@ -78,6 +78,7 @@ class Reference:
             yield from _cases(subject, "one forward, 2D mask", read_forward(subject, Pass(tokens, mask=all_ones(tokens))))
         if read.known:
             yield from _decoded(subject, read)
+        yield from rotation_cases(subject)
         yield from _fits(read.layers)
 
     def judge(self, evidence: Evidence) -> Ruling:

@@ -167,4 +167,4 @@ def test_the_cost_is_a_handful_of_forwards() -> None:
     before = subject.forwards
     with torch.no_grad():
         list(registry.load("reference").measure(subject))
-    assert subject.forwards - before == 7, "one plain, one with a 2D mask, three pieces, two of a padded batch"
+    assert subject.forwards - before == 8, "one plain, one with a 2D mask, three pieces, two of a padded batch, one for rotation"

@@ -1,0 +1,190 @@
+"""reference: positions that turn queries and keys otherwise than the config promises, in every layer or in one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from probing import finding, loaded
+from torch import Tensor, nn
+
+from attncheck.finding import Finding, Measurement, Verdict, verdict_of
+from attncheck.subject.amplify import amplify
+from attncheck.subject.subject import Subject
+
+SIZES = {
+    "vocab_size": 64,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+}
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64}
+
+
+def _model(config: Any) -> Any:
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    amplify(model, 0)
+    return model
+
+
+def _judged(model: Any) -> Finding:
+    subject = Subject(name="model", model=model)
+    subject.take(torch.float64)
+    return finding(subject, "reference")
+
+
+def _rotation(found: Finding) -> Measurement:
+    return next(each for each in found.cases if each.name.startswith("rotation of") and each.judged)
+
+
+def _llama(**rope: Any) -> Any:
+    return _model(transformers.LlamaConfig(**SIZES, **({"rope_parameters": rope} if rope else {})))
+
+
+def _own_tables(layer: nn.Module, change: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> None:
+    """Give one layer's attention other sines and cosines than its siblings."""
+
+    def before(module: nn.Module, args: Any, named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        return args, {**named, "position_embeddings": change(*named["position_embeddings"])}
+
+    layer.self_attn.register_forward_pre_hook(before, with_kwargs=True)  # type: ignore[union-attr, operator]
+
+
+def _frequencies(model: Any, change: Callable[[Tensor], Tensor]) -> None:
+    rotary = model.model.rotary_emb
+    rotary.inv_freq = change(rotary.inv_freq)
+    rotary.original_inv_freq = rotary.inv_freq.clone()
+
+
+HEALTHY: dict[str, Callable[[], Any]] = {
+    "llama": _llama,
+    "yarn": lambda: _llama(**YARN),
+    "linear": lambda: _llama(rope_type="linear", rope_theta=10000.0, factor=4.0),
+    "qwen3": lambda: _model(transformers.Qwen3Config(**SIZES, head_dim=32)),
+    "stablelm, in part": lambda: _model(transformers.StableLmConfig(**SIZES)),
+}
+
+
+@pytest.mark.parametrize("build", HEALTHY.values(), ids=HEALTHY)
+def test_healthy_rotation_of_many_schemes_passes(build: Callable[[], Any]) -> None:
+    found = _judged(build())
+    assert found.verdict is Verdict.PASS
+    case = _rotation(found)
+    assert case.name == "rotation of 4 layers, one forward"
+    assert case.max_abs is not None
+    assert 0 < case.max_abs < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("name", "layers"),
+    [("gemma3_text", 4), ("gpt_neox", 4), ("cohere2", 3), ("smollm3", 4), ("gptj", 4), ("deepseek_v3", 4), ("gemma4_text", 4)],
+)
+def test_healthy_rotation_of_many_types_passes(name: str, layers: int) -> None:
+    found = finding(loaded(f"config:{name}"), "reference")
+    assert found.verdict is Verdict.PASS
+    assert _rotation(found).name == f"rotation of {layers} layers, one forward"
+
+
+def test_layers_that_nothing_turns_are_skipped_with_the_reason() -> None:
+    found = finding(loaded("config:cohere2"), "reference")
+    (skip,) = [each for each in found.cases if each.name == "rotation of 1 layers not judged"]
+    assert skip.note == "model.layers.3.self_attn: nothing in sight turns its queries and keys"
+
+
+def _base_of_one_layer() -> Any:
+    model = _llama()
+    other = type(model.model.rotary_emb)(
+        transformers.LlamaConfig(**SIZES, rope_parameters={"rope_theta": 1e6, "rope_type": "default"})
+    )
+    place = torch.arange(512)[None]
+    tables = other(torch.zeros(1), place)
+    _own_tables(model.model.layers[2], lambda cos, sin: tuple(each[:, : cos.shape[1]].to(cos) for each in tables))  # type: ignore[arg-type, return-value]
+    return model
+
+
+def _sense_of_one_layer() -> Any:
+    model = _llama()
+    _own_tables(model.model.layers[1], lambda cos, sin: (cos, -sin))
+    return model
+
+
+def _scaling_ignored() -> Any:
+    model = _llama(rope_type="linear", rope_theta=10000.0, factor=4.0)
+    _frequencies(model, lambda frequencies: frequencies * 4)
+    return model
+
+
+def _gain_ignored() -> Any:
+    model = _llama(**YARN)
+    model.model.rotary_emb.attention_scaling = 1.0
+    return model
+
+
+def _part_ignored() -> Any:
+    model = _model(transformers.StableLmConfig(**SIZES))
+    _frequencies(model, lambda frequencies: 10000.0 ** (-torch.arange(0, 16, 2) / 16))
+    for layer in model.model.layers:
+        layer.self_attn.rotary_ndims = 16
+    return model
+
+
+def _rounded() -> Any:
+    model = _model(transformers.Qwen3Config(**SIZES, head_dim=32))
+    _frequencies(model, lambda frequencies: frequencies.bfloat16().float())
+    return model
+
+
+def _swapped() -> Any:
+    model = loaded("config:gemma3_text").model
+    rotary, types = model.model.rotary_emb, ("sliding_attention", "full_attention")
+    usual = rotary.forward
+    rotary.forward = lambda states, places, kind: usual(states, places, types[kind == types[0]])
+    return model
+
+
+def _one_layer_not_turned() -> Any:
+    model = _llama()
+    _own_tables(model.model.layers[2], lambda cos, sin: (torch.ones_like(cos), torch.zeros_like(sin)))
+    return model
+
+
+BROKEN: list[tuple[Callable[[], Any], str, int]] = [
+    (_swapped, "pair 7 is turned by 5.623e-06 per token, where 0.0003162 the config promises (rope_theta 10000, 16 channels)", 0),
+    (_base_of_one_layer, "per token, where 0.0003162 the config promises (rope_theta 10000, 16 channels)", 2),
+    (
+        _scaling_ignored,
+        "pair 0 is turned by 1 per token, where 0.25 the config promises (rope_theta 10000, 16 channels, linear by 4)",
+        0,
+    ),
+    (_part_ignored, "per token, where 0 the config promises (rope_theta 10000, 4 channels)", 0),
+    (_rounded, "the config promises (rope_theta 10000, 32 channels)", 0),
+    (_sense_of_one_layer, "is turned the other way round", 1),
+    (_gain_ignored, "what is turned is multiplied by 1, where the config promises 1.13863", 0),
+    (_one_layer_not_turned, "they are not turned by positions", 2),
+]
+
+
+@pytest.mark.parametrize(("build", "words", "layer"), BROKEN, ids=[build.__name__.strip("_") for build, _, _ in BROKEN])
+def test_rotation_that_is_not_promised_is_found_with_its_layer(build: Callable[[], Any], words: str, layer: int) -> None:
+    found = _judged(build())
+    assert found.verdict is Verdict.FAIL
+    case = _rotation(found)
+    assert verdict_of(case) is Verdict.FAIL
+    assert words in case.note
+    assert case.module == f"model.layers.{layer}.self_attn"
+
+
+def test_a_model_that_turns_the_other_way_throughout_is_a_warning() -> None:
+    model = _llama()
+    for layer in model.model.layers:
+        _own_tables(layer, lambda cos, sin: (cos, -sin))
+    case = _rotation(_judged(model))
+    assert verdict_of(case) is Verdict.WARN
+    assert "is turned the other way round" in case.note
