@@ -68,7 +68,10 @@ def _past(border: Border) -> int:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """The token material of one model: the main row, ids to draw from, cuts and borders within reach."""
+    """The token material of one model: the main row, ids to draw from, cuts and borders within reach.
+
+    `room` is how many tokens a row may have that stays within the context and below every rotary switch.
+    """
 
     row: Row
     pool: Row
@@ -77,6 +80,7 @@ class Inputs:
     unreached: tuple[Border, ...]
     seed: int
     from_text: bool
+    room: int = 0
 
     @property
     def tokens(self) -> Tokens:
@@ -150,4 +154,5 @@ def build_inputs(facts: Facts, config: Any, tokenizer: Any, *, seed: int, prompt
         unreached=tuple(border for border in facts.borders if border.length + 1 >= wanted),
         seed=seed,
         from_text=bool(text),
+        room=min([facts.context or 1 << 20, *(border.length for border in facts.borders if border.kind == "rope switch")]),
     )

@@ -1,4 +1,4 @@
-"""The budget of one model on its main input: what rounding alone does to its logits.
+"""The budget of one pass: what rounding alone does to its logits.
 
 Axes: B batch, T positions, V vocabulary.
 """
@@ -15,28 +15,36 @@ from torch import Tensor
 from attncheck.numerics.budget import Budget, measure_budget
 from attncheck.numerics.tables import nudged, stored_tables
 from attncheck.subject.buffers import buffers_of, changed, put_buffers_back
-from attncheck.subject.inputs import Tokens
 from attncheck.subject.passes import Pass, Passes
 
+Numerics = Callable[[], AbstractContextManager[Any]]
 
-def own_budget(passes: Passes, tokens: Tokens, dtype: str, numerics: Callable[[], AbstractContextManager[Any]]) -> Budget:
-    """Measure it on these tokens.
+
+def own_budget(passes: Passes, asked: Pass, dtype: str, numerics: Numerics, positions: tuple[int, ...] = ()) -> Budget:
+    """Measure it on one pass, once; on some positions of a long row only.
 
     A forward that changes a buffer would move the next one by more than rounding: each then starts from the same buffers.
     """
-    model, ids_BT = passes.door.model, passes.ids(tokens)
+    key = (asked, positions)
+    if key not in passes.budgets:
+        passes.budgets[key] = _measured(passes, asked, dtype, numerics, positions)
+    return passes.budgets[key]
+
+
+def _measured(passes: Passes, asked: Pass, dtype: str, numerics: Numerics, positions: tuple[int, ...]) -> Budget:
+    model = passes.door.model
     tables = (lambda: nudged(model)) if stored_tables(model) else None
     held = buffers_of(model)
 
     def forward() -> Tensor:
         with torch.no_grad():
-            return passes._forward(ids_BT, use_cache=False).logits_BTV
+            return passes.run(asked, positions)
 
     def anew() -> Tensor:
         put_buffers_back(model, held)
         return forward()
 
-    budget = measure_budget(forward, passes.logits(Pass(tokens)), dtype, numerics, tables)
+    budget = measure_budget(forward, passes.logits(asked, positions), dtype, numerics, tables)
     if not changed(model, held):
         return budget
     with numerics():

@@ -12,7 +12,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import Any, final
 
 import torch
@@ -87,14 +86,19 @@ class Passes:
         if key in self._memory:
             self._memory.move_to_end(key)
             return self._memory[key]
-        ends = list(accumulate(asked.chunks or (asked.length,)))
-        parts = []
         with torch.no_grad(), self._numerics(asked), self.switch(asked.attn):
-            for start, end, reply in zip([0, *ends], ends, self._replies(asked), strict=False):
-                here = [at - start for at in positions if start <= at < end]
-                parts.append(reply.logits_BTV[:, here].clone() if positions else reply.logits_BTV)
-        self._remember(key, torch.cat(parts, 1).detach())
+            self._remember(key, self.run(asked, positions).detach())
         return self._memory[key]
+
+    def run(self, asked: Pass, positions: tuple[int, ...] = ()) -> Tensor:
+        """logits_BTV of a pass under the numerics and the implementation of the caller; nothing is remembered."""
+        parts, start = [], 0
+        for reply in self._replies(asked):
+            end = start + reply.logits_BTV.shape[1]
+            here = [at - start for at in positions if start <= at < end]
+            parts.append(reply.logits_BTV[:, here].clone() if positions else reply.logits_BTV)
+            start = end
+        return torch.cat(parts, 1)
 
     def cache(self, asked: Pass) -> Any:
         """The cache that a pass leaves behind; never remembered, since the next call would change it.

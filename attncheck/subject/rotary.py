@@ -1,6 +1,6 @@
 """Whether moving every position only turns a model's queries and keys: then the logits must not move at all.
 
-Axes: H query heads, G key/value heads, T query positions, S key positions, D head width.
+Axes: B batch, H query heads, G key/value heads, T query positions, S key positions, D head width.
 """
 
 from __future__ import annotations
@@ -11,13 +11,41 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attncheck.errors import Unsupported
+from attncheck.finding import Measurement
+from attncheck.numerics.tables import stored_tables
 from attncheck.subject.attention import KernelCall, intercept
-from attncheck.subject.inputs import Tokens
-from attncheck.subject.passes import Positions
+from attncheck.subject.inputs import Row, Tokens
+from attncheck.subject.own_budget import own_budget
+from attncheck.subject.passes import Pass, Positions, counting
 from attncheck.subject.subject import Subject
 
 CLOSE = 1e-6
 """Relative: far below what scaling by a position does, far above what a turn leaves behind in float64."""
+
+
+def shifted(subject: Subject, name: str, row: Row, by: int) -> Measurement:
+    """One case: a row with all its positions moved by a constant; judged where that must change nothing, a figure elsewhere.
+
+    Raises:
+        Unsupported: the context leaves no room to move.
+    """
+    if by <= 0:
+        raise Unsupported(f"the context of {subject.inputs.room} tokens leaves no room to move {len(row)} positions")
+    usual, moved = (counting(1, len(row), start) for start in (0, by))
+    turned = only_turns(subject, (row,), usual, moved)
+    if turned is None and by > len(row) and stored_tables(subject.model):
+        turned = "the angles come from a stored table, whose rounding grows with the position"
+    got, want = Pass((row,), positions=moved), Pass((row,), positions=usual)
+    return subject.compare(
+        name,
+        subject.logits(got),
+        subject.logits(want),
+        expect="equal" if turned is None else "figure",
+        note=f"by {by}" + (f"; {turned}" if turned else ""),
+        asked=(got, want),
+        budget=own_budget(subject.passes, got, subject.dtype_name, subject.numerics) if turned is None else None,
+    )
 
 
 def only_turns(subject: Subject, tokens: Tokens, usual: Positions, moved: Positions) -> str | None:
@@ -52,10 +80,10 @@ def _same_lengths(left: Tensor, right: Tensor) -> bool:
 
 
 def _in_part(left_BGSD: Tensor, right_BGSD: Tensor) -> bool:
-    """Whether the keys at some places turned while those at others stayed as they were, to the bit."""
+    """Whether the keys at some places turned while those at others stayed as they were."""
     if left_BGSD.shape != right_BGSD.shape:
         return False
-    turned_S = (left_BGSD != right_BGSD).any(-1).any(1).any(0)
+    turned_S = (left_BGSD - right_BGSD).abs().amax((0, 1, 3)) > CLOSE * left_BGSD.abs().max()
     return bool(turned_S.any()) and not bool(turned_S.all())
 
 

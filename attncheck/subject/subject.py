@@ -178,7 +178,7 @@ class Subject:
     @cached_property
     def budget(self) -> Budget:
         """What rounding alone does to this model's logits, measured once on the main input."""
-        return own_budget(self.passes, self.inputs.tokens, self.dtype_name, self.numerics)
+        return own_budget(self.passes, Pass(self.inputs.tokens), self.dtype_name, self.numerics)
 
     def compare(
         self,

@@ -12,7 +12,8 @@ Why it matters
 How it measures
     One forward without a cache is the yardstick. Schedules: one token at a time; halves; uneven pieces; all but one, then
     one; chunks of every window and chunk size of the config, one less and one more. Each with the positions left to the
-    model, given explicitly, and left to the model beside a full-length 2D mask.
+    model, given explicitly, and left to the model beside a full-length 2D mask. Then a row of 130 tokens after a long prefill
+    and in a long chunk, since kernels have block sizes that no config names.
 
 False alarms
     Schemes that change with the length by construction (dynamic NTK, LongRoPE at its switch) do disagree with themselves:
@@ -25,13 +26,14 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, final
 
 from attncheck.errors import Unsupported
 from attncheck.finding import Evidence, Measurement, Ruling
 from attncheck.probe import Cost, attempt, judge_cases
+from attncheck.subject.long_rows import decoded
 from attncheck.subject.passes import Pass, all_ones, counting
 from attncheck.subject.subject import Subject
 
@@ -67,6 +69,8 @@ class DecodePaths:
             for schedule in schedules:
                 name = f"{named(schedule)}, {way}"
                 yield attempt(name, lambda: self._case(subject, name, schedule, way))  # noqa: B023
+        for name, chunks in LONG.items():
+            yield attempt(name, lambda: self._long(subject, name, chunks))  # noqa: B023
 
     def judge(self, evidence: Evidence) -> Ruling:
         """The worst case decides."""
@@ -86,6 +90,17 @@ class DecodePaths:
         )
         full = Pass(tokens)
         return subject.compare(name, subject.logits(fed), subject.logits(full), asked=(fed, full))
+
+    def _long(self, subject: Subject, name: str, chunks: Callable[[int], Schedule]) -> Measurement:
+        if subject.can.cache:
+            raise Unsupported(subject.can.cache)
+        return decoded(subject, name, chunks)
+
+
+LONG: dict[str, Callable[[int], Schedule]] = {
+    "a long row, a long prefill": lambda length: (length - 18, 15, 1, 1, 1),
+    "a long row, a long chunk": lambda length: (length // 2, length - length // 2 - 1, 1),
+}
 
 
 def schedules_for(subject: Subject) -> tuple[Schedule, ...]:

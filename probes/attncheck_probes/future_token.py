@@ -2,7 +2,7 @@
 
 What it checks
     The logits before a cut do not move when tokens from the cut on are replaced: all of them, only the first of them, or
-    only the last token of the row.
+    only the last token of the row. Nor do they depend on how many tokens follow.
 
 Why it matters
     A decoder that can read ahead has a wonderful training loss and writes nonsense. The mask has the right shape in every
@@ -11,7 +11,8 @@ Why it matters
 How it measures
     Two full forwards with one prefix. Cuts lie on both sides of every window, chunk and rotary switch that the config
     names. Every cut is tried without a mask and with a 2D mask of ones, with the cache off and on. Healthy models move by
-    exactly nothing, or by rounding where a kernel sums in another order.
+    exactly nothing, or by rounding where a kernel sums in another order. The first 32, 33, 64 and 128 tokens of a row of 130
+    are also asked alone, since kernels have block sizes that no config names.
 
 False alarms
     Bidirectional and prefix models (XLNet, CPM-Ant, Reformer's hashing) read ahead by design. Mixture models whose experts
@@ -30,6 +31,7 @@ from typing import ClassVar, final
 from attncheck.errors import Unsupported
 from attncheck.finding import Evidence, Measurement, Ruling, merged
 from attncheck.probe import Cost, attempt, judge_cases
+from attncheck.subject.long_rows import ends_compared
 from attncheck.subject.passes import Pass, all_ones
 from attncheck.subject.subject import Subject
 
@@ -59,6 +61,7 @@ class FutureToken:
                 for change in ("all later tokens", "only the next token", "only the last token"):
                     name = f"{change}, {'2D mask' if masked else 'no mask'}, cache {'on' if use_cache else 'off'}"
                     yield attempt(name, lambda: self._case(subject, name, change, masked, use_cache))  # noqa: B023
+        yield attempt("prefixes of a long row", lambda: self._prefixes(subject))
 
     def judge(self, evidence: Evidence) -> Ruling:
         """The worst case decides."""
@@ -77,6 +80,11 @@ class FutureToken:
             moved_BTV, note = subject.logits(moved), f"tokens from position {cut} on changed"
             compared.append(subject.compare(name, moved_BTV[:, :cut], usual_BTV[:, :cut], note=note, asked=(moved, usual)))
         return merged(name, compared)
+
+    def _prefixes(self, subject: Subject) -> Measurement:
+        if subject.can.keeps_prefix:
+            raise Unsupported(subject.can.keeps_prefix)
+        return merged("prefixes of a long row", ends_compared(subject, "prefixes of a long row"))
 
     def _futures(self, subject: Subject, change: str) -> list[tuple[int, tuple[int, ...]]]:
         """(cut, changed row): logits before the cut must stay."""

@@ -12,7 +12,8 @@ Why it matters
 How it measures
     Cached chunks with implicit positions against one forward with explicit ones; the same with restarted positions, which
     must differ. The shift is expected to change nothing where every layer's queries and keys keep their lengths and
-    only turn: that is what makes a model purely rotary. Logits of generate() against a forward over what it produced.
+    only turn: that is what makes a model purely rotary. It goes by a few positions, and far into the context, where tables
+    may end and positions may be rounded. Logits of generate() against a forward over what it produced.
 
 False alarms
     Models without an argument for positions are skipped. Rotary models that also scale queries by position (Llama 4) are
@@ -33,11 +34,13 @@ from attncheck.finding import Evidence, Measurement, Ruling
 from attncheck.probe import Cost, attempt, judge_cases
 from attncheck.subject.generation import greedy
 from attncheck.subject.passes import Pass, counting
-from attncheck.subject.rotary import only_turns
+from attncheck.subject.rotary import shifted
 from attncheck.subject.subject import Subject
 from attncheck.subject.written import with_greedy
 
 # Axes: B batch, T positions, V vocabulary, N generated tokens.
+
+FAR = 4096
 
 
 @final
@@ -61,6 +64,7 @@ class PositionReset:
         yield attempt("cached, restarted positions must differ", lambda: self._restarted(subject))
         yield attempt("no cache, implicit positions vs explicit", lambda: self._implicit(subject))
         yield attempt("all positions shifted", lambda: self._shifted(subject))
+        yield attempt("all positions shifted far", lambda: self._far(subject))
         yield attempt("generate() vs forward", lambda: self._generated(subject, 0))
         yield attempt("generate() left-padded vs forward", lambda: self._generated(subject, self.padding))
 
@@ -96,17 +100,12 @@ class PositionReset:
 
     def _shifted(self, subject: Subject) -> Measurement:
         switches = [b.length - self.shift for b in subject.inputs.borders if b.kind == "rope switch"]
-        tokens = (subject.inputs.row[: min([subject.inputs.length - self.shift, *switches])],)
-        usual, moved = (counting(1, len(tokens[0]), start) for start in (0, self.shift))
-        turned = only_turns(subject, tokens, usual, moved)
-        return subject.compare(
-            "all positions shifted",
-            subject.logits(Pass(tokens, positions=moved)),
-            subject.logits(Pass(tokens, positions=usual)),
-            expect="equal" if turned is None else "figure",
-            note=f"by {self.shift}" + (f"; {turned}" if turned else ""),
-            asked=(Pass(tokens, positions=moved), Pass(tokens, positions=usual)),
-        )
+        row = subject.inputs.row[: min([subject.inputs.length - self.shift, *switches])]
+        return shifted(subject, "all positions shifted", row, self.shift)
+
+    def _far(self, subject: Subject) -> Measurement:
+        row = subject.inputs.row[: subject.inputs.length // 2]
+        return shifted(subject, "all positions shifted far", row, min(FAR, subject.inputs.room) - len(row))
 
     def _generated(self, subject: Subject, padding: int) -> Measurement:
         name = "generate() left-padded vs forward" if padding else "generate() vs forward"

@@ -1,0 +1,70 @@
+"""A row longer than the model's borders ask for, since kernels and hand-written loops have block sizes that no config names.
+
+Logits are kept at some positions only: those next to the ends and to multiples of 32, and every eighth.
+
+Axes: B batch, T positions, N kept positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from attncheck.errors import Unsupported
+from attncheck.finding import Measurement
+from attncheck.subject.inputs import Row
+from attncheck.subject.own_budget import own_budget
+from attncheck.subject.passes import Pass
+from attncheck.subject.subject import Subject
+
+LONG = 130
+ENDS = (32, 33, 64, 128)
+"""Lengths at which block sizes end, and one beyond."""
+BESIDE = 3
+STRIDE = 8
+
+
+def long_row(subject: Subject) -> Row:
+    """The main row and as many drawn tokens as make it `LONG`, or as fit.
+
+    Raises:
+        Unsupported: that is not longer than the main row.
+    """
+    inputs = subject.inputs
+    length = min(LONG, inputs.room)
+    if length <= inputs.length:
+        raise Unsupported(
+            f"no more than the usual {inputs.length} tokens fit below the context and every rotary switch"
+        )
+    return inputs.row + inputs.fresh(length - inputs.length, salt=41)
+
+
+def kept(length: int) -> tuple[int, ...]:
+    """The positions at which the logits of a long row are compared."""
+    ends = [end - back for end in (*ENDS, length) for back in range(1, BESIDE + 1)]
+    return tuple(sorted({at for at in (*range(0, length, STRIDE), *ends) if at < length}))
+
+
+def ends_compared(subject: Subject, name: str) -> list[Measurement]:
+    """The logits of prefixes of a long row against those of the whole: one case for each length."""
+    row = long_row(subject)
+    return [_compared(subject, name, row, Pass((row[:end],)), f"the first {end} tokens alone") for end in ENDS if end < len(row)]
+
+
+def decoded(subject: Subject, name: str, chunks: Callable[[int], tuple[int, ...]]) -> Measurement:
+    """A long row fed in chunks on a cache against one forward of it."""
+    row = long_row(subject)
+    sizes = chunks(len(row))
+    return _compared(subject, name, row, Pass((row,), chunks=sizes), f"chunks {'+'.join(map(str, sizes))}")
+
+
+def _compared(subject: Subject, name: str, row: Row, asked: Pass, note: str) -> Measurement:
+    everywhere_N, whole = kept(len(row)), Pass((row,))
+    here_N = tuple(at for at in everywhere_N if at < asked.length)
+    budget = own_budget(subject.passes, whole, subject.dtype_name, subject.numerics, everywhere_N)
+    want_BNV = subject.passes.logits(whole, everywhere_N)[:, : len(here_N)]
+    got_BNV = subject.passes.logits(asked, here_N)
+    case = subject.compare(name, got_BNV, want_BNV, budget=budget, note=note)
+    first = None if case.first_position is None else here_N[case.first_position]
+    both = (asked, whole) if asked.length == len(row) else None
+    return replace(case, first_position=first, cuts=asked.cuts, profile=(), asked=both)
