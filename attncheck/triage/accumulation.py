@@ -8,20 +8,19 @@ Axes: B batch, T positions.
 
 from __future__ import annotations
 
-import inspect
 import time
 
 import torch
 
 from attncheck.errors import Unsupported, first_line
 from attncheck.finding import Diagnosis, Finding, Measurement, Verdict, verdict_of
+from attncheck.numerics.losses import IGNORED
 from attncheck.subject.inputs import Tokens
+from attncheck.subject.loss import ITEMS, Asked, answered, own_shift, told_items
 from attncheck.subject.passes import REFUSALS
 from attncheck.subject.subject import Subject
 from attncheck.triage.steps import Log
 
-ITEMS = "num_items_in_batch"
-IGNORED = -100
 ROWS = 4
 ROUNDING = 64
 ADVICE = (
@@ -34,7 +33,7 @@ def accumulated(subject: Subject, log: Log) -> Finding | None:
     """The finding of a loss that accumulation steps change; None where they do not, or where the trainer divides itself."""
     log.says("accumulation steps")
     started = time.perf_counter()
-    if not _told(subject):
+    if not told_items(subject):
         log.add("accumulation", Verdict.SKIP, "forward takes no keyword arguments: the trainer averages over the steps", started)
         return None
     try:
@@ -50,20 +49,12 @@ def accumulated(subject: Subject, log: Log) -> Finding | None:
     return Finding(probe="accumulation", verdict=verdict, summary=case.note, cases=(case,), diagnosis=found)
 
 
-def _told(subject: Subject) -> bool:
-    """Whether the trainer leaves the division to the model."""
-    said = getattr(subject.model, "accepts_loss_kwargs", None)
-    if said is not None:
-        return bool(said)
-    parameters = inspect.signature(subject.model.forward).parameters.values()
-    return any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters)
-
-
 def _measured(subject: Subject) -> Measurement:
     length = subject.inputs.length
     rows = tuple(subject.inputs.fresh(length, salt=61 + row) for row in range(ROWS))
     labels = tuple(row[: length - 3 * number] + (IGNORED,) * (3 * number) for number, row in enumerate(rows))
-    items = sum(token != IGNORED for row in labels for token in row[1:])
+    own = own_shift(subject)
+    items = sum(token != IGNORED for row in labels for token in row[own:])
     whole = _loss(subject, rows, labels, items)
     half = ROWS // 2
     parts = _loss(subject, rows[:half], labels[:half], items) + _loss(subject, rows[half:], labels[half:], items)
@@ -77,9 +68,4 @@ def _measured(subject: Subject) -> Measurement:
 
 
 def _loss(subject: Subject, rows: Tokens, labels: Tokens, items: int) -> float:
-    extra = {"labels": subject.passes.ids(labels), ITEMS: torch.tensor(items, device=subject.device)}
-    with torch.no_grad():
-        loss = getattr(subject.passes.call(rows, use_cache=False, extra=extra).output, "loss", None)
-    if loss is None:
-        raise Unsupported("the model computes no loss from `labels`")
-    return float(loss)
+    return answered(subject, Asked(tokens=rows, labels_BT=subject.passes.ids(labels), own=own_shift(subject), items=items))[1]

@@ -16,6 +16,7 @@ from attncheck.faults.catalogue import FAULTS
 from attncheck.finding import Diagnosis, Evidence, Finding, Location, Measurement, Ruling, Verdict, verdict_of
 from attncheck.probe import Cost, Probe, describe
 from attncheck.runner import ProbeFinished, run_probes
+from attncheck.subject.loss import ACCUMULATING
 from attncheck.subject.passes import REFUSALS, Mask4D, Pass
 from attncheck.subject.subject import Subject
 from attncheck.triage import axes
@@ -209,8 +210,11 @@ def _noticed(subject: Subject, material: Material, settings: Sequence[Setting]) 
 
 
 def trapped(subject: Subject, finding: Finding, reported: str) -> Remark | None:
-    """The warnings of a finding that the reporter can run into: those that their own precision shows as well."""
-    warned = {case.name: case for case in finding.cases if verdict_of(case) is Verdict.WARN}
+    """The warnings of a finding that the reporter can run into: those that their own precision shows as well.
+
+    A loss that accumulation steps change is no trap: it is held against one batch in a step of its own.
+    """
+    warned = {case.name: case for case in finding.cases if verdict_of(case) is Verdict.WARN and case.name not in ACCUMULATING}
     if not warned:
         return None
     probe = registry.load(finding.probe)

@@ -53,10 +53,18 @@ def _mean_over_rows(logits: Tensor, labels: Tensor, vocab_size: int, **rest: Any
     return torch.stack(rows).mean()
 
 
-def test_labels_that_are_not_shifted_are_a_warning() -> None:
+def test_labels_that_are_not_shifted_fail() -> None:
     found = finding(_with_loss(_plain), "labels")
+    assert found.verdict is Verdict.FAIL
+    assert found.cases[0].fault == "label-shift"
+    assert found.cases[0].note.endswith("it is the loss of labels that are not shifted")
+
+
+def test_decoders_of_an_encoder_decoder_family_leave_the_shift_to_the_caller() -> None:
+    found = finding(loaded("config:bart"), "labels")
     assert found.verdict is Verdict.WARN
-    assert "it is the loss of labels that are not shifted: the caller must shift them" in found.summary
+    assert "it is the loss of labels that are not shifted: the caller must shift them" in found.cases[0].note
+    assert "(`num_items_in_batch` changes nothing)" in case(found, "num_items_in_batch").note
 
 
 def test_labels_of_minus_100_that_count_are_caught() -> None:
@@ -70,15 +78,15 @@ def test_a_mean_of_means_is_caught_in_the_padded_batch() -> None:
     found = finding(_with_loss(_mean_over_rows), "labels")
     assert verdict_of(case(found, "labels of one row")) is Verdict.PASS
     assert verdict_of(case(found, "padded batch")) is Verdict.FAIL
-    assert case(found, "num_items_in_batch").note == (
-        "`num_items_in_batch` changes nothing: the loss stays a mean over its own batch"
-    )
+    assert "each row's mean, in which rows with few labels weigh too much" in case(found, "padded batch").note
+    assert verdict_of(case(found, "num_items_in_batch")) is Verdict.WARN
+    assert case(found, "num_items_in_batch").note.endswith("the mean over its own labels (`num_items_in_batch` changes nothing)")
 
 
-def test_a_loss_with_terms_of_its_own_is_skipped() -> None:
+def test_a_loss_of_other_logits_is_skipped() -> None:
     found = finding(loaded("config:prophetnet"), "labels")
     assert found.verdict is Verdict.SKIP
-    assert "the loss has terms of its own: it fits no shift of the labels" in str(found.skip_reason)
+    assert "the loss does not come from the logits that the model returns" in str(found.skip_reason)
 
 
 def test_cross_entropy_by_hand() -> None:

@@ -1,0 +1,117 @@
+"""Asking a model for its loss: what to hand over, what comes back, and what the model lets callers expect.
+
+Axes: B batch, T positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from attncheck.errors import Unsupported, first_line
+from attncheck.subject.door import Reply
+from attncheck.subject.facts import reads_ahead
+from attncheck.subject.inputs import Tokens
+from attncheck.subject.passes import REFUSALS
+from attncheck.subject.subject import Subject
+from attncheck.subject.training import training
+
+ITEMS = "num_items_in_batch"
+STEPS = "two steps"
+ACCUMULATING = (ITEMS, STEPS)
+"""The cases that are about accumulation steps and nothing else."""
+HALVES = ("encoder_ffn_dim", "decoder_ffn_dim")
+"""Fields by which a config sizes the halves of an encoder-decoder model, also where only its decoder is loaded."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """One call with labels. `own` is how far the loss shifts them; `items` divides the sum; `more` goes to the door as it is."""
+
+    tokens: Tokens
+    labels_BT: Tensor
+    own: int
+    items: int | None = None
+    trained: bool = False
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def extra(self) -> dict[str, Any]:
+        """The keyword arguments of the loss."""
+        divisor = {ITEMS: torch.tensor(self.items, device=self.labels_BT.device)} if self.items else {}
+        return {"labels": self.labels_BT, **divisor}
+
+
+def own_shift(subject: Subject) -> int:
+    """How far a right loss shifts the labels of this model: by one where it predicts the next token, else not at all.
+
+    The decoder input of an encoder-decoder model is shifted already; an encoder predicts the tokens that it is given.
+
+    Raises:
+        Unsupported: the model generates and reads ahead, so that nothing says which label belongs to which position.
+    """
+    if subject.door.fixed:
+        return 0
+    if subject.can.decodes is None:
+        return 1
+    if reads_ahead(subject.text_config) is not None:
+        raise Unsupported(subject.can.decodes)
+    return 0
+
+
+def caller_shifts(subject: Subject) -> bool:
+    """Whether this is the decoder of an encoder-decoder family: its labels come shifted, beside a decoder input that is not."""
+    configs = (subject.config, subject.text_config)
+    return any(name in vars(config) for config in configs if config is not None for name in HALVES)
+
+
+def told_items(subject: Subject) -> bool:
+    """Whether the library's trainer hands the number of labels over and leaves the division to the model."""
+    said = getattr(subject.model, "accepts_loss_kwargs", None)
+    if said is not None:
+        return bool(said)
+    parameters = inspect.signature(subject.model.forward).parameters.values()
+    return any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters)
+
+
+def answered(subject: Subject, asked: Asked) -> tuple[Tensor, float]:
+    """(logits_BTV, loss) of one call.
+
+    Raises:
+        Unsupported: the model computes no loss from `labels`, or cannot be called this way.
+    """
+    with torch.no_grad(), _mode(subject, asked):
+        reply = _reply(subject, asked)
+    return reply.logits_BTV, float(reply.output.loss)
+
+
+def slopes_of_loss(subject: Subject, asked: Asked) -> Tensor | None:
+    """The derivative of the loss by the logits that come with it, (B, T, V); None where it is not computed from them."""
+    with torch.enable_grad(), _mode(subject, asked):
+        reply = _reply(subject, asked)
+        if not (reply.output.loss.requires_grad and reply.logits_BTV.requires_grad):
+            return None
+        try:
+            (slopes_BTV,) = torch.autograd.grad(reply.output.loss, reply.logits_BTV, allow_unused=True)
+        except REFUSALS as error:
+            raise Unsupported(f"the loss has no derivative by the logits: {first_line(error)}") from error
+    return None if slopes_BTV is None else slopes_BTV.detach()
+
+
+def _mode(subject: Subject, asked: Asked) -> AbstractContextManager[None]:
+    return training(subject, checkpointing=False) if asked.trained else contextlib.nullcontext()
+
+
+def _reply(subject: Subject, asked: Asked) -> Reply:
+    reply = subject.passes.call(asked.tokens, use_cache=False, extra=asked.extra, **asked.more)
+    if getattr(reply.output, "loss", None) is None:
+        raise Unsupported("the model computes no loss from `labels`")
+    return reply

@@ -1,0 +1,213 @@
+"""A loss beside the cross entropy of the logits that came with it: equal, or what it is instead.
+
+A difference that no label moves is a term of the model's own (the balance of its experts) and is left out. Where terms do
+depend on the labels (several tokens ahead), the derivative of the loss by the logits shows what training sees.
+
+Axes: B batch, T positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import final
+
+import torch
+from torch import Tensor
+
+from attncheck.errors import Unsupported
+from attncheck.finding import Measurement, Verdict, merged
+from attncheck.numerics.budget import HEADROOM
+from attncheck.numerics.losses import IGNORED, Loss, cross_entropy
+from attncheck.numerics.weighings import Weighing, moved, smoothing, usual, wrong
+from attncheck.subject.compat import text_config
+from attncheck.subject.loss import Asked, answered, caller_shifts, slopes_of_loss
+from attncheck.subject.subject import Subject
+
+SALT = 37
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """A loss, the logits of the same call, and the right loss of those logits."""
+
+    asked: Asked
+    logits_BTV: Tensor
+    loss: float
+    right: Loss
+
+    @property
+    def apart(self) -> float:
+        """How much the model's loss is above the right one."""
+        return self.loss - self.right.value
+
+    @property
+    def fits(self) -> bool:
+        """Whether rounding explains the difference."""
+        return abs(self.apart) <= self.right.budget
+
+    def logs(self) -> Tensor:
+        """The logarithms of the probabilities in float64, (B, T, V)."""
+        return self.logits_BTV.double().log_softmax(-1)
+
+
+def answer(asked: Asked, logits_BTV: Tensor, loss: float) -> Answer:
+    """What a call gave, beside the cross entropy of its own logits."""
+    right = cross_entropy(logits_BTV, asked.labels_BT, asked.own, asked.items)
+    return Answer(asked=asked, logits_BTV=logits_BTV, loss=loss, right=right)
+
+
+def measured(subject: Subject, name: str, asked: Asked) -> Measurement:
+    """One call with labels as a case.
+
+    Raises:
+        Unsupported: the model computes no loss, or one that does not come from the logits that it returns.
+    """
+    return held(subject, name, answer(asked, *answered(subject, asked)))
+
+
+def held(subject: Subject, name: str, got: Answer) -> Measurement:
+    """A loss that was asked for already, as a case; it is asked for again only where it fits nothing.
+
+    Raises:
+        Unsupported: the loss does not come from the logits that the model returns.
+    """
+    found = at_first_sight(subject, name, got)
+    if found is not None:
+        return found
+    others_BT = _other_labels(subject, got.asked.labels_BT)
+    changed = replace(got.asked, labels_BT=others_BT)
+    other = answer(changed, *answered(subject, changed))
+    return _beside_terms(subject, name, got, other) or _by_slopes(subject, name, got)
+
+
+def at_first_sight(subject: Subject, name: str, got: Answer) -> Measurement | None:
+    """The case where the loss is the right one, or one of the wrong ones; None where it is neither."""
+    case = _case(name, got)
+    if got.fits:
+        return case
+    if not math.isfinite(got.right.value):
+        return replace(case, nonfinite=1, note="the logits of positions that have a label are not finite")
+    logs_BTV, budget = got.logs(), got.right.budget
+    found = _named(subject, got.asked, lambda each: _near(each.value(logs_BTV), got.loss, budget * max(1.0, each.total)))
+    if found is not None or not math.isfinite(got.loss):
+        return _wrong(subject, case, got, found)
+    return None
+
+
+def _beside_terms(subject: Subject, name: str, got: Answer, other: Answer) -> Measurement | None:
+    """The case where the difference is the same for other labels, or that of a wrong loss on both."""
+    budget = got.right.budget + other.right.budget + HEADROOM * torch.finfo(torch.float64).eps * abs(got.loss)
+    case = replace(_case(name, got), max_abs=abs(got.apart - other.apart), budget=budget)
+    if abs(got.apart - other.apart) <= budget:
+        return replace(case, note=f"{case.note}, beside {got.apart:.3g} that no label moves")
+    share = smoothing(got.loss, got.logits_BTV, usual(got.asked.labels_BT, got.asked.own, got.asked.items))
+    again = smoothing(other.loss, other.logits_BTV, usual(other.asked.labels_BT, other.asked.own, other.asked.items))
+    if share is not None and again is not None and abs(share - again) <= budget:
+        return replace(case, note=f"{case.note}; it is the loss of labels that are smoothed by {share:.3g}")
+    logs_BTV, others_BTV = got.logs(), other.logs()
+    pairs = zip(_suspects(subject, got.asked), _suspects(subject, other.asked), strict=False)
+    for here, there in pairs:
+        moved = here.value(logs_BTV) - there.value(others_BTV)
+        if here.words == there.words and _near(moved, got.loss - other.loss, budget * max(1.0, here.total)):
+            return _wrong(subject, case, got, here, " beside a term of the model's own")
+    return None
+
+
+def _by_slopes(subject: Subject, name: str, got: Answer) -> Measurement:
+    """The case by what the loss does to the logits, whatever else is added up in it."""
+    slopes_BTV = slopes_of_loss(subject, got.asked)
+    if slopes_BTV is None:
+        raise Unsupported(
+            f"the loss does not come from the logits that the model returns: it fits no shift of the labels ({_said(got)})"
+        )
+    asked, logs_BTV = got.asked, got.logs()
+    right = usual(asked.labels_BT, asked.own, asked.items)
+    budget = HEADROOM * torch.finfo(slopes_BTV.dtype).eps * float(got.logits_BTV.abs().max()) * float(right.weights_BT.max())
+    apart = float((slopes_BTV.double() - right.slopes(logs_BTV)).abs().max())
+    case = replace(
+        _case(name, got),
+        max_abs=apart,
+        budget=budget,
+        budget_from="rounding of the derivative",
+        scale=float(right.weights_BT.max()),
+        unit="derivatives of the loss by the logits",
+        note=f"{_said(got)}: terms of the model's own, which depend on the labels, make up the difference",
+    )
+    if apart <= budget:
+        return case
+    near = _named(subject, asked, lambda each: _same(slopes_BTV, each.slopes(logs_BTV), budget * max(1.0, each.total)))
+    return _wrong(subject, case, got, near, " beside terms of the model's own" if near else "")
+
+
+def _suspects(subject: Subject, asked: Asked) -> Iterator[Weighing]:
+    pad = getattr(text_config(subject.config), "pad_token_id", None)
+    fills = (0, pad) if isinstance(pad, int) and 0 < pad < subject.facts.vocab else (0,)
+    return wrong(asked.labels_BT, asked.own, asked.items, fills)
+
+
+def _named(subject: Subject, asked: Asked, fits: Callable[[Weighing], bool]) -> Weighing | None:
+    return next((each for each in _suspects(subject, asked) if fits(each)), None)
+
+
+def _near(left: float, right: float, budget: float) -> bool:
+    return abs(left - right) <= budget or (math.isnan(left) and math.isnan(right))
+
+
+def _same(left_BTV: Tensor, right_BTV: Tensor, budget: float) -> bool:
+    return float((left_BTV.double() - right_BTV).abs().max()) <= budget
+
+
+def _other_labels(subject: Subject, labels_BT: Tensor) -> Tensor:
+    """Other labels in the places of those that count."""
+    rows = [subject.inputs.other(row, salt=SALT + number) for number, row in enumerate(labels_BT.tolist())]
+    return torch.where(labels_BT == IGNORED, labels_BT, torch.tensor(rows, device=labels_BT.device))
+
+
+def _said(got: Answer) -> str:
+    return f"the model says {got.loss:.6g}, its logits {got.right.value:.6g}"
+
+
+def _case(name: str, got: Answer) -> Measurement:
+    return Measurement(
+        name=name,
+        max_abs=abs(got.apart),
+        budget=got.right.budget,
+        budget_from="the same cross entropy summed in another order",
+        scale=max(abs(got.right.value), 1.0),
+        nonfinite=int(not math.isfinite(got.loss)),
+        positions=got.right.labels,
+        unit="losses",
+        note=_said(got),
+    )
+
+
+def _wrong(subject: Subject, case: Measurement, got: Answer, found: Weighing | None, beside: str = "") -> Measurement:
+    """The same case with the wrong loss that it is, and what follows from it."""
+    if found is None:
+        return replace(case, note=f"{_said(got)}; it is the cross entropy in no usual weighing of the labels")
+    unshifted = found.kind == "shift" and found.shift == 0 and caller_shifts(subject)
+    habit = ": the caller must shift them, and `labels=input_ids` trains to copy" if unshifted else ""
+    return replace(
+        case,
+        broken=Verdict.WARN if unshifted or found.kind == "items" else Verdict.FAIL,
+        note=f"{_said(got)}; it is {found.words}{habit}{beside}",
+        fault="label-shift" if found.kind == "shift" else "",
+        fault_residual=0.0 if found.kind == "shift" else None,
+    )
+
+
+def accumulated(subject: Subject, name: str, parts: tuple[Asked, ...]) -> Measurement:
+    """Several calls that are told the number of labels of all of them, as one case: the worst of them.
+
+    Raises:
+        Unsupported: the model computes no loss, or one that does not come from the logits that it returns.
+    """
+    items = sum(int((moved(each.labels_BT, each.own) != IGNORED).sum()) for each in parts)
+    told = [replace(each, items=items) for each in parts]
+    got = [answer(each, *answered(subject, each)) for each in told]
+    case = merged(name, [held(subject, name, each) for each in got])
+    losses, right = sum(each.loss for each in got), sum(each.right.value for each in got)
+    return replace(case, note=f"they add up to {losses:.6g}, where one batch has {right:.6g}; in one of them {case.note}")
