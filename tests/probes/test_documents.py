@@ -1,0 +1,78 @@
+"""document-leakage: borders that a model overlooks, in one row and in the second of two."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import transformers
+from conftest import tiny_llama
+from probing import case, finding, loaded
+
+from attncheck.finding import Verdict, verdict_of
+from attncheck.settings import Settings
+from attncheck.subject.load import load
+from attncheck.subject.packed import pack
+from attncheck.subject.subject import Subject
+
+STRICT = "restarted positions, no mask, cache off"
+BLOCKED = "4D block mask, restarted positions"
+
+
+def test_rows_hold_three_documents_whose_borders_differ(subject: Subject) -> None:
+    packed = pack(subject.inputs)
+    assert packed.borders == ((0, 4, 12, 24), (0, 9, 15, 24))
+    assert packed.lengths == ((4, 8, 12), (9, 6, 9))
+    assert packed.restarting[1] == (*range(9), *range(6), *range(9))
+    assert packed.mask.segments[0] == (0,) * 4 + (1,) * 8 + (2,) * 12
+    assert packed.watched == ((12, 24), (9, 15))
+    for row, (start, stop) in enumerate(packed.replaced):
+        other = packed.changed(subject.inputs).rows[row]
+        assert {at for at in range(24) if other[at] != packed.rows[row][at]} == set(range(start, stop))
+    assert [packed.rows[0][at] for at in (3, 11)] == [subject.inputs.eos] * 2
+
+
+@pytest.mark.parametrize("length", [4, 5, 7])
+def test_short_rows_hold_two_documents_at_least(length: int) -> None:
+    packed = pack(load("builtin:gqa", Settings(length=length)).inputs)
+    assert all(len(lengths) >= 2 and min(lengths[:-1]) >= 2 and sum(lengths) == length for lengths in packed.lengths)
+
+
+def test_a_border_behind_the_first_one_is_overlooked(monkeypatch: pytest.MonkeyPatch, subject: Subject) -> None:
+    builder: Any = transformers.masking_utils
+    right = builder.find_packed_sequence_indices
+
+    def first_restart_only(position_ids: Any) -> Any:
+        found = right(position_ids)
+        return found.clamp(max=1) if found is not None else None
+
+    assert verdict_of(case(finding(subject, "document-leakage"), STRICT)) is Verdict.PASS
+    monkeypatch.setattr(builder, "find_packed_sequence_indices", first_restart_only)
+    found = finding(loaded("builtin:gqa"), "document-leakage")
+    broken = case(found, STRICT)
+    assert found.verdict is verdict_of(broken) is Verdict.FAIL
+    assert broken.first_position == 15, "the third document of the second row moves with its second"
+    assert verdict_of(case(found, BLOCKED)) is Verdict.PASS
+
+
+def test_angles_of_the_first_row_for_every_row_show_beside_a_mask_of_blocks() -> None:
+    model = tiny_llama().double()
+
+    def of_row_0(module: Any, args: Any, call: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        return args, {**call, "position_ids": call["position_ids"][:1]}
+
+    model.model.rotary_emb.register_forward_pre_hook(of_row_0, with_kwargs=True)
+    found = finding(Subject(name="row 0", model=model, promoted=True), "document-leakage")
+    broken = case(found, BLOCKED)
+    assert found.verdict is verdict_of(broken) is Verdict.FAIL
+    assert broken.note == "row 1"
+    assert broken.first_position == 12, "where the first row restarts, inside the second row's second document"
+
+
+def test_a_leak_that_one_row_shows_is_about_that_row() -> None:
+    found = finding(loaded("config:opt"), "document-leakage")
+    broken = case(found, STRICT)
+    assert verdict_of(broken) is Verdict.FAIL
+    assert broken.asked is not None
+    assert [len(side.tokens) for side in broken.asked] == [1, 1]
+    assert broken.first_position == 4
