@@ -17,7 +17,7 @@ How it measures
 False alarms
     Models that pass no scores through a softmax are skipped. Latent attention (MLA) hands over one key for each query head:
     the identity. A model that repeats its keys by itself may deal them out in turn on purpose, with weights stored so (JetMoE,
-    where each expert brings a head for every KV head): a `warn`.
+    where each expert brings a head for every KV head): a `warn`, where every layer does.
 
 References
     Ainslie et al. 2023 (GQA). llama.cpp issue 2376, TinyLlama issue 24 (heads un-permuted with the wrong number of heads).
@@ -96,7 +96,7 @@ def _case(subject: Subject, name: str, attn: str | None, decode: bool) -> Measur
         raise Unsupported("no layer hands its kernel heads that can be told apart")
     wrong = [layer for layer in layers if layer.wrong]
     shown = (wrong or layers)[0]
-    designed = bool(wrong) and all(layer.repeated for layer in wrong)
+    designed = len(wrong) == len(layers) and all(layer.repeated for layer in wrong)
     tiled = bool(wrong) and all(layer.found == _tiled(layer.expected) for layer in wrong)
     return Measurement(
         name=name,

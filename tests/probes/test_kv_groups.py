@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 import torch
 from probing import case, caught_by, finding, loaded
 from torch import nn
@@ -60,3 +63,21 @@ def test_groups_are_seen_in_keys_that_were_repeated_before_the_kernel() -> None:
     assert _unrepeated(handed(keys_BGSD.repeat_interleave(2, 1)), own, own) == (blocks, blocks, True)
     assert _unrepeated(handed(keys_BGSD.repeat(1, 2, 1, 1)), own, own) == ((0, 1, 0, 1), blocks, True)
     assert _tiled(blocks) == (0, 1, 0, 1)
+
+
+@pytest.mark.parametrize(("layers", "verdict"), [((1,), Verdict.FAIL), ((0, 1, 2, 3), Verdict.WARN)])
+def test_heads_that_one_layer_deals_out_in_turn_are_no_design(layers: tuple[int, ...], verdict: Verdict) -> None:
+    subject = loaded("builtin:gqa")
+    model: Any = subject.model
+
+    def dealt(module: nn.Module, args: Any, output_BTX: torch.Tensor) -> torch.Tensor:
+        return output_BTX.unflatten(-1, (2, -1)).repeat(1, 1, 2, 1).flatten(2)
+
+    for layer in layers:
+        attention = model.model.layers[layer].self_attn
+        attention.num_key_value_groups = 1
+        attention.k_proj.register_forward_hook(dealt)
+        attention.v_proj.register_forward_hook(dealt)
+    found = finding(subject, "kv-groups")
+    assert found.verdict is verdict
+    assert f"layers.{layers[0]}.self_attn: query heads 0 2 -> KV 0, 1 3 -> KV 1" in found.summary
