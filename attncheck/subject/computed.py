@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from attncheck.numerics.reference import Terms, attend, budget_from, floor_of
-from attncheck.subject.formed import Formed, formed, new_of
+from attncheck.subject.formed import Formed, formed, new_slots
 from attncheck.subject.held import Known
 from attncheck.subject.layers import Attended
 from attncheck.subject.promises import known_factor
@@ -99,9 +99,9 @@ class Inputs:
         return self.query is not None and self.key is not None
 
 
-def inputs_of(config: Any, model: nn.Module, layer: Attended, known: Known | None) -> Inputs:
+def inputs_of(config: Any, model: nn.Module, layer: Attended, standing: Standing, known: Known | None) -> Inputs:
     """From what a layer's output is to be computed: traced in one forward, formed in the same way on a cache."""
-    return _on_cache(layer, known) if known else _traced(config, model, layer)
+    return _on_cache(layer, standing, known) if known else _traced(config, model, layer)
 
 
 def _traced(config: Any, model: nn.Module, layer: Attended) -> Inputs:
@@ -135,15 +135,15 @@ def _light(source: Source) -> Source:
     return replace(source, states_BHTD=source.states_BHTD[:0])
 
 
-def _on_cache(layer: Attended, known: Known) -> Inputs:
-    call, new = layer.call, layer.call.query_BHTD.shape[2]
+def _on_cache(layer: Attended, standing: Standing, known: Known) -> Inputs:
+    call, slots = layer.call, new_slots(layer.call.key_BGSD.shape[2], standing)
     fine = ROUNDINGS * torch.finfo(call.query_BHTD.dtype).eps < COARSE
     query = formed(known.query, call.query_BHTD, layer, "queries") if fine and known.query else Formed(None)
-    key = formed(known.key, new_of(call.key_BGSD, new), layer, "keys") if fine and known.key else Formed(None)
+    key = formed(known.key, call.key_BGSD[:, :, slots], layer, "keys") if fine and known.key else Formed(None)
     handed = call.query_BHTD.double() / known.factors[0], call.key_BGSD.double() / known.factors[1]
-    keys = handed[1]
+    keys = handed[1].clone()
     if key.states_BHTD is not None:
-        keys = torch.cat([keys[:, :, : keys.shape[2] - new], key.states_BHTD / known.factors[1]], 2)
+        keys[:, :, slots] = key.states_BHTD / known.factors[1]
     return Inputs(
         query_BHTD=handed[0] if query.states_BHTD is None else query.states_BHTD / known.factors[0],
         key_BGSD=keys,

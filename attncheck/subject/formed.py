@@ -13,6 +13,7 @@ from torch import Tensor
 
 from attncheck.subject.layers import Attended
 from attncheck.subject.sources import ROUNDINGS, Source, blocks_of, turned_or_none
+from attncheck.subject.standing import Standing
 
 
 @final
@@ -72,6 +73,6 @@ def _elsewhere(known: Source, handed: Tensor, layer: Attended, slack: float, wha
     return ""
 
 
-def new_of(handed_BGSD: Tensor, new: int) -> Tensor:
-    """The keys of the tokens of this call: the last ones."""
-    return handed_BGSD[:, :, handed_BGSD.shape[2] - new :]
+def new_slots(total: int, standing: Standing) -> slice:
+    """Where the keys of this call's tokens are: at its own place in a buffer, at the end of anything shorter."""
+    return slice(standing.before, standing.stop) if total >= standing.stop else slice(total - standing.new, total)

@@ -90,17 +90,18 @@ def held_to_promise(
     """
     if known is not None and form_of(layer) != known.form:
         raise Unsupported("its kernel is handed other heads than in one forward")
-    inputs = inputs_of(config, model, layer, known)
+    standing = standing or Standing(new=layer.call.query_BHTD.shape[2])
+    inputs = inputs_of(config, model, layer, standing, known)
     context = Context(
         config=config,
-        standing=standing or Standing(new=layer.call.query_BHTD.shape[2]),
+        standing=standing,
         promise=promised_reach(config, layer.call.module, layer.index),
         known=known,
         traced=inputs.traced,
         factor=inputs.factors[0] * inputs.factors[1],
         both_ways=both_ways,
     )
-    case = Computed(layer, inputs.query_BHTD, inputs.key_BGSD, context.standing)
+    case = Computed(layer, inputs.query_BHTD, inputs.key_BGSD, standing)
     return _judged(case, _nearest(case, list(options_of(layer, context))), context, inputs)
 
 

@@ -80,7 +80,7 @@ class _Reader:
 
 
 def _seen(layer: Attended, standing: Standing) -> Seen:
-    reads_HTS = readable_of(layer).detach().any(0)
+    reads_HTS = readable_of(layer).detach().any(0)[..., : standing.stop]  # behind it a buffer has empty slots
     return Seen(
         name=layer.name,
         index=layer.index,

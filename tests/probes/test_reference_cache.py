@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -96,7 +97,7 @@ def test_sinks_that_steps_leave_out_are_named() -> None:
 
 
 def test_queries_that_a_step_does_not_turn_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    home: Any = sys.modules["transformers.models.llama.modeling_llama"]
+    home: Any = importlib.import_module("transformers.models.llama.modeling_llama")
     usual = home.apply_rotary_pos_emb
 
     def rotate(query: Tensor, key: Tensor, *rest: Any, **named: Any) -> tuple[Tensor, Tensor]:
@@ -153,6 +154,13 @@ def test_windows_chunks_and_latent_keys_hold_on_a_cache(name: str) -> None:
     on_cache = [each for each in found.cases if each.judged and "cache" in each.name]
     assert len(on_cache) == 4
     assert all(each.positions for each in on_cache)
+
+
+def test_a_buffer_longer_than_what_it_holds_is_judged() -> None:
+    healthy = loaded("builtin:window", cache="static")
+    assert _broken(healthy) == {}
+    neo = _broken(loaded("config:gpt_neo", cache="static"))
+    assert "it reads other keys than promised" in neo[STEP if STEP in neo else min(neo)].note
 
 
 def test_one_query_is_held_to_the_rounding_of_a_whole_forward() -> None:
