@@ -23,11 +23,13 @@ class Shape(NamedTuple):
 def subject_of(source: str | Shape, dtype: str, length: int | None = None) -> Subject:
     """The subject behind a target or of a shape."""
     from attncheck.settings import Settings
+    from attncheck.subject import compat
     from attncheck.subject.load import load, settle_dtype
     from attncheck.subject.subject import Subject
 
     if isinstance(source, str):
         return load(source, Settings(dtype=dtype, length=length))
+    compat.quiet()
     settings = Settings(dtype=dtype, length=source.length)
     subject = Subject(name=str(source), model=drawn(source), settings=settings)
     settle_dtype(subject, dtype)

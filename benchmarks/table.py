@@ -86,7 +86,12 @@ def _growth(axis: str, found: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     yield f"{WORDS[axis]}: {sizes}", ours, f"{plain} s: exponent {found['bare_exponent']:.2f}", ratio + flagged
     memory = ", ".join(f"{value:.0f}" for value in found["memory_mib"])
     limits = ", ".join(f"{value:.0f}" for value in found["allowed_mib"])
-    yield f"memory at these {WORDS[axis]}", f"{memory} MiB", f"allowed {limits} MiB", f"exponent {found['memory_exponent']:.2f}"
+    yield (
+        f"peak memory beyond weights and one forward, {WORDS[axis]} as above",
+        f"{memory} MiB",
+        f"allowed {limits} MiB",
+        f"exponent {found['memory_exponent']:.2f}",
+    )
 
 
 def _sweep(found: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
