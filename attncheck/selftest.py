@@ -190,16 +190,17 @@ def finding_of(subject: Subject, probe: Probe) -> Finding:
     return found
 
 
-def coverage(rows: Sequence[Row], probes: Sequence[str]) -> str:
+def coverage(rows: Sequence[Row], probes: Sequence[str], each: int | None = None) -> str:
     """The page `docs/coverage.md`: for each fault and target which probes catch it, and whether it was named and located."""
+    limit = f" --each {each}" if each else ""
     targets = list(dict.fromkeys(row.target for row in rows))
     faults = list(dict.fromkeys(row.fault for row in rows))
     head = [
         "# What the probes catch",
         "",
-        f"Written by `attncheck selftest {' '.join(targets)} --coverage docs/coverage.md`: every fault of the catalogue,",
-        "planted in healthy models. A number is how many of the targets show it to the probe; a dot, none. `n/m`: named in n",
-        "of the m targets that can carry it.",
+        f"Written by `attncheck selftest {' '.join(targets)}{limit} --coverage docs/coverage.md`:",
+        "every fault of the catalogue, planted in healthy models. A number is how many of the targets show it to the probe; a",
+        "dot, none. `n/m`: named in n of the m targets that it was planted in.",
         "",
         _totals(rows),
         "",

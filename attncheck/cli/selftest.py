@@ -17,19 +17,22 @@ Targets = Annotated[list[str] | None, typer.Argument(help="Healthy models to pla
 Faults = Annotated[list[str] | None, typer.Option("--fault", help="Only these faults (repeatable).")]
 Probes = Annotated[list[str] | None, typer.Option("--probe", help="Only these probes (globs, repeatable).")]
 Coverage = Annotated[Path | None, typer.Option("--coverage", help="Ask every probe about every fault and write the table here.")]
+Each = Annotated[int | None, typer.Option("--each", min=1, help="Plant each fault in at most this many targets, in their order.")]
 LINE = "{:24s} {:18s} {:34s} {:32s} {:>6s}"
 
 
-def selftest(targets: Targets = None, fault: Faults = None, probe: Probes = None, coverage: Coverage = None) -> None:
+def selftest(
+    targets: Targets = None, fault: Faults = None, probe: Probes = None, coverage: Coverage = None, each: Each = None
+) -> None:
     """Plant every fault that the target can carry; exit 1 if one is missed."""
     from attncheck import registry
 
     names = registry.select(probe or ())
     rows: list[Row] = []
     for target in targets or [DEFAULT]:
-        rows += _one(target, names, _chosen(fault), thorough=coverage is not None)
+        rows += _one(target, names, left(_chosen(fault), rows, each), thorough=coverage is not None)
     if coverage is not None:
-        _write(coverage, rows, names)
+        _write(coverage, rows, names, each)
     missed = [row.fault for row in rows if row.missed]
     planted = sum(not row.reason for row in rows)
     named = sum(row.named == "yes" or row.named.startswith("as ") for row in rows)
@@ -45,6 +48,12 @@ def _chosen(fault: list[str] | None) -> list[str]:
         if name not in FAULTS:
             raise UsageError(unknown("fault", name, FAULTS))
     return fault or list(FAULTS)
+
+
+def left(faults: list[str], rows: list[Row], each: int | None) -> list[str]:
+    """The faults that have not been planted in enough targets yet."""
+    planted = [row.fault for row in rows if not row.reason]
+    return [name for name in faults if each is None or planted.count(name) < each]
 
 
 def _one(target: str, probes: list[str], faults: list[str], thorough: bool) -> list[Row]:
@@ -75,8 +84,8 @@ def _said(missed: list[str]) -> str:
     return f", MISSED: {', '.join(dict.fromkeys(missed))}" if missed else ""
 
 
-def _write(path: Path, rows: list[Row], probes: list[str]) -> None:
+def _write(path: Path, rows: list[Row], probes: list[str], each: int | None) -> None:
     from attncheck.selftest import coverage
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(coverage(rows, probes), encoding="utf-8")
+    path.write_text(coverage(rows, probes, each), encoding="utf-8")

@@ -171,10 +171,10 @@ def _runner_up(search: Search) -> Mapping[str, Any] | None:
 
 def _unexplained(ruled_out: tuple[str, ...], search: Search | None = None) -> Diagnosis:
     text = "No fault of the catalogue gives these logits, and no change of the call heals them."
-    nearest = search.nearest if search is not None else None
-    if search is None or nearest is None:
+    near = search.near if search is not None else []
+    if search is None or not near:
         return Diagnosis(fault="", how="unexplained", advice=text, ruled_out=ruled_out)
-    text += f" The nearest, {nearest.hypothesis.label}, gives the first {nearest.agrees} positions exactly and not the others."
+    text += f" The nearest, {near[0].hypothesis.label}, gives the first {near[0].agrees} positions exactly and not the others."
     return Diagnosis(fault="", how="unexplained", runner_up=_runner_up(search), advice=text, ruled_out=ruled_out)
 
 

@@ -20,6 +20,7 @@ from attncheck.subject.passes import Mask2D, Pass
 from attncheck.subject.subject import Subject
 
 FEW_CHUNKS = 6
+LONG = 64
 SHORT = 2
 
 
@@ -125,16 +126,16 @@ def apart(left_BTV: Tensor, right_BTV: Tensor, rows_BT: Tensor | None = None) ->
 
 
 def failing(finding: Finding) -> list[Measurement]:
-    """The failing cases that carry their passes, the most telling first: rows without padding, a few uneven chunks."""
+    """The failing cases that carry their passes, the most telling first: no padding, a few uneven chunks, no long row."""
     found = [case for case in finding.cases if case.asked is not None and verdict_of(case) is Verdict.FAIL]
     return sorted(found, key=_telling)
 
 
-def _telling(case: Measurement) -> tuple[bool, bool, bool, float]:
+def _telling(case: Measurement) -> tuple[bool, bool, bool, int, float]:
     asked: Pass = case.asked[0] if case.asked else Pass(())
     several = len(asked.chunks) > 2 and any(size > 1 for size in asked.chunks[1:])
     plain = not several if asked.chunks else case.made is not None
-    return padded(asked), plain, len(asked.chunks) > FEW_CHUNKS, -case.excess
+    return padded(asked), plain, len(asked.chunks) > FEW_CHUNKS, asked.length // LONG if asked.tokens else 0, -case.excess
 
 
 def padded(asked: Pass) -> bool:

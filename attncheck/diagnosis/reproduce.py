@@ -19,6 +19,8 @@ from attncheck.faults.hypothesis import Hypothesis
 from attncheck.finding import Measurement
 from attncheck.subject.ranks import agreed
 
+JOINED = 2
+"""How many guesses are tried together with each other one."""
 TELL_APART = 3
 """How many more failing cases are asked when several faults predict the same logits."""
 
@@ -73,24 +75,23 @@ class Search:
             if self.matches:
                 self.found = self._told_apart()
                 return self.found
-        self._try(self._pairs(wrong[0], guesses))
+        self._try(self._pairs(guesses))
         self.found = self.matches[0] if self.matches else None
         return self.found
 
     @property
-    def nearest(self) -> Tried | None:
-        """Where nothing matches: the guess that gives the most positions, if it gives more than a right model would."""
+    def near(self) -> list[Tried]:
+        """Where nothing matches: the guesses that give more positions exactly than a right model would, the most first."""
         wrong = self.failure.wrong
         trusted_BTV = wrong[0].trusted_BTV if wrong else None
         if trusted_BTV is None:
-            return None
+            return []
         usual = wrong[0].agrees(trusted_BTV)
-        return max((each for each in self.tried if each.agrees > usual), key=lambda each: each.agrees, default=None)
+        return sorted((each for each in self.tried if each.agrees > usual), key=lambda each: -each.agrees)
 
-    def _pairs(self, side: Side, guesses: list[Hypothesis]) -> Iterator[Hypothesis]:
-        """The guess that gives the most positions exactly, with each other one: two faults that begin at two places."""
-        first = self.nearest
-        pairs = [first.hypothesis.joined(other) for other in guesses] if first is not None else []
+    def _pairs(self, guesses: list[Hypothesis]) -> Iterator[Hypothesis]:
+        """The guesses that give the most positions exactly, with each other one: two faults that begin at two places."""
+        pairs = [first.hypothesis.joined(other) for first in self.near[:JOINED] for other in guesses]
         return (pair for pair in pairs if pair is not None)
 
     def _plain(self, side: Side, kept: list[Hypothesis]) -> Iterator[Hypothesis]:

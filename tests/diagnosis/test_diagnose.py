@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import tiny_llama
+from diagnosing import explained, rotary
 from probing import loaded
 
 from attncheck import registry
@@ -18,10 +18,6 @@ from attncheck.selftest import finding_of
 from attncheck.subject.calls import edited
 from attncheck.subject.passes import Pass
 from attncheck.subject.subject import Subject
-
-
-def explained(subject: Subject, probe: str) -> Finding:
-    return diagnose(subject, finding_of(subject, registry.load(probe)))
 
 
 def test_broken_positions_restart() -> None:
@@ -144,16 +140,6 @@ def test_what_was_found_is_tried_first() -> None:
     diagnoser = Diagnoser()
     diagnoser(subject, finding_of(subject, registry.load("decode-paths")))
     assert diagnoser.known[id(subject)] == ("position-restart",)
-
-
-def rotary(scheme: str) -> Any:
-    """A two-layer model whose rotary table depends on the length of the call."""
-    tables = {
-        "longrope": {"original_max_position_embeddings": 16, "short_factor": [1.0] * 4, "long_factor": [2.0, 4.0, 8.0, 16.0]},
-        "dynamic": {"factor": 2.0},
-    }
-    table = {"rope_type": scheme, "rope_theta": 10000.0, **tables[scheme]}
-    return tiny_llama(max_position_embeddings=16 if scheme == "dynamic" else 64, rope_parameters=table)
 
 
 @pytest.mark.parametrize("scheme", ["longrope", "dynamic"])

@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 
 from attncheck import registry
 from attncheck.cli.app import app
+from attncheck.cli.selftest import left
 from attncheck.finding import Diagnosis
 from attncheck.selftest import Row, Selftest, coverage, names
 
@@ -33,6 +34,16 @@ def test_the_page_counts_targets() -> None:
     assert "| causal-mask-missing | 1 | · | · | 1/1 | 1/1 | model.layers.0.self_attn |" in page
     assert "| label-shift | · | · | · | 0/1 | 0/1 |  |" in page
     assert "cannot be planted" in page
+
+
+def test_each_fault_is_planted_in_few_targets() -> None:
+    planted = Row(target="one", fault="cache-stale", caught=())
+    carried = [planted, Row(target="two", fault="cache-stale"), Row(target="one", fault="state-dropped", reason="no state")]
+    assert left(["cache-stale", "state-dropped"], carried, 2) == ["state-dropped"]
+    assert left(["cache-stale"], carried, None) == ["cache-stale"]
+    page = coverage(carried, PROBES, 2)
+    assert "`attncheck selftest one two --each 2 --coverage docs/coverage.md`" in page
+    assert "2 times planted, 0 times caught" in page
 
 
 def test_a_repair_is_no_name() -> None:

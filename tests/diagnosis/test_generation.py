@@ -1,0 +1,146 @@
+"""What generate() hands over and takes back, rotary tables by length, attention inside the model, two faults at once."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+import torch
+from conftest import tiny_llama
+from diagnosing import explained, rotary
+from probing import loaded
+
+from attncheck.faults.catalogue import FAULTS
+from attncheck.faults.hypotheses import hypotheses
+from attncheck.faults.predict import Trusted
+from attncheck.faults.predict_rotary import is_turn, tables_of
+from attncheck.finding import Diagnosis, Finding
+from attncheck.subject.generation import greedy
+from attncheck.subject.passes import Mask2D, Pass
+from attncheck.subject.subject import Subject
+from attncheck.subject.written import written
+
+
+def planted(target: str, probe: str, *faults: str) -> Finding:
+    subject = loaded(target)
+    with contextlib.ExitStack() as stack:
+        for fault in faults:
+            stack.enter_context(FAULTS[fault].plant(subject))
+        if faults:
+            stack.enter_context(subject.passes.under("+".join(faults), on_cache_only=False))
+        return explained(subject, probe)
+
+
+def told(found: Finding) -> Diagnosis:
+    assert found.diagnosis is not None
+    return found.diagnosis
+
+
+@pytest.mark.parametrize("probe", ["generate", "position-reset"])
+@pytest.mark.parametrize("fault", ["generate-repeats-token", "logits-to-keep"])
+def test_what_generate_feeds_and_keeps_is_named(fault: str, probe: str) -> None:
+    found = told(planted("builtin:gqa", probe, fault))
+    assert (found.fault, found.how) == (fault, "reproduced")
+    assert found.residual is not None
+    assert found.residual < 1e-12
+    assert found.runner_up is not None
+    assert found.runner_up["residual"] > 0.01
+
+
+@pytest.mark.parametrize("probe", ["decode-paths", "repeatability", "generate"])
+def test_a_table_that_switches_with_the_length_is_named(probe: str) -> None:
+    found = planted("builtin:gqa", probe, "rope-scale-switch")
+    assert (told(found).fault, told(found).how) == ("rope-scale-switch", "reproduced")
+    assert found.location is not None
+    assert found.location.layer == 0
+
+
+def test_dynamic_scaling_that_stays_after_a_longer_call_is_named() -> None:
+    subject = Subject(name="dynamic", model=rotary("dynamic"))
+    subject.take(torch.float64)
+    found = told(explained(subject, "repeatability"))
+    assert (found.fault, found.how) == ("rope-scale-switch", "reproduced")
+    assert "longer call" in found.advice
+
+
+def test_positions_handed_over_from_nought_where_the_model_counts_from_padding() -> None:
+    found = planted("config:roberta", "generate")
+    assert (told(found).fault, told(found).how) == ("generate-positions", "reproduced")
+    assert "hands over 0" in told(found).advice
+
+
+@pytest.mark.parametrize(
+    ("target", "probe", "fault"),
+    [
+        ("builtin:alibi", "decode-paths", "cache-stale"),
+        ("builtin:alibi", "decode-paths", "alibi-local"),
+        ("builtin:alibi", "future-token", "mask-off-by-one"),
+        ("config:mamba2", "batch-rows", "cache-reorder"),
+    ],
+)
+def test_models_that_attend_by_themselves_or_keep_states_are_named_too(target: str, probe: str, fault: str) -> None:
+    found = told(planted(target, probe, fault))
+    assert (found.fault, found.how) == (fault, "reproduced")
+
+
+@pytest.mark.parametrize(
+    ("target", "probe", "fault", "said"),
+    [
+        ("config:falcon", "implementations", "causal-mask-missing", "boolean mask"),
+        ("config:moshi", "decode-paths", "window-ignored", "he cache keeps a window of 8"),
+        ("config:prophetnet", "future-token", "leak-outside-attention", "ttention itself is right"),
+    ],
+)
+def test_what_a_release_has_is_named(target: str, probe: str, fault: str, said: str) -> None:
+    found = told(planted(target, probe))
+    assert (found.fault, found.how) == (fault, "reproduced")
+    assert said in found.advice
+
+
+@pytest.mark.parametrize(
+    ("target", "pair"),
+    [
+        ("builtin:window", ("position-restart", "window-ignored")),
+        ("builtin:gqa", ("mask-top-left", "position-offset")),
+    ],
+)
+def test_two_faults_that_begin_at_two_places_are_told_together(target: str, pair: tuple[str, str]) -> None:
+    found = told(planted(target, "decode-paths", *pair))
+    assert (found.fault, found.how) == (pair[0], "reproduced")
+    assert f"ogether with {pair[1]}" in found.advice
+    assert found.residual is not None
+    assert found.residual < 1e-12
+
+
+def test_the_pass_of_a_generation_is_what_it_fed() -> None:
+    subject = Subject(name="llama", model=tiny_llama(pad_token_id=0))
+    subject.take(torch.float64)
+    prompt = subject.inputs.row[:10]
+    made = greedy(subject, prompt, 3, padding=2)
+    asked = written(subject, (prompt,), (made.tokens,), 2)
+    assert asked.tokens == ((0, 0, *prompt, *made.tokens[:2]),)
+    assert asked.chunks == (12, 1, 1)
+    assert asked.positions == ((0, 0, *range(12)),)
+    assert asked.mask == Mask2D(((0, 0, *(1,) * 12),))
+    assert float((subject.logits(asked)[:, -3:] - made.logits_BNV).abs().max()) <= subject.budget.value
+    pieces = written(subject, (prompt,), (made.tokens,), options={"prefill_chunk_size": 4})
+    assert pieces.chunks == (4, 4, 2, 1, 1)
+    assert written(subject, (prompt,), (made.tokens,), options={"use_cache": False}).chunks == ()
+
+
+def test_tables_are_seen_where_rotary_modules_hand_them_out() -> None:
+    trusted = Trusted(loaded("builtin:gqa"))
+    row = trusted.subject.inputs.row
+    tables = tables_of(trusted, row)
+    assert list(tables) == ["model.rotary_emb"]
+    assert tables["model.rotary_emb"][0][0].shape[1] == len(row)
+    ones = torch.ones(1, 3, 4)
+    assert is_turn((ones, torch.zeros(1, 3, 4)))
+    assert not is_turn((ones, torch.arange(12.0).reshape(1, 3, 4)))
+    assert not is_turn(ones)
+
+
+def test_no_table_is_guessed_where_none_depends_on_the_length() -> None:
+    subject = loaded("builtin:gqa")
+    guesses = hypotheses(Trusted(subject), Pass(subject.inputs.tokens, chunks=(8, 1, 2, 13)))
+    assert not any("longer call" in guess.parameter for guess in guesses)
