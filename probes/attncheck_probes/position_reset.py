@@ -1,9 +1,9 @@
 """Positions continue, restart only when told to, and are what generate() hands over.
 
 What it checks
-    On a filled cache, positions left to the model continue the count. Restarting them on purpose changes the logits.
-    Moving all of them by a constant leaves a purely rotary model as it was. generate() gives every real token the position
-    that a plain forward gives it, with and without left padding.
+    Positions that are handed in are read. On a filled cache, positions left to the model continue the count. Restarting them
+    on purpose changes the logits. Moving all of them by a constant leaves a purely rotary model as it was. generate() gives
+    every real token the position that a plain forward gives it, with and without left padding.
 
 Why it matters
     A sequence index, a logical position and a cache slot are three different things. Code that mixes them up works until
@@ -13,11 +13,13 @@ How it measures
     Cached chunks with implicit positions against one forward with explicit ones; the same with restarted positions, which
     must differ. The shift is expected to change nothing where every layer's queries and keys keep their lengths and
     only turn: that is what makes a model purely rotary. It goes by a few positions, and far into the context, where tables
-    may end and positions may be rounded. Logits of generate() against a forward over what it produced.
+    may end and positions may be rounded. Logits of generate() against a forward over what it produced. Where no positions
+    change anything, modules that get a count of the model's own, or queries of equal tokens that turn, say that some must.
 
 False alarms
-    Models without an argument for positions are skipped. Rotary models that also scale queries by position (Llama 4) are
-    not invariant under a shift by design: their figure is shown, not judged.
+    Models without an argument for positions, or without any use for them (biases, recurrent states), are skipped. Rotary
+    models that also scale queries by position (Llama 4) are not invariant under a shift by design: their figure is shown,
+    not judged.
 
 References
     Su et al. 2021 (RoFormer). Hugging Face transformers, the family of RoBERTa: positions count from pad + 1.
@@ -33,6 +35,7 @@ from attncheck.errors import Unsupported
 from attncheck.finding import Evidence, Measurement, Ruling
 from attncheck.probe import Cost, attempt, judge_cases
 from attncheck.subject.generation import greedy
+from attncheck.subject.handed import unread
 from attncheck.subject.passes import Pass, counting
 from attncheck.subject.rotary import shifted
 from attncheck.subject.subject import Subject
@@ -51,7 +54,7 @@ class PositionReset:
     name: ClassVar[str] = "position-reset"
     title: ClassVar[str] = "positions continue across the cache and through generate()"
     cost: ClassVar[Cost] = "cheap"
-    needs: ClassVar[tuple[str, ...]] = ("decodes", "sees_history", "reads_positions")
+    needs: ClassVar[tuple[str, ...]] = ("decodes", "sees_history", "takes_positions")
     controls: ClassVar[tuple[str, ...]] = ("position-restart", "position-frozen", "position-offset", "position-ids-ignored")
 
     shift: int = 3
@@ -59,7 +62,11 @@ class PositionReset:
     padding: int = 3
 
     def measure(self, subject: Subject) -> Iterator[Measurement]:
-        """Implicit against explicit, restarted, shifted, and generate()."""
+        """Whether positions are read at all; implicit against explicit, restarted, shifted, and generate()."""
+        unmoved = subject.lacks("reads_positions")
+        if unmoved is not None:
+            yield unread(subject, unmoved)
+            return
         yield attempt("cached, implicit positions vs explicit", lambda: self._continued(subject))
         yield attempt("cached, restarted positions must differ", lambda: self._restarted(subject))
         yield attempt("no cache, implicit positions vs explicit", lambda: self._implicit(subject))
