@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from attncheck import registry
-from attncheck.finding import Finding, Verdict
+from attncheck.finding import Finding, Verdict, verdict_of
 from attncheck.runner import ProbeFinished, run_probes
 from attncheck.settings import Settings
 from attncheck.subject.load import load
@@ -41,6 +41,15 @@ def test_broken_models_fail(target: str, failing: set[str]) -> None:
     found = findings(target)
     assert failing <= {name for name, finding in found.items() if finding.verdict is Verdict.FAIL}
     assert not any(finding.verdict is Verdict.ERROR for finding in found.values())
+
+
+@pytest.mark.parametrize("target", ["builtin:gqa", "builtin:alibi", "config:gptj"])
+def test_attention_is_judged_wherever_a_release_computes_it(target: str) -> None:
+    measured = list(registry.load("reference").measure(load(target, Settings(offline=True))))
+    assert {each.name: each.note for each in measured if verdict_of(each) in BAD} == {}
+    compared = [each for each in measured if each.name.startswith("attention output")]
+    assert len(compared) == 7, "one forward, with a 2D mask, a prefill, a chunk, a step, a padded prefill, a padded step"
+    assert all(each.positions for each in compared)
 
 
 @pytest.mark.parametrize("target", ["config:gpt2", "config:mamba", "config:bert", "config:seq2seq/t5", "config:masked/bert"])
