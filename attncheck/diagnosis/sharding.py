@@ -52,7 +52,7 @@ from attncheck.subject.padded import pad_rows
 from attncheck.subject.passes import Pass
 from attncheck.subject.placement import is_sharded
 from attncheck.subject.precision import DTYPES
-from attncheck.subject.ranks import agreed, by_first, gathered
+from attncheck.subject.ranks import agreed, by_first, failed_alone, gathered, working_on
 from attncheck.subject.sharded import wanted, whole_of, why_not_whole
 from attncheck.subject.subject import Subject
 
@@ -184,6 +184,7 @@ def sharding_findings(subject: Subject) -> list[Finding]:
     if not wanted(subject.settings):
         return []
     found, started = Sharding(subject), time.perf_counter()
+    working_on(f"the check {NAME}")
     try:
         with _highest(subject):
             cases = tuple(found.cases())
@@ -191,6 +192,7 @@ def sharding_findings(subject: Subject) -> list[Finding]:
     except Unsupported as reason:
         return [Finding(probe=NAME, verdict=Verdict.SKIP, summary=str(reason), skip_reason=str(reason))]
     except Exception as error:
+        failed_alone(error)
         return [Finding(probe=NAME, verdict=Verdict.ERROR, summary=f"the comparison raised {first_line(error)}")]
     return [replace(_finding(subject, cases, control), seconds=time.perf_counter() - started)]
 

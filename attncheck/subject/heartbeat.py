@@ -189,15 +189,15 @@ class Watch:
         for rank in sorted(beats):
             said = self.raised(rank, mine.step)
             if said:
-                self.end(f"rank {rank} raised {said} in {mine.what}, where rank {self.rank} waits for it")
+                self.end(f"rank {rank} raised {said[0]} in {mine.what}, where rank {self.rank} waits for it")
 
-    def raised(self, rank: int, step: int) -> str:
-        """What a process raised at a step or later, or nothing."""
+    def raised(self, rank: int, step: int) -> tuple[str, ...]:
+        """What a process raised at a step or later, and what it was doing; empty where it did not."""
         with contextlib.suppress(RuntimeError):
             if self.store.check([f"raised/{rank}"]):
                 when, _, text = self.store.get(f"raised/{rank}").decode().partition(" ")
-                return str(text) if int(when) >= step else ""
-        return ""
+                return tuple(filter(None, text.split("\t"))) if int(when) >= step else ()
+        return ()
 
     def _last(self, rank: int) -> str:
         beat = self.heard[rank][0] if rank in self.heard else None

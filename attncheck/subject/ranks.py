@@ -85,7 +85,7 @@ class Ranks:
         """Tell the others what was raised here, unless it only says that another process is gone."""
         if any(sign in str(error).lower() for sign in BROKEN):
             self._lost()
-        self.watch.store.set(f"raised/{self.rank}", f"{self.step} {first_line(error)}")
+        self.watch.store.set(f"raised/{self.rank}", f"{self.step} {first_line(error)}\t{self.doing}")
 
     def _same_step(self, kind: str, check: int) -> None:
         with self.lock:
@@ -101,7 +101,7 @@ class Ranks:
         for rank in range(self.size):
             said = self.watch.raised(rank, self.step - 1)
             if said:
-                return f"rank {rank} raised {said}{f', in {self.doing}' if self.doing else ''}"
+                return f"rank {rank} raised {', in '.join(said)}"
         apart = next(rank for rank, each in enumerate(seen) if not torch.equal(each, seen[0]))
         return f"rank {apart} does something else than rank 0"
 
