@@ -55,6 +55,7 @@ ALL = (
     Fault(name="rope-scale-switch", plant=history.rope_scale_switch),
     Fault(name="dropout-active", plant=scores.dropout_active),
     Fault(name="label-shift", plant=training.label_shift),
+    Fault(name="loss-weights", plant=training.loss_weights),
     Fault(name="gradient-detached", plant=training.gradient_detached),
     Fault(name="generate-positions", plant=generation.generate_positions, on_cache_only=True),
     Fault(name="generate-repeats-token", plant=generation.generate_repeats_token, on_cache_only=True),

@@ -13,6 +13,7 @@ from torch import Tensor
 from attncheck.errors import CannotPlant
 from attncheck.faults.planting import at_arguments, at_hidden, at_kernel
 from attncheck.subject.attention import KernelCall
+from attncheck.subject.loss import own_shift
 from attncheck.subject.placement import why_not_nudged
 from attncheck.subject.slopes import projections
 from attncheck.subject.subject import Subject
@@ -30,6 +31,21 @@ def label_shift(subject: Subject) -> AbstractContextManager[None]:
         shifted_BT = labels_BT.roll(-1, 1)
         shifted_BT[:, -1] = IGNORED
         return {**call, "labels": shifted_BT}
+
+    return at_arguments(subject, edit)
+
+
+def loss_weights(subject: Subject) -> AbstractContextManager[None]:
+    """The first label that the loss trains on is left out of it in each row."""
+    first = own_shift(subject)
+
+    def edit(call: dict[str, Any]) -> dict[str, Any]:
+        labels_BT = call.get("labels")
+        if not isinstance(labels_BT, Tensor):
+            return call
+        fewer_BT = labels_BT.clone()
+        fewer_BT[:, first] = IGNORED
+        return {**call, "labels": fewer_BT}
 
     return at_arguments(subject, edit)
 

@@ -61,6 +61,15 @@ ENTRIES = (
         change="Shift once: logits at t against the token at t + 1, and say who does it.",
     ),
     Entry(
+        name="loss-weights",
+        what="Labels are shifted as they should be, and weigh too much, too little or nothing in the loss.",
+        looks="The loss depends on padding, on the length of rows or on how a batch is cut into steps; some tokens are never "
+        "trained, or tokens that should not be are.",
+        origin="A sum divided by positions instead of labels, a mean of means over rows, a slice too short by one, -100 replaced "
+        "before the loss, label smoothing that nobody asked for.",
+        change="Sum the cross entropy of the labels that are not -100, and divide by their number or by `num_items_in_batch`.",
+    ),
+    Entry(
         name="logits-to-keep",
         what="With `logits_to_keep` the wrong positions are returned.",
         looks="generate() is wrong while a full forward is right; scores belong to another token.",

@@ -19,6 +19,7 @@ from attncheck.numerics.losses import IGNORED
 
 Kind = Literal["usual", "shift", "items", "weight"]
 SHIFTS = {
+    -1: "the loss of labels that are shifted the wrong way",
     0: "the loss of labels that are not shifted",
     1: "the loss of labels that are shifted once",
     2: "the loss of labels that are shifted twice",
@@ -59,7 +60,8 @@ class Weighing:
 def moved(labels_BT: Tensor, shift: int) -> Tensor:
     """The label that each position is trained on, (B, T), with -100 where the row has ended."""
     targets_BT = labels_BT.roll(-shift, 1)
-    targets_BT[:, labels_BT.shape[1] - shift :] = IGNORED
+    length = labels_BT.shape[1]
+    targets_BT[:, slice(length - shift, length) if shift >= 0 else slice(-shift)] = IGNORED
     return targets_BT
 
 
@@ -74,8 +76,13 @@ def _evenly(words: str, kind: Kind, targets_BT: Tensor, divisor: float | None, s
     return Weighing(words=words, kind=kind, targets_BT=targets_BT, weights_BT=weights_BT, shift=shift)
 
 
-def wrong(labels_BT: Tensor, own: int, items: int | None, fills: tuple[int, ...]) -> Iterator[Weighing]:
-    """Wrong losses, the usual suspects first; `fills` are the ids that -100 may have been taken for."""
+def wrong(
+    labels_BT: Tensor, own: int, items: int | None, fills: tuple[int, ...], shown_BT: Tensor | None = None
+) -> Iterator[Weighing]:
+    """Wrong losses, the usual suspects first.
+
+    `fills` are the ids that -100 may have been taken for; `shown_BT` is the 2D mask of the call.
+    """
     for shift, words in SHIFTS.items():
         targets_BT = moved(labels_BT, shift)
         if shift != own and bool((targets_BT != IGNORED).any()):
@@ -88,8 +95,8 @@ def wrong(labels_BT: Tensor, own: int, items: int | None, fills: tuple[int, ...]
         yield _evenly(
             "the mean, divided by `num_items_in_batch` as well", "weight", targets_BT, float(items * _count(targets_BT))
         )
-    yield from _divided(labels_BT, targets_BT, own)
-    yield from _dropped(targets_BT, items)
+    yield from _divided(labels_BT, targets_BT, own, shown_BT)
+    yield from _dropped(targets_BT, own, items)
     yield from _filled(targets_BT, own, items, fills)
     if labels_BT.shape[0] > 1 and own:
         flat_BT = labels_BT.flatten().roll(-own).reshape(labels_BT.shape)
@@ -101,8 +108,9 @@ def _count(targets_BT: Tensor) -> int:
     return int((targets_BT != IGNORED).sum())
 
 
-def _divided(labels_BT: Tensor, targets_BT: Tensor, own: int) -> Iterator[Weighing]:
+def _divided(labels_BT: Tensor, targets_BT: Tensor, own: int, shown_BT: Tensor | None) -> Iterator[Weighing]:
     rows, length = labels_BT.shape
+    seen_BT = torch.ones_like(labels_BT) if shown_BT is None else shown_BT
     divisors = {
         "the sum, which nothing divides": 1.0,
         "the sum divided by all positions": float(rows * length),
@@ -110,6 +118,8 @@ def _divided(labels_BT: Tensor, targets_BT: Tensor, own: int) -> Iterator[Weighi
         "the sum divided by the number of labels before they are shifted": float(_count(labels_BT)),
         "the sum divided by the number of rows": float(rows),
         "the sum divided by the length of a row": float(length),
+        "the sum divided by the tokens that the mask shows": float(seen_BT.sum()),
+        "the sum divided by the tokens that the mask shows after the first": float(seen_BT[:, own:].sum()),
     }
     for words, divisor in divisors.items():
         yield _evenly(words, "weight", targets_BT, divisor)
@@ -122,7 +132,7 @@ def _divided(labels_BT: Tensor, targets_BT: Tensor, own: int) -> Iterator[Weighi
     yield Weighing(words=words, kind="weight", targets_BT=targets_BT, weights_BT=some_BT)
 
 
-def _dropped(targets_BT: Tensor, items: int | None) -> Iterator[Weighing]:
+def _dropped(targets_BT: Tensor, own: int, items: int | None) -> Iterator[Weighing]:
     """Labels that are left out: the first or the last that counts in each row, or at each end of the row."""
     where_BT = (targets_BT != IGNORED).long()
     length = targets_BT.shape[1]
@@ -133,7 +143,7 @@ def _dropped(targets_BT: Tensor, items: int | None) -> Iterator[Weighing]:
         "the loss of all labels but the first of each row": order_BT == first_B1,
         "the loss of all labels but the last of each row": order_BT == last_B1,
         "the loss of all labels but those of the first position": order_BT == 0,
-        "the loss of all labels but those of the last position": order_BT == length - 1,
+        "the loss of all labels but those of the last position": order_BT == length - 1 - own,
         "the loss of all labels but the first and the last of each row": (order_BT == first_B1) | (order_BT == last_B1),
     }.items():
         kept_BT = targets_BT.masked_fill(out_BT, IGNORED)
@@ -150,11 +160,16 @@ def _filled(targets_BT: Tensor, own: int, items: int | None, fills: tuple[int, .
         yield _evenly(f"the loss with labels of -100 that count as token {fill}", "weight", counted_BT, items)
 
 
-def smoothing(loss: float, logits_BTV: Tensor, right: Weighing) -> float | None:
-    """The share of label smoothing that gives this loss, or None where no share between 0 and 1 does."""
-    logs_BTV = logits_BTV.double().log_softmax(-1)
+def smoothed(logs_BTV: Tensor, right: Weighing, share: float) -> float:
+    """The right loss with labels smoothed: a share of each goes to all tokens alike."""
     kept_BT = right.targets_BT != IGNORED
     spread = float(-(logs_BTV.mean(-1) * right.weights_BT)[kept_BT].sum())
+    return (1.0 - share) * right.value(logs_BTV) + share * spread
+
+
+def smoothing(loss: float, logs_BTV: Tensor, right: Weighing) -> float | None:
+    """The share of label smoothing that gives this loss, or None where no share between 0 and 1 does."""
     plain = right.value(logs_BTV)
-    share = (loss - plain) / (spread - plain) if spread != plain else 0.0
+    width = smoothed(logs_BTV, right, 1.0) - plain
+    share = (loss - plain) / width if width else 0.0
     return share if 0.0 < share < 1.0 else None

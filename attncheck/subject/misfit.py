@@ -20,7 +20,7 @@ from attncheck.errors import Unsupported
 from attncheck.finding import Measurement, Verdict, merged
 from attncheck.numerics.budget import HEADROOM
 from attncheck.numerics.losses import IGNORED, Loss, cross_entropy
-from attncheck.numerics.weighings import Weighing, moved, smoothing, usual, wrong
+from attncheck.numerics.weighings import Weighing, moved, smoothed, smoothing, usual, wrong
 from attncheck.subject.compat import text_config
 from attncheck.subject.loss import Asked, answered, caller_shifts, slopes_of_loss
 from attncheck.subject.subject import Subject
@@ -103,17 +103,34 @@ def _beside_terms(subject: Subject, name: str, got: Answer, other: Answer) -> Me
     case = replace(_case(name, got), max_abs=abs(got.apart - other.apart), budget=budget)
     if abs(got.apart - other.apart) <= budget:
         return replace(case, note=f"{case.note}, beside {got.apart:.3g} that no label moves")
-    share = smoothing(got.loss, got.logits_BTV, usual(got.asked.labels_BT, got.asked.own, got.asked.items))
-    again = smoothing(other.loss, other.logits_BTV, usual(other.asked.labels_BT, other.asked.own, other.asked.items))
-    if share is not None and again is not None and abs(share - again) <= budget:
-        return replace(case, note=f"{case.note}; it is the loss of labels that are smoothed by {share:.3g}")
     logs_BTV, others_BTV = got.logs(), other.logs()
+    bent = _smoothed(got, other, budget) or _scaled(got, other, budget)
+    if bent:
+        return replace(_case(name, got), note=f"{case.note}; it is {bent}", fault="loss-weights", fault_residual=0.0)
     pairs = zip(_suspects(subject, got.asked), _suspects(subject, other.asked), strict=False)
     for here, there in pairs:
         moved = here.value(logs_BTV) - there.value(others_BTV)
         if here.words == there.words and _near(moved, got.loss - other.loss, budget * max(1.0, here.total)):
             return _wrong(subject, case, got, here, " beside a term of the model's own")
     return None
+
+
+def _smoothed(got: Answer, other: Answer, budget: float) -> str:
+    """Words for a loss of smoothed labels, where the same share gives both losses."""
+    right, rights = (usual(each.asked.labels_BT, each.asked.own, each.asked.items) for each in (got, other))
+    share = smoothing(got.loss, got.logs(), right)
+    if share is None:
+        return ""
+    error = budget * abs(other.apart / got.apart)
+    fits = _near(smoothed(other.logs(), rights, share), other.loss, budget + error)
+    return f"the loss of labels that are smoothed by {share:.3g}" if fits else ""
+
+
+def _scaled(got: Answer, other: Answer, budget: float) -> str:
+    """Words for a multiple of the right loss, where the same factor gives both losses."""
+    factor = got.loss / got.right.value if got.right.value else math.inf
+    fits = _near(factor * other.right.value, other.loss, budget * max(1.0, abs(factor)))
+    return f"{factor:.4g} times the right one" if fits else ""
 
 
 def _by_slopes(subject: Subject, name: str, got: Answer) -> Measurement:
@@ -145,7 +162,7 @@ def _by_slopes(subject: Subject, name: str, got: Answer) -> Measurement:
 def _suspects(subject: Subject, asked: Asked) -> Iterator[Weighing]:
     pad = getattr(text_config(subject.config), "pad_token_id", None)
     fills = (0, pad) if isinstance(pad, int) and 0 < pad < subject.facts.vocab else (0,)
-    return wrong(asked.labels_BT, asked.own, asked.items, fills)
+    return wrong(asked.labels_BT, asked.own, asked.items, fills, asked.more.get("mask"))
 
 
 def _named(subject: Subject, asked: Asked, fits: Callable[[Weighing], bool]) -> Weighing | None:
@@ -194,20 +211,23 @@ def _wrong(subject: Subject, case: Measurement, got: Answer, found: Weighing | N
         case,
         broken=Verdict.WARN if unshifted or found.kind == "items" else Verdict.FAIL,
         note=f"{_said(got)}; it is {found.words}{habit}{beside}",
-        fault="label-shift" if found.kind == "shift" else "",
-        fault_residual=0.0 if found.kind == "shift" else None,
+        fault="label-shift" if found.kind == "shift" else "loss-weights",
+        fault_residual=0.0,
     )
 
 
-def accumulated(subject: Subject, name: str, parts: tuple[Asked, ...]) -> Measurement:
-    """Several calls that are told the number of labels of all of them, as one case: the worst of them.
+def in_steps(parts: tuple[Asked, ...]) -> tuple[Asked, ...]:
+    """The same calls, each told the number of labels of all of them."""
+    items = sum(int((moved(each.labels_BT, each.own) != IGNORED).sum()) for each in parts)
+    return tuple(replace(each, items=items) for each in parts)
+
+
+def accumulated(subject: Subject, name: str, got: tuple[Answer, ...]) -> Measurement:
+    """Calls that were told the number of labels of all of them, as one case: the worst of them.
 
     Raises:
-        Unsupported: the model computes no loss, or one that does not come from the logits that it returns.
+        Unsupported: the loss does not come from the logits that the model returns.
     """
-    items = sum(int((moved(each.labels_BT, each.own) != IGNORED).sum()) for each in parts)
-    told = [replace(each, items=items) for each in parts]
-    got = [answer(each, *answered(subject, each)) for each in told]
     case = merged(name, [held(subject, name, each) for each in got])
     losses, right = sum(each.loss for each in got), sum(each.right.value for each in got)
     return replace(case, note=f"they add up to {losses:.6g}, where one batch has {right:.6g}; in one of them {case.note}")

@@ -30,7 +30,7 @@ References
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, final
 
@@ -43,7 +43,7 @@ from attncheck.probe import Cost, attempt, judge_cases
 from attncheck.subject.inputs import Row
 from attncheck.subject.labelled import labels_alone
 from attncheck.subject.loss import ITEMS, STEPS, Asked, answered, own_shift, told_items
-from attncheck.subject.misfit import accumulated, answer, at_first_sight, held, measured
+from attncheck.subject.misfit import accumulated, answer, at_first_sight, held, in_steps, measured
 from attncheck.subject.passes import Pass
 from attncheck.subject.pictures import loss_with_picture
 from attncheck.subject.subject import Subject
@@ -62,7 +62,7 @@ class Labels:
     title: ClassVar[str] = "the loss is the cross entropy of the labels that belong to each position"
     cost: ClassVar[Cost] = "cheap"
     needs: ClassVar[tuple[str, ...]] = ()
-    controls: ClassVar[tuple[str, ...]] = ("label-shift",)
+    controls: ClassVar[tuple[str, ...]] = ("label-shift", "loss-weights")
 
     padding: int = 3
 
@@ -72,17 +72,15 @@ class Labels:
         one = _asked(subject, row, own=own_shift(subject))
         pictured = attempt("labels behind a picture", lambda: _pictured(subject, one))
         yield from [pictured] if pictured.judged else []
-        plain = list(_plain(subject, one))
-        yield from plain
-        if not plain[0].judged:
+        judged = yield from _plain(subject, one)
+        if not judged:
             return
         third = range(subject.inputs.length // 3)
         some = _asked(subject, row, row, own=one.own, ignored=((*third, -2), range(len(row))))
         yield attempt("labels of -100", lambda: measured(subject, "labels of -100", some))
         yield attempt("padded batch", lambda: self._padded(subject, one.own))
         yield attempt("packed row", lambda: _packed(subject, one))
-        yield attempt(ITEMS, lambda: _divided(subject, replace(one, items=3 * one.labels_BT.numel())))
-        yield attempt(STEPS, lambda: _steps(subject, one.own))
+        yield from _steps(subject, one)
         yield attempt("training mode", lambda: measured(subject, "training mode", replace(one, trained=True)))
         yield from labels_alone(subject)
         yield attempt("loss beside chance", lambda: _chance(subject, one.own))
@@ -113,19 +111,20 @@ def _asked(subject: Subject, *rows: Row, own: int, ignored: tuple[Any, ...] = ()
     return Asked(tokens=rows, labels_BT=labels_BT, own=own)
 
 
-def _plain(subject: Subject, one: Asked) -> Iterator[Measurement]:
-    """The loss of one row, and its logits beside those without labels."""
+def _plain(subject: Subject, one: Asked) -> Generator[Measurement, None, bool]:
+    """The loss of one row, and its logits beside those without labels; whether the loss could be judged."""
     try:
         got = answer(one, *answered(subject, one))
     except Unsupported as reason:
         yield skipped("labels of one row", str(reason))
-        return
+        return False
     loss = attempt("labels of one row", lambda: held(subject, "labels of one row", got))
     yield loss
     note = "the call has `labels` and is else the same"
     logits = subject.compare("logits beside labels", got.logits_BTV, subject.logits(Pass(one.tokens)), note=note)
     if verdict_of(loss) in HOLDS or verdict_of(logits) not in HOLDS:
         yield logits  # a planted fault of the loss can break this case only where the loss held
+    return loss.judged
 
 
 def _pictured(subject: Subject, one: Asked) -> Measurement:
@@ -147,20 +146,20 @@ def _packed(subject: Subject, one: Asked) -> Measurement:
     return measured(subject, "packed row", replace(one, labels_BT=labels_BT, more={"positions_BT": positions_BT}))
 
 
-def _divided(subject: Subject, asked: Asked) -> Measurement:
-    """The sum divided by a number of items that is not the number of labels."""
+def _steps(subject: Subject, one: Asked) -> Iterator[Measurement]:
+    """Two rows of unequal labels, one after the other: the sum of each is divided by the labels of both."""
     if not told_items(subject):
-        raise Unsupported(f"the model says that it takes no `{ITEMS}`: the trainer averages over the steps itself")
-    return measured(subject, ITEMS, asked)
-
-
-def _steps(subject: Subject, own: int) -> Measurement:
-    """Two rows of unequal labels, one after the other: their losses add up to that of both, divided by all their labels."""
-    if not told_items(subject):
-        raise Unsupported(f"the model says that it takes no `{ITEMS}`: the trainer averages over the steps itself")
-    row, other = subject.inputs.row, subject.inputs.fresh(subject.inputs.length, salt=31)
-    parts = (_asked(subject, row, own=own), _asked(subject, other, own=own, ignored=(range(len(row) // 2),)))
-    return accumulated(subject, STEPS, parts)
+        yield skipped(ITEMS, f"the model says that it takes no `{ITEMS}`: the trainer averages over the steps itself")
+        return
+    row = subject.inputs.fresh(subject.inputs.length, salt=31)
+    first, second = in_steps((one, _asked(subject, row, own=one.own, ignored=(range(len(row) // 2),))))
+    try:
+        got = answer(first, *answered(subject, first))
+    except Unsupported as reason:
+        yield skipped(ITEMS, str(reason))
+        return
+    yield attempt(ITEMS, lambda: held(subject, ITEMS, got))
+    yield attempt(STEPS, lambda: accumulated(subject, STEPS, (got, answer(second, *answered(subject, second)))))
 
 
 def _chance(subject: Subject, own: int) -> Measurement:

@@ -1,4 +1,4 @@
-"""labels: shifted twice, not at all, -100 counted, a sum that is divided wrongly."""
+"""labels: wrong shifts, wrong weights, terms of a model's own, decoder inputs made from labels, accumulated steps."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ from attncheck.subject.subject import Subject
 def test_healthy_builtins_pass(name: str) -> None:
     found = finding(loaded(f"builtin:{name}"), "labels")
     assert found.verdict is Verdict.PASS
-    assert [control.detected for control in found.controls] == [True]
+    assert [control.detected for control in found.controls] == [True, True]
 
 
-@pytest.mark.parametrize("target", ["builtin:gqa", "config:t5", "config:git"])
-def test_labels_shifted_once_too_often_are_named(target: str) -> None:
-    broken = caught_by(loaded(target), "labels", "label-shift")
+@pytest.mark.parametrize("fault", ["label-shift", "loss-weights"])
+@pytest.mark.parametrize("target", ["builtin:gqa", "config:t5", "config:git", "config:masked/bert"])
+def test_labels_shifted_once_too_often_or_left_out_are_named(target: str, fault: str) -> None:
+    broken = caught_by(loaded(target), "labels", fault)
     assert broken is not None
-    assert broken.fault == "label-shift"
+    assert broken.fault == fault
 
 
 def _with_loss(loss: Any) -> Subject:
@@ -87,6 +88,22 @@ def test_a_loss_of_other_logits_is_skipped() -> None:
     found = finding(loaded("config:prophetnet"), "labels")
     assert found.verdict is Verdict.SKIP
     assert "the loss does not come from the logits that the model returns" in str(found.skip_reason)
+
+
+def test_a_model_that_says_it_takes_no_number_of_items_is_not_asked() -> None:
+    subject = loaded("config:t5")
+    subject.model.accepts_loss_kwargs = False
+    found = finding(subject, "labels")
+    assert found.verdict is Verdict.PASS
+    assert "the trainer averages over the steps itself" in case(found, "num_items_in_batch").note
+
+
+@pytest.mark.parametrize("target", ["config:masked/bert", "config:seq2seq/bart", "config:t5"])
+def test_a_number_of_items_that_changes_nothing_is_a_warning(target: str) -> None:
+    found = finding(loaded(target), "labels")
+    assert found.verdict is Verdict.WARN
+    assert {each.name for each in found.cases if verdict_of(each) is Verdict.WARN} == {"num_items_in_batch", "two steps"}
+    assert [control.detected for control in found.controls] == [True, True]
 
 
 def test_cross_entropy_by_hand() -> None:
