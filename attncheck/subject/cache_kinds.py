@@ -21,6 +21,9 @@ from attncheck.subject.placement import input_device
 SPARE = 5
 """Slots that a static cache has beyond what is fed: a model that takes the buffer's end for the newest token shows it."""
 
+LONG = 136
+"""Slots to spare where a buffer is made for a whole answer beforehand: more than two blocks of 64 that nothing was written to."""
+
 REFUSALS = (TypeError, ValueError, ImportError, AttributeError, NotImplementedError, KeyError, RuntimeError, StopIteration)
 
 
@@ -31,13 +34,26 @@ def _dynamic(config: Any, **size: Any) -> Any:
         return transformers.DynamicCache()  # before 4.56 it knew no layers in advance
 
 
-def _static(config: Any, *, rows: int, length: int, dtype: torch.dtype, device: torch.device, **offloading: bool) -> Any:
+def _static(
+    config: Any,
+    *,
+    rows: int,
+    length: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    spare: int = SPARE,
+    **offloading: bool,
+) -> Any:
     try:
-        return transformers.StaticCache(config=config, max_cache_len=length + SPARE, **offloading)
+        return transformers.StaticCache(config=config, max_cache_len=length + spare, **offloading)
     except TypeError:
         # before 4.56 the buffers were made at once, and the number of rows had two names
         sizes = {"max_batch_size": rows, "batch_size": rows, "device": device, "dtype": dtype}
-        return transformers.StaticCache(config=config, max_cache_len=length + SPARE, **sizes)
+        return transformers.StaticCache(config=config, max_cache_len=length + spare, **sizes)
+
+
+def _long_static(config: Any, **size: Any) -> Any:
+    return _static(config, spare=LONG, **size)
 
 
 def _offloaded(config: Any, **size: Any) -> Any:
@@ -60,6 +76,7 @@ def _quantised(config: Any, **size: Any) -> Any:
 KINDS: dict[str, Callable[..., Any]] = {
     "dynamic": _dynamic,
     "static": _static,
+    "long static": _long_static,
     "offloaded": _offloaded,
     "static offloaded": _static_offloaded,
     "quantised": _quantised,

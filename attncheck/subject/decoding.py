@@ -51,6 +51,21 @@ def continued(subject: Subject, cache: Any, rows: Tokens) -> Tensor:
     return torch.cat(parts, 1)
 
 
+def unstored(subject: Subject, name: str) -> Measurement:
+    """One case: tokens on a filled cache with `use_cache=False`. Nothing need be kept of them; what is kept must be read.
+
+    Raises:
+        Unsupported: the model returns no cache.
+    """
+    row, half = subject.inputs.row, subject.inputs.length // 2
+    stop = half + 1 if subject.can.chunks_agree else len(row)
+    cache = filled(subject, (row[:half],))
+    with torch.no_grad():
+        got_BTV = subject.passes.call((row[half:stop],), cache=cache, use_cache=False).logits_BTV
+    want_BTV = subject.logits(yardstick(subject, row, half))[:, half:stop]
+    return subject.compare(name, got_BTV, want_BTV, offset=half, note=f"{half} tokens on the cache, {stop - half} fed")
+
+
 def approximate(subject: Subject, name: str, kind: str) -> Measurement:
     """One case: a cache that rounds, no further from one forward than its rounding explains.
 

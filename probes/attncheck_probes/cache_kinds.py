@@ -3,7 +3,7 @@
 What it checks
     Decoding on a cache that is handed in (dynamic, static, offloaded, quantised) gives the logits of one forward. So does
     decoding after tokens were rolled back, after rows were reordered, selected or repeated, and on each copy of a cache
-    that holds a shared prefix.
+    that holds a shared prefix. With `use_cache=False` a filled cache is read all the same.
 
 Why it matters
     The usual path never crops, reorders or copies a cache; beam search, assisted decoding and prompt caching do nothing
@@ -12,10 +12,10 @@ Why it matters
 
 How it measures
     One forward without a cache is the yardstick. Each kind takes the row in pieces of many, one and several tokens; static
-    buffers have slots to spare and take a padded batch as well. Roll-back: wrong tokens are fed and cropped, as assisted
-    decoding does, twice. Rows: two rows in one cache, turned round, one of them kept, each repeated. A prefix is filled
-    once, copied, and continued in two ways. A quantised cache is judged by its own precision: keys and values are sent
-    once through its own rounding in a dynamic cache, and it may be no further off than that explains.
+    buffers have slots to spare, few and many, and take a padded batch as well. Roll-back: wrong tokens are fed and cropped,
+    as assisted decoding does, twice. Rows: two rows in one cache, turned round, one of them kept, each repeated. A prefix
+    is filled once, copied, and continued in two ways. A quantised cache is judged by its own precision: keys and values are
+    sent once through its own rounding in a dynamic cache, and it may be no further off than that explains.
 
 False alarms
     Models that make a cache of their own kind, and caches that say that they cannot be rolled back (recurrent states), are
@@ -40,7 +40,7 @@ from attncheck.errors import Unsupported
 from attncheck.finding import Evidence, Measurement, Ruling, merged
 from attncheck.probe import Cost, attempt_call, judge_cases
 from attncheck.subject.cache_kinds import copied, crop, may_crop, new_cache, rearrange
-from attncheck.subject.decoding import approximate, continued, filled, pieces, yardstick
+from attncheck.subject.decoding import approximate, continued, filled, pieces, unstored, yardstick
 from attncheck.subject.inputs import Row
 from attncheck.subject.padded import pad_rows
 from attncheck.subject.passes import Pass
@@ -48,7 +48,7 @@ from attncheck.subject.subject import Subject
 
 # Axes: B batch, T positions, V vocabulary.
 
-EXACT = ("dynamic", "static", "offloaded", "static offloaded")
+EXACT = ("dynamic", "static", "long static", "offloaded", "static offloaded")
 ROLLED_BACK = 3
 
 
@@ -80,6 +80,7 @@ class CacheKinds:
             "one row kept": partial(_rows, how="batch_select_indices", index=(1,)),
             "rows repeated": partial(_rows, how="batch_repeat_interleave", index=(0, 0, 1, 1)),
             "a prefix continued in two ways": _prefix,
+            "read with `use_cache=False`": unstored,
         }
         for name, operation in operations.items():
             yield attempt_call(name, lambda: operation(subject, name))  # noqa: B023
