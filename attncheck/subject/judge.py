@@ -58,6 +58,7 @@ class Verdicted:
     promised: ScalePromise
     heads: tuple[int, ...]
     kv_heads: int
+    width: int
     effects: dict[str, float] = field(default_factory=dict)
     fault: str = ""
     residual: float | None = None
@@ -129,6 +130,7 @@ def _judged(case: Computed, option: Option, context: Context, inputs: Inputs) ->
         promised=option.scale,
         heads=heads,
         kv_heads=layer.call.key_BGSD.shape[1],
+        width=layer.call.query_BHTD.shape[-1],
         traced="" if inputs.traced else UNTRACED,
         unstated=option.unstated,
     )

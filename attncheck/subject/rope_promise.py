@@ -18,7 +18,8 @@ from torch import Tensor
 
 BASES = ("rope_theta", "rotary_emb_base")
 SHARES = ("partial_rotary_factor", "rotary_pct", "rope_pct")
-WIDTHS = ("qk_rope_head_dim", "rotary_dim")
+PART = "qk_rope_head_dim"
+WIDTH = "rotary_dim"
 ORIGINAL = "original_max_position_embeddings"
 BORN = torch.float32
 """The dtype in which lists of frequencies are made, whatever the model's."""
@@ -57,12 +58,12 @@ def layer_word(config: Any, index: int | None) -> str | None:
 def promised_rotations(config: Any, index: int | None, width: int, length: int) -> list[RopePromise] | str:
     """What one layer with heads of `width` channels may be held to at a `length`, or why it cannot be held to anything.
 
-    There are several where the config states a head width of its own that is not that of the heads.
+    There are several where the config states two widths that disagree: of heads, of the part that is turned.
     """
     stated = getattr(config, "no_rope_layers", None)
     if isinstance(stated, (list, tuple)) and index is not None and index < len(stated) and not stated[index]:
         return [NO_ROTATION]
-    table = _table(config, index)
+    table = rotary_table(config, index)
     if table is None:
         return [NO_ROTATION]
     if isinstance(table, str):
@@ -104,17 +105,19 @@ def _first(config: Any, names: tuple[str, ...], index: int | None) -> Any:
 
 
 def _widths(config: Any, table: Table, index: int | None, width: int) -> list[int]:
-    stated = _first(config, WIDTHS, index)
-    if stated:
-        return [int(stated)]
+    part = _first(config, (PART,), index)
+    if part:
+        return [int(part)]
+    stated = _first(config, (WIDTH,), index)
     share = table.get("partial_rotary_factor") or _first(config, SHARES, index) or 1.0
     own = _first(config, ("head_dim",), index) or width
     whole = table["rope_type"] == "proportional"
     table["share"] = share
-    return sorted({int(each if whole else each * share) for each in (width, own)}, key=lambda each: each != int(width * share))
+    widths = [int(each if whole else each * share) for each in (width, own)]
+    return list(dict.fromkeys([int(stated), *widths] if stated else widths))
 
 
-def _table(config: Any, index: int | None) -> Table | str | None:
+def rotary_table(config: Any, index: int | None) -> Table | str | None:
     """The rotary numbers of one layer in one form; None where it has none, a text where that is not known."""
     stated = getattr(config, "rope_parameters", None)
     stated = stated if isinstance(stated, dict) else getattr(config, "rope_scaling", None)

@@ -14,12 +14,10 @@ from typing import final
 import torch
 from torch import Tensor
 
-from attncheck.errors import Unsupported
 from attncheck.finding import Measurement, Verdict, skipped
 from attncheck.numerics.budget import HEADROOM
 from attncheck.numerics.tables import stored_tables
-from attncheck.subject.layers import Attended, read_layers
-from attncheck.subject.passes import Pass
+from attncheck.subject.layers import Attended
 from attncheck.subject.precision import DTYPES
 from attncheck.subject.promises import known_factor
 from attncheck.subject.rope_promise import BORN, RopePromise, layer_word, promised_rotations
@@ -70,7 +68,7 @@ class Apart:
 
 @final
 @dataclass
-class _Reader:
+class RotationReader:
     """Reads how every layer of one forward turns its queries and keys; nothing else is kept of a layer."""
 
     subject: Subject
@@ -80,6 +78,7 @@ class _Reader:
     hint: Layout | None = None
 
     def __call__(self, layer: Attended) -> None:
+        """Note how one layer turns its queries and keys."""
         if not layer.over(self.length):
             return
         query, key = layer.call.query_BHTD, layer.call.key_BGSD
@@ -108,21 +107,15 @@ class _Reader:
         self.unread.setdefault(reason, []).append(layer.name)
 
 
-def rotation_cases(subject: Subject) -> Iterator[Measurement]:
+def rotation_cases(reader: RotationReader) -> Iterator[Measurement]:
     """One case over all layers that turn their queries and keys, and one with the reason for those that cannot be held."""
-    tokens = subject.inputs.tokens
-    reader = _Reader(subject, len(tokens[0]))
-    try:
-        read_layers(subject, Pass(tokens), reader)
-    except Unsupported as reason:
-        yield skipped("rotation of every layer", str(reason))
-        return
-    table = _table_rounding(subject)
+    table = _table_rounding(reader.subject)
     judged = _turned(reader)
     if judged and table <= COARSE:
         yield _compared(judged, table)
     elif judged:
-        yield skipped("rotation of every layer", f"its rotary tables are stored in {subject.own_dtype}, which is too coarse")
+        stored = f"its rotary tables are stored in {reader.subject.own_dtype}, which is too coarse"
+        yield skipped("rotation of every layer", stored)
     for why, names in reader.unread.items():
         yield skipped(f"rotation of {len(names)} layers not judged", f"{names[0]}: {why}")
 
@@ -135,7 +128,7 @@ def _table_rounding(subject: Subject) -> float:
     return max(torch.finfo(BORN).eps, torch.finfo(own).eps)
 
 
-def _turned(reader: _Reader) -> list[Side]:
+def _turned(reader: RotationReader) -> list[Side]:
     """The sides of layers of a kind that turns; where nothing of a kind does, the config may not say that it has no rotation."""
     turning = {side.kind for side in reader.sides if side.turning.pairs}
     for name in dict.fromkeys(side.name for side in reader.sides if side.kind not in turning):

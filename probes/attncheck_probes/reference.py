@@ -34,13 +34,14 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 from attncheck.errors import Unsupported
-from attncheck.finding import Evidence, Measurement, Ruling, skipped
+from attncheck.finding import Evidence, Measurement, Ruling, Verdict, skipped, verdict_of
 from attncheck.probe import Cost, judge_cases
 from attncheck.subject.judge import Verdicted
 from attncheck.subject.padded import pad_rows
 from attncheck.subject.passes import Pass, all_ones
+from attncheck.subject.projected import projection_cases
 from attncheck.subject.readings import Reading, read_forward, read_pieces, schedule
-from attncheck.subject.rotation import rotation_cases
+from attncheck.subject.scale_claims import scale_cases
 from attncheck.subject.subject import Subject
 
 # Axes: B batch, H query heads, G key/value heads, T positions, D head width.
@@ -73,12 +74,13 @@ class Reference:
             yield skipped("attention of every layer", str(reason))
             return
         yield from _cases(subject, "one forward", read)
-        yield from _unstated(read.layers)
         if not subject.can.mask_2d:
             yield from _cases(subject, "one forward, 2D mask", read_forward(subject, Pass(tokens, mask=all_ones(tokens))))
         if read.known:
             yield from _decoded(subject, read)
-        yield from rotation_cases(subject)
+        yield from scale_cases(subject, read.layers)
+        # where no attention was judged, planted faults have nothing to show in: what holds is then no verdict on the model
+        yield from (case for case in projection_cases(subject) if read.layers or verdict_of(case) is not Verdict.PASS)
         yield from _fits(read.layers)
 
     def judge(self, evidence: Evidence) -> Ruling:
@@ -130,13 +132,6 @@ def _broken(way: str, layers: list[Verdicted]) -> Iterator[Measurement]:
             note=f"{layers[0].name}: {layers[0].broken}",
             module=layers[0].name,
         )
-
-
-def _unstated(layers: list[Verdicted]) -> Iterator[Measurement]:
-    """Layers whose scale is taken from themselves: only that their later calls keep it is judged."""
-    unstated = [layer for layer in layers if layer.unstated]
-    if unstated:
-        yield skipped(f"scale of {len(unstated)} layers not judged", f"{unstated[0].name}: {unstated[0].unstated}")
 
 
 def _compared(subject: Subject, way: str, layers: list[Verdicted]) -> Measurement:

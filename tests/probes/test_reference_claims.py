@@ -1,0 +1,123 @@
+"""reference: scales that only the layer claims, and heads that reach the kernel in another order than they were projected in."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from probing import case, finding, loaded
+from torch import Tensor
+
+from attncheck.finding import Finding, Verdict, verdict_of
+from attncheck.subject.amplify import amplify
+from attncheck.subject.subject import Subject
+
+
+def _scaled(change: Callable[[Any], None], **sizes: Any) -> Finding:
+    """A Gemma whose heads are as wide as its config says, with scales of its own."""
+    usual = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
+    config = transformers.GemmaConfig(vocab_size=64, intermediate_size=96, num_hidden_layers=4, **{**usual, **sizes})
+    torch.manual_seed(0)
+    model: Any = transformers.GemmaForCausalLM(config)
+    change(model.model.layers)
+    amplify(model, 0)
+    subject = Subject(name="gemma", model=model)
+    subject.take(torch.float64)
+    return finding(subject, "reference")
+
+
+def _set(value: float, *numbers: int) -> Callable[[Any], None]:
+    def change(layers: Any) -> None:
+        for number in numbers:
+            layers[number].self_attn.scaling = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict", "note"),
+    [
+        (_set(32**-0.5), Verdict.PASS, ""),
+        (_set(1.0, 0, 1, 2, 3), Verdict.PASS, ""),
+        (_set(64**-0.5, 0, 1, 2, 3), Verdict.FAIL, "0.125 by the layer's `scaling`, 1/sqrt(hidden_size), where the width of its"),
+        (
+            _set(16**-0.5, 0, 1, 2, 3),
+            Verdict.WARN,
+            "0.25 by the layer's `scaling`, where the width of its queries gives 1/sqrt(32)",
+        ),
+        (_set(16**-0.5, 2), Verdict.FAIL, "model.layers.2.self_attn: 0.25 by the layer's `scaling`"),
+    ],
+    ids=["usual", "none", "hidden size", "another", "one layer"],
+)
+def test_a_scale_that_a_layer_claims_is_held_against_its_width(
+    change: Callable[[Any], None], verdict: Verdict, note: str
+) -> None:
+    found = _scaled(change)
+    assert found.verdict is verdict
+    judged = case(found, "scale of 4 layers")
+    assert verdict_of(judged) is verdict
+    assert note in judged.note
+
+
+def test_scales_with_the_factor_of_a_rotary_scheme_are_explained() -> None:
+    rope = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64, "mscale_all_dim": 1.0}
+    config = transformers.DeepseekV3Config(
+        vocab_size=64,
+        hidden_size=64,
+        intermediate_size=96,
+        moe_intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        q_lora_rank=None,
+        kv_lora_rank=16,
+        qk_nope_head_dim=16,
+        qk_rope_head_dim=8,
+        v_head_dim=16,
+        first_k_dense_replace=2,
+        max_position_embeddings=256,
+        rope_parameters=rope,
+    )
+    torch.manual_seed(0)
+    model: Any = transformers.DeepseekV3ForCausalLM(config)
+    assert model.model.layers[0].self_attn.scaling != pytest.approx(24**-0.5)
+    amplify(model, 0)
+    subject = Subject(name="deepseek", model=model)
+    subject.take(torch.float64)
+    found = finding(subject, "reference")
+    assert verdict_of(case(found, "scale of 2 layers")) is Verdict.PASS
+    assert found.verdict is Verdict.PASS
+
+
+def _keys(monkeypatch: pytest.MonkeyPatch, change: Callable[[int, Tensor], Tensor]) -> Finding:
+    """A Llama whose keys are changed behind the projection, by the number of the layer."""
+    subject = loaded("builtin:gqa")
+    home: Any = sys.modules["transformers.models.llama.modeling_llama"]
+    usual, calls = home.apply_rotary_pos_emb, iter(range(10**6))
+
+    def rotate(query: Tensor, key: Tensor, *rest: Any, **named: Any) -> tuple[Tensor, Tensor]:
+        query, key = usual(query, key, *rest, **named)
+        return query, change(next(calls) % 4, key)
+
+    monkeypatch.setattr(home, "apply_rotary_pos_emb", rotate)
+    return finding(subject, "reference")
+
+
+def test_heads_in_the_order_of_their_projection_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = _keys(monkeypatch, lambda layer, key: key)
+    judged = case(found, "order of heads of 4 layers")
+    assert (judged.value, judged.positions) == (0.0, 4 * (4 + 2 + 2))
+
+
+@pytest.mark.parametrize("layers", [{1}, {0, 1, 2, 3}])
+def test_keys_of_another_head_than_the_values_are_found(monkeypatch: pytest.MonkeyPatch, layers: set[int]) -> None:
+    found = _keys(monkeypatch, lambda layer, key: key.roll(1, 1) if layer in layers else key)
+    assert found.verdict is Verdict.FAIL
+    judged = case(found, "order of heads of 4 layers")
+    assert verdict_of(judged) is Verdict.FAIL
+    assert judged.value == 2 * len(layers)
+    assert judged.note == f"model.layers.{min(layers)}.self_attn: heads of keys are the blocks 1 0 of `k_proj`"
