@@ -141,9 +141,9 @@ def documentation(name: str) -> str:
     return _docstring(entries[name].module)
 
 
-def headline(name: str) -> str:
-    """The first line of a probe's documentation."""
-    return documentation(name).partition("\n")[0]
+def headlines() -> dict[str, str]:
+    """The first line of each installed probe's documentation, by name."""
+    return {name: _docstring(entry.module).partition("\n")[0] for name, entry in installed().items()}
 
 
 def _docstring(module: str) -> str:

@@ -56,11 +56,11 @@ class Run:
 def checked(source: str | Shape, dtype: str, probes: list[str], length: int | None = None) -> Run:
     """Run the probes with controls and diagnoses; note what every forward was given, and the peak memory of every probe."""
     from attncheck import registry
-    from attncheck.cli.allocator import return_freed_memory
+    from attncheck.cli.allocator import keep_threshold, return_freed_memory
     from attncheck.diagnosis.diagnose import Diagnoser
     from attncheck.runner import ProbeFinished, run_probes
 
-    return_freed_memory()  # as `attncheck run` does
+    keep_threshold()  # as `attncheck run` does, and gives back what is freed after each probe
     subject = subject_of(source, dtype, length)
     made: list[Call] = []
     one_forward(subject)
@@ -79,6 +79,7 @@ def checked(source: str | Shape, dtype: str, probes: list[str], length: int | No
             run.peaks[name], run.verdicts[name] = max(0, watch.peak() - base), event.finding.verdict.value
             run.calls.append(list(made))
             made.clear()
+            return_freed_memory()
             watch.restart()
             started = time.perf_counter()
     hook.remove()

@@ -5,17 +5,28 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import sys
+from collections.abc import Callable
 
 M_MMAP_THRESHOLD = -3
-LARGE = 2 << 20
+LARGE = 128 << 10
+"""glibc's own threshold at the start of a process."""
+
+
+def keep_threshold() -> None:
+    """Have the memory of large tensors go back to the system as soon as they are freed.
+
+    glibc raises its threshold up to 32 MiB when large blocks are freed (mallopt(3)); from then on logits that were forgotten
+    stay in its pools, as much again as those that are kept. Setting the threshold stops that.
+    """
+    _glibc(lambda library: library.mallopt(M_MMAP_THRESHOLD, LARGE))
 
 
 def return_freed_memory() -> None:
-    """Have the memory of large tensors go back to the system as soon as they are freed.
+    """Give back what small tensors left behind, such as the activations of a gradient."""
+    _glibc(lambda library: library.malloc_trim(0))
 
-    glibc raises its threshold to 32 MiB when one large block is freed (mallopt(3)); from then on logits that were forgotten
-    stay in its pools, as much again as those that are kept. Setting the threshold stops that.
-    """
+
+def _glibc(ask: Callable[[ctypes.CDLL], object]) -> None:
     if sys.platform.startswith("linux"):
         with contextlib.suppress(OSError, AttributeError):  # another C library
-            ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE)
+            ask(ctypes.CDLL(None))

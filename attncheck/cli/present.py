@@ -11,6 +11,7 @@ from typing import Any, final
 
 from rich.console import Console
 
+from attncheck.cli.allocator import return_freed_memory
 from attncheck.cli.progress import Progress
 from attncheck.errors import UsageError, unknown
 from attncheck.report import table
@@ -78,6 +79,7 @@ class Presenter:
             line = {"target": event.target, **finding_dict(event.finding)}
             print(json.dumps(finite(line), ensure_ascii=False), flush=True)
         if isinstance(event, (ProbeFinished, TargetFinished)):
+            return_freed_memory()
             self.writer.write(report, must=isinstance(event, TargetFinished))
 
     def ends(self, report: Report) -> None:

@@ -9,5 +9,5 @@ from attncheck import registry
 
 def probes() -> None:
     """List the installed probes with one line each."""
-    for name in registry.installed():
-        typer.echo(f"{name:18s} {registry.headline(name)}")
+    for name, headline in registry.headlines().items():
+        typer.echo(f"{name:18s} {headline}")

@@ -109,7 +109,7 @@ def execute(
     """Run the jobs and show them; what was finished is reported even when the run is interrupted."""
     from functools import partial
 
-    from attncheck.cli.allocator import return_freed_memory
+    from attncheck.cli.allocator import keep_threshold
     from attncheck.diagnosis.diagnose import Diagnoser
     from attncheck.gate import Gate
     from attncheck.report import baseline as baselines
@@ -117,7 +117,7 @@ def execute(
     from attncheck.runner import run_probes
     from attncheck.session import Session
 
-    return_freed_memory()
+    keep_threshold()
     gate = Gate(baseline=baselines.read(baseline) if baseline is not None else None)
     command = shlex.join(["attncheck", *sys.argv[1:]])
     with presenter:

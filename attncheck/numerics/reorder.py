@@ -19,8 +19,8 @@ from torch.overrides import TorchFunctionMode
 
 def _split(func: Callable[..., Any], left: Tensor, right: Tensor, right_axis: int, share: float) -> Any:
     cut = max(1, int(left.shape[-1] * share))
-    first = func(left[..., :cut], right.narrow(right_axis, 0, cut))
-    return first + func(left[..., cut:], right.narrow(right_axis, cut, left.shape[-1] - cut))
+    total = func(left[..., :cut], right.narrow(right_axis, 0, cut))
+    return total.add_(func(left[..., cut:], right.narrow(right_axis, cut, left.shape[-1] - cut)))
 
 
 def _in_blocks(weight: Tensor) -> bool:

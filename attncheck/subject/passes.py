@@ -98,7 +98,7 @@ class Passes:
             here = [at - start for at in positions if start <= at < end]
             parts.append(reply.logits_BTV[:, here].clone() if positions else reply.logits_BTV)
             start = end
-        return torch.cat(parts, 1)
+        return torch.cat(parts, 1) if len(parts) > 1 else parts[0]
 
     def cache(self, asked: Pass) -> Any:
         """The cache that a pass leaves behind; never remembered, since the next call would change it.

@@ -75,6 +75,7 @@ def slope_of(subject: Subject, kind: str) -> Slope:
     if subject.dtype != torch.float64 and not widens(subject.stored_dtype):
         raise Unsupported(f"central differences need float64, and {subject.dtype_name} weights cannot be computed with in it")
     directions = drawn(projections(subject.model)[kind], subject.settings.seed * 31 + list(KINDS).index(kind))
+    subject.passes.forget()  # what autograd keeps takes the room that remembered logits had
     with subject.at("float64", cast=False):
         try:
             return _slope(subject, directions)
