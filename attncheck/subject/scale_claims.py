@@ -51,11 +51,11 @@ def _config_of(subject: Subject, layer: Verdicted) -> Any:
 
 
 def _explained(subject: Subject, layer: Verdicted) -> bool:
-    """1/sqrt(width), or that with the factor of a rotary scheme, no scale at all, or what a field of the config states."""
+    """1/sqrt(width) or that with a factor that is known, no scale at all, or what a field of the config states."""
     config, usual = _config_of(subject, layer), layer.width**-0.5
     if hasattr(config, layer.promised.source):
         return True
-    factors = [1.0, *_scheme_factors(config, layer.index)]
+    factors = [1.0, _widening(subject, layer), *_scheme_factors(config, layer.index)]
     stated = [value for name, value in vars(config).items() if STATED.search(name) and _positive(value)]
     known = [usual * each for each in factors] + [1.0]
     known += [each for value in stated for each in (value, 1 / value, value**-0.5, usual * value, usual / value)]
@@ -64,6 +64,14 @@ def _explained(subject: Subject, layer: Verdicted) -> bool:
 
 def _positive(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
+
+
+def _widening(subject: Subject, layer: Verdicted) -> float:
+    """Where a layer reads more than the hidden states (these beside the embeddings), its heads may be widened for that alone."""
+    weights = [each for each in subject.model.get_submodule(layer.name).parameters() if each.ndim == 2]
+    narrowest = min((each.shape[1] for each in weights), default=0)
+    hidden = getattr(_config_of(subject, layer), "hidden_size", None)
+    return math.sqrt(narrowest / hidden) if isinstance(hidden, int) and narrowest > hidden else 1.0
 
 
 def _scheme_factors(config: Any, index: int | None) -> list[float]:
@@ -78,6 +86,9 @@ def _mistaken(subject: Subject, layer: Verdicted) -> str:
     """The size of the config whose root the scale is, where it is another one than the width."""
     config = _config_of(subject, layer)
     sizes: list[tuple[str, Any]] = [(name, getattr(config, name, None)) for name in SIZES]
+    hidden, heads = getattr(config, "hidden_size", None), getattr(config, "num_attention_heads", None)
+    if isinstance(hidden, int) and isinstance(heads, int) and heads:
+        sizes.append(("hidden_size / num_attention_heads", hidden / heads))
     near = [name for name, size in sizes if _positive(size) and abs(layer.promised.value * math.sqrt(size) - 1) < SAME]
     return near[0] if near else ""
 

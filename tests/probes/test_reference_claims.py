@@ -51,7 +51,7 @@ def _set(value: float, *numbers: int) -> Callable[[Any], None]:
         ),
         (_set(16**-0.5, 2), Verdict.FAIL, "model.layers.2.self_attn: 0.25 by the layer's `scaling`"),
     ],
-    ids=["usual", "none", "hidden size", "another", "one layer"],
+    ids=["usual", "none", "hidden size", "narrower head", "another", "one layer"],
 )
 def test_a_scale_that_a_layer_claims_is_held_against_its_width(
     change: Callable[[Any], None], verdict: Verdict, note: str
@@ -61,6 +61,11 @@ def test_a_scale_that_a_layer_claims_is_held_against_its_width(
     judged = case(found, "scale of 4 layers")
     assert verdict_of(judged) is verdict
     assert note in judged.note
+
+
+def test_heads_that_are_wide_because_the_layer_reads_the_embeddings_too_are_explained() -> None:
+    found = finding(loaded("config:zamba"), "reference")
+    assert verdict_of(case(found, "scale of 3 layers")) is Verdict.PASS
 
 
 def test_scales_with_the_factor_of_a_rotary_scheme_are_explained() -> None:
