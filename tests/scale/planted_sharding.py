@@ -79,18 +79,6 @@ def raises_outside(model: Any) -> None:
     Subject.compare = compare  # type: ignore[method-assign]
 
 
-def sleeps_outside(model: Any) -> None:
-    """The second process stops between two forwards without a word."""
-    usual = Subject.compare
-
-    def compare(self: Subject, *args: Any, **named: Any) -> Any:
-        if os.environ["RANK"] == "1":
-            time.sleep(10_000)
-        return usual(self, *args, **named)
-
-    Subject.compare = compare  # type: ignore[method-assign]
-
-
 def in_the_fourth_forward(model: Any, act: Callable[[], None]) -> None:
     """Something that the second process alone does there."""
     count = [0]
@@ -124,9 +112,7 @@ def first_exits(model: Any) -> None:
     model.get_submodule("model.layers.0.self_attn.q_proj").register_forward_hook(hook)
 
 
-FAULTS = {
-    each.__name__: each for each in (doubled, raises, raises_outside, sleeps, sleeps_outside, slow, exits, first_exits, restarts)
-}
+FAULTS = {each.__name__: each for each in (doubled, raises, raises_outside, sleeps, slow, exits, first_exits, restarts)}
 
 
 def run(fault: str, command: list[str]) -> int:

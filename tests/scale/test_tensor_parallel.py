@@ -101,7 +101,6 @@ ENDS = {
     "raises": f"rank 1 raised ZeroDivisionError: planted {PASS}, where rank 0 waits for it",
     "raises_outside": "rank 1 raised ZeroDivisionError: planted, in the check sharding",
     "sleeps": f"rank 1 has not moved for 4 s, {PASS}, at planted_sharding.py:",
-    "sleeps_outside": "rank 1 has not moved for 4 s, in the check sharding, at planted_sharding.py:",
     "exits": f"rank 1 has ended without an answer, while rank 0 was {PASS}",
     "first_exits": "the process that the others meet at has ended, while rank 1 was in a forward of 1 x 4 tokens",
 }
