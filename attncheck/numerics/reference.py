@@ -56,13 +56,25 @@ def tiled(heads: int, kv_heads: int) -> tuple[int, ...]:
 def attend(query_BHTD: Tensor, key_BGSD: Tensor, value_BGSD: Tensor, terms: Terms, piecewise: bool = False) -> Tensor:
     """context_BTHD: softmax(cap(scale q k) + bias, with the sinks' share taken off) v, over the allowed keys.
 
-    A query that may read nothing gets zeros. `piecewise` is another order: the bias first, then channel by channel onto it.
+    A query that may read nothing gets zeros. `piecewise` is the order of fused kernels: channel by channel onto the bias, and
+    divided by the sum of the weights at the end.
     """
     heads = list(terms.heads)
     scores_BHTS = _scores(query_BHTD, key_BGSD[:, heads], terms, piecewise)
     scores_BHTS = scores_BHTS.masked_fill(~terms.allowed, float("-inf"))
+    if piecewise:
+        return _divided_last(scores_BHTS, value_BGSD[:, heads], terms.sinks_H).transpose(1, 2)
     weights_BHTS = _softmax(scores_BHTS, terms.sinks_H)
     return (weights_BHTS @ value_BGSD[:, heads]).transpose(1, 2)
+
+
+def _divided_last(scores_BHTS: Tensor, value_BHSD: Tensor, sinks_H: Tensor | None) -> Tensor:
+    highest_BHT1 = scores_BHTS.amax(-1, keepdim=True).clamp_min(torch.finfo(scores_BHTS.dtype).min)
+    shares_BHTS = torch.exp(scores_BHTS - highest_BHT1)
+    total_BHT1 = shares_BHTS.sum(-1, keepdim=True)
+    if sinks_H is not None:
+        total_BHT1 = total_BHT1 + torch.exp(sinks_H.to(scores_BHTS).view(1, -1, 1, 1) - highest_BHT1)
+    return (shares_BHTS @ value_BHSD / total_BHT1).nan_to_num(0.0)
 
 
 def _scores(query_BHTD: Tensor, key_BHSD: Tensor, terms: Terms, piecewise: bool) -> Tensor:
@@ -105,13 +117,13 @@ def turned(states_BHTD: Tensor, cos: Tensor, sin: Tensor, turn: Turn) -> Tensor:
 
 
 def floor_of(compute: Callable[[torch.dtype, bool], Tensor], dtype: torch.dtype) -> float:
-    """How far rounding carries `compute` in the model's dtype from its outcome in float64, in two summation orders.
+    """How far rounding carries `compute` in the model's dtype from its outcome in float64, in three orders.
 
-    `compute` is told the dtype, and whether scores are to be added up onto what is added to them, as fused products do.
+    `compute` is told the dtype, and whether to go about it as fused kernels do.
     """
     exact = compute(torch.float64, False)
     floors = [torch.finfo(dtype).eps * float(exact.abs().max())]
-    for share, piecewise in zip(SHARES, (False, True), strict=True):
+    for share, piecewise in ((SHARES[0], False), (SHARES[1], False), (SHARES[1], True)):
         with Reorder(share):
             delta = (compute(dtype, piecewise).double() - exact).abs()
         floors.append(float(delta[torch.isfinite(delta)].max()) if bool(torch.isfinite(delta).any()) else 0.0)

@@ -15,7 +15,7 @@ How it measures
     is then computed in float64 from the promise. A layer that differs is compared with the promise changed in one ingredient
     at a time; only an exact reproduction names the fault. Scale and heads are also fitted to the kernel's true weights. Calls
     on a cache are held to what one forward has shown. The budget is what rounding does to the same formula in the model's
-    precision, in two orders. Angles are read off what projections gave and kernels got, so that no table is believed.
+    precision, in three orders. Angles are read off what projections gave and kernels got, so that no table is believed.
 
 False alarms
     Where the config is silent, a layer is held to what it declares itself (its `scaling`), or to 1/sqrt(head width), and its
@@ -142,7 +142,7 @@ def _compared(subject: Subject, way: str, layers: list[Verdicted]) -> Measuremen
         name=f"attention output of {len(layers)} layers, {way}",
         max_abs=shown.apart,
         budget=shown.budget,
-        budget_from=f"the same formula in {subject.dtype_name}, in two orders",
+        budget_from=f"the same formula in {subject.dtype_name}, in three orders",
         scale=shown.size,
         positions=sum(layer.positions for layer in layers),
         unit="attention outputs",
