@@ -26,8 +26,12 @@ class Loss:
     budget: float
 
 
-def cross_entropy(logits_BTV: Tensor, labels_BT: Tensor, shift: int, items: int | None = None) -> Loss:
+def cross_entropy(
+    logits_BTV: Tensor, labels_BT: Tensor, shift: int, items: int | None = None, dtype: torch.dtype = torch.float64
+) -> Loss:
     """The loss where the logits at position t are trained on the label at t + `shift`; labels of -100 do not count.
+
+    `dtype` is what the loss to be compared came in: one that was added up in half precision is no better than that.
 
     Raises:
         ValueError: no label counts.
@@ -42,7 +46,8 @@ def cross_entropy(logits_BTV: Tensor, labels_BT: Tensor, shift: int, items: int 
     exact = _total(rows_NV[kept_N].double(), target_N[kept_N]) / (items or count)
     plain = rows_NV[kept_N] if logits_BTV.dtype == torch.float64 else rows_NV[kept_N].float()
     backwards = _total(plain.flip(0), target_N[kept_N].flip(0)) / (items or count)
-    least = torch.finfo(plain.dtype).eps * (float(rows_NV.abs().max()) + abs(exact) * (items or count) / count)
+    coarsest = max(torch.finfo(plain.dtype).eps, torch.finfo(dtype).eps)
+    least = coarsest * (float(rows_NV.abs().max()) + abs(exact) * (items or count) / count)
     return Loss(exact, count, HEADROOM * max(abs(backwards - exact), least))
 
 

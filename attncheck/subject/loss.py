@@ -82,15 +82,15 @@ def told_items(subject: Subject) -> bool:
     return any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters)
 
 
-def answered(subject: Subject, asked: Asked) -> tuple[Tensor, float]:
-    """(logits_BTV, loss) of one call.
+def answered(subject: Subject, asked: Asked) -> tuple[Tensor, Tensor]:
+    """(logits_BTV, loss) of one call, the loss in the dtype that it came in.
 
     Raises:
         Unsupported: the model computes no loss from `labels`, or cannot be called this way.
     """
     with torch.no_grad(), _mode(subject, asked):
         reply = _reply(subject, asked)
-    return reply.logits_BTV, float(reply.output.loss)
+    return reply.logits_BTV, reply.output.loss
 
 
 def slopes_of_loss(subject: Subject, asked: Asked) -> Tensor | None:

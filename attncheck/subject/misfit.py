@@ -53,10 +53,10 @@ class Answer:
         return self.logits_BTV.double().log_softmax(-1)
 
 
-def answer(asked: Asked, logits_BTV: Tensor, loss: float) -> Answer:
+def answer(asked: Asked, logits_BTV: Tensor, loss: Tensor) -> Answer:
     """What a call gave, beside the cross entropy of its own logits."""
-    right = cross_entropy(logits_BTV, asked.labels_BT, asked.own, asked.items)
-    return Answer(asked=asked, logits_BTV=logits_BTV, loss=loss, right=right)
+    right = cross_entropy(logits_BTV, asked.labels_BT, asked.own, asked.items, loss.dtype)
+    return Answer(asked=asked, logits_BTV=logits_BTV, loss=float(loss), right=right)
 
 
 def measured(subject: Subject, name: str, asked: Asked) -> Measurement:
@@ -91,7 +91,7 @@ def at_first_sight(subject: Subject, name: str, got: Answer) -> Measurement | No
     if not math.isfinite(got.right.value):
         return replace(case, nonfinite=1, note="the logits of positions that have a label are not finite")
     logs_BTV, budget = got.logs(), got.right.budget
-    found = _named(subject, got.asked, lambda each: _near(each.value(logs_BTV), got.loss, budget * max(1.0, each.total)))
+    found = _nearest(subject, got, logs_BTV, budget)
     if found is not None or not math.isfinite(got.loss):
         return _wrong(subject, case, got, found)
     return None
@@ -167,6 +167,17 @@ def _suspects(subject: Subject, asked: Asked) -> Iterator[Weighing]:
 
 def _named(subject: Subject, asked: Asked, fits: Callable[[Weighing], bool]) -> Weighing | None:
     return next((each for each in _suspects(subject, asked) if fits(each)), None)
+
+
+def _nearest(subject: Subject, got: Answer, logs_BTV: Tensor, budget: float) -> Weighing | None:
+    """The weighing whose value is nearest: in half precision more than one may be near, and the mildest is meant first."""
+    values = [(each, each.value(logs_BTV)) for each in _suspects(subject, got.asked)]
+    near = [(each, value) for each, value in values if _near(value, got.loss, budget * max(1.0, each.total))]
+
+    def order(pair: tuple[Weighing, float]) -> tuple[bool, float]:
+        return pair[0].kind != "items", 0.0 if math.isnan(pair[1]) else abs(pair[1] - got.loss)
+
+    return min(near, key=order)[0] if near else None
 
 
 def _near(left: float, right: float, budget: float) -> bool:

@@ -35,7 +35,7 @@ def picture(subject: Subject) -> dict[str, Tensor]:
     return {PIXELS: drawn.to(subject.device, subject.dtype)}
 
 
-def loss_with_picture(subject: Subject, labels_BT: Tensor) -> tuple[Tensor, float]:
+def loss_with_picture(subject: Subject, labels_BT: Tensor) -> tuple[Tensor, Tensor]:
     """(logits_BTV of the text behind the picture, loss) of one call on the main input.
 
     Raises:
@@ -50,4 +50,4 @@ def loss_with_picture(subject: Subject, labels_BT: Tensor) -> tuple[Tensor, floa
             raise Unsupported(f"{type(subject.model).__name__} with a picture raises {first_line(error)}") from error
     if getattr(output, "loss", None) is None or output.logits.shape[1] < ids_BT.shape[1]:
         raise Unsupported("the model computes no loss behind a picture")
-    return output.logits[:, -ids_BT.shape[1] :], float(output.loss)
+    return output.logits[:, -ids_BT.shape[1] :], output.loss

@@ -68,4 +68,5 @@ def _measured(subject: Subject) -> Measurement:
 
 
 def _loss(subject: Subject, rows: Tokens, labels: Tokens, items: int) -> float:
-    return answered(subject, Asked(tokens=rows, labels_BT=subject.passes.ids(labels), own=own_shift(subject), items=items))[1]
+    asked = Asked(tokens=rows, labels_BT=subject.passes.ids(labels), own=own_shift(subject), items=items)
+    return float(answered(subject, asked)[1])

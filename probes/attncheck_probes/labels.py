@@ -104,8 +104,11 @@ class Labels:
 
 
 def _asked(subject: Subject, *rows: Row, own: int, ignored: tuple[Any, ...] = ()) -> Asked:
-    """Rows with themselves as labels, except where a row's are ignored."""
-    labels_BT = subject.passes.ids(rows)
+    """Rows with themselves as labels, except where a row's are ignored; where nothing is shifted, other tokens.
+
+    A model that predicts the tokens that it is given can be so sure of them that no loss is left to compare.
+    """
+    labels_BT = subject.passes.ids(rows if own else tuple(subject.inputs.other(row, salt=43) for row in rows))
     for number, where in enumerate(ignored):
         labels_BT[number, list(where)] = IGNORED
     return Asked(tokens=rows, labels_BT=labels_BT, own=own)
@@ -166,4 +169,4 @@ def _chance(subject: Subject, own: int) -> Measurement:
     """The loss on fresh random tokens: far below the logarithm of the vocabulary means that the model sees what it predicts."""
     loss = answered(subject, _asked(subject, subject.inputs.fresh(subject.inputs.length, salt=23), own=own))[1]
     note = f"on random tokens, where {math.log(subject.facts.vocab):.3g} is chance"
-    return Measurement(name="loss beside chance", expect="figure", value=loss, unit="nats", positions=1, note=note)
+    return Measurement(name="loss beside chance", expect="figure", value=float(loss), unit="nats", positions=1, note=note)

@@ -106,6 +106,18 @@ def test_a_number_of_items_that_changes_nothing_is_a_warning(target: str) -> Non
     assert [control.detected for control in found.controls] == [True, True]
 
 
+@pytest.mark.parametrize("target", ["config:t5", "config:masked/bert"])
+def test_a_loss_that_is_added_up_in_half_precision_is_noise(target: str) -> None:
+    found = finding(loaded(target, dtype="bfloat16"), "labels")
+    assert found.verdict is Verdict.NOISE
+    assert verdict_of(case(found, "num_items_in_batch")) is Verdict.WARN
+
+
+def test_encoders_are_asked_for_other_tokens_than_they_are_given() -> None:
+    found = finding(loaded("config:masked/neomme"), "labels")
+    assert [control.detected for control in found.controls] == [True, True]
+
+
 def test_cross_entropy_by_hand() -> None:
     logits = torch.log(torch.tensor([[[0.25, 0.75], [0.5, 0.5], [0.1, 0.9]]], dtype=torch.float64))
     labels = torch.tensor([[0, 1, IGNORED]])
