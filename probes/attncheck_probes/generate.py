@@ -3,7 +3,8 @@
 What it checks
     The logits behind every token of a greedy generate() are those of one forward over prompt and answer, the tokens their
     argmax: with the cache on, off and static, for a left-padded batch, with the prompt in pieces, continued from a returned
-    cache. Beam search scores are log-probabilities of its sequences, and `logits_to_keep` keeps the last logits.
+    cache, from embeddings in place of ids. Beam search scores, of a left-padded batch too, are log-probabilities of its
+    sequences; `logits_to_keep` keeps the last logits; forward reads `inputs_embeds` as it reads the ids behind them.
 
 Why it matters
     generate() prepares positions, masks and caches on its own. Models whose positions start behind the padding id, encoders
@@ -15,7 +16,8 @@ How it measures
 
 False alarms
     A model whose own cache disagrees with one forward, or whose forward errs on a padded batch, is for `decode-paths` and
-    `padding`: generate() is not blamed for it. Models that read ahead by design are not asked.
+    `padding`: generate() is not blamed for it. Models that read ahead by design are not asked, nor is one that looks ids up
+    in a second table asked for embeddings.
 
 References
     Hugging Face transformers issues 36293 (T5: the encoder's mask is lost), 36536 (rounding that looks like this fault).
@@ -34,7 +36,9 @@ from attncheck.errors import Unsupported
 from attncheck.finding import Evidence, Measurement, Ruling, merged
 from attncheck.probe import Cost, attempt, judge_cases
 from attncheck.subject import generation
+from attncheck.subject.beams import beam_scores
 from attncheck.subject.compat import cache_of, cached_length
+from attncheck.subject.embedded import embedded, embedded_answer, replaced
 from attncheck.subject.inputs import Row
 from attncheck.subject.passes import Pass
 from attncheck.subject.subject import Subject
@@ -76,6 +80,8 @@ class Generate:
         yield attempt("continued from a returned cache", lambda: self._continued(subject))
         yield attempt("logits_to_keep", lambda: self._kept(subject))
         yield attempt("beam search scores", lambda: self._beams(subject))
+        yield attempt("inputs_embeds", lambda: embedded(subject, "inputs_embeds"))
+        yield attempt("answer to inputs_embeds", lambda: self._embedded(subject))
         yield attempt("padded encoder", lambda: self._encoder(subject))
 
     def judge(self, evidence: Evidence) -> Ruling:
@@ -137,24 +143,14 @@ class Generate:
         want_BNV = subject.logits(Pass(subject.inputs.tokens))[:, -self.new_tokens :]
         return with_kept(subject, subject.compare("logits_to_keep", got_BNV, want_BNV), self.new_tokens)
 
-    def _beams(self, subject: Subject) -> Measurement:
-        prompt, beams = self._prompt(subject), dict[str, Any](num_beams=2, output_scores=True)
-        made = generation.run(subject, *generation.padded(subject, (prompt,), len(prompt)), self.new_tokens, **beams)
-        if getattr(made, "sequences_scores", None) is None:
-            raise Unsupported("generate() returns no scores of its beams")
-        answer = generation.answer_of(made, len(prompt))
-        want_NV = _wanted(subject, prompt, answer)[0].double()
-        mean = float(want_NV.log_softmax(-1)[range(len(answer)), answer].mean())
-        case = Measurement(
-            name="beam search scores",
-            max_abs=abs(float(made.sequences_scores[0]) - mean),
-            budget=2 * subject.budget.value + torch.finfo(torch.float32).eps * abs(mean),
-            budget_from=f"twice the budget of the logits ({subject.budget.source}) and one float32 rounding",
-            positions=len(answer),
-            scale=float(want_NV.abs().max()),
-            unit="scores",
-        )
+    def _embedded(self, subject: Subject) -> Measurement:
+        prompt = self._prompt(subject)
+        answer, logits_BNV = embedded_answer(subject, prompt, self.new_tokens)
+        case = replaced(subject, _forced(subject, "answer to inputs_embeds", prompt, answer, logits_BNV))
         return _of_generate(subject, case, {})
+
+    def _beams(self, subject: Subject) -> Measurement:
+        return _of_generate(subject, beam_scores(subject, self._prompt(subject), self.padding, self.new_tokens), {})
 
     def _encoder(self, subject: Subject) -> Measurement:
         given, prompt = generation.padded_encoder(subject, self.padding), self._prompt(subject)[:2]

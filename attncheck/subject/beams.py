@@ -1,0 +1,68 @@
+"""Beam search asked for its scores: they are log-probabilities of the sequences that it returns, and one forward gives those too.
+
+Axes: B batch, T positions, N generated tokens, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from attncheck.errors import Unsupported
+from attncheck.finding import Measurement, merged
+from attncheck.subject import generation
+from attncheck.subject.inputs import Row, Tokens
+from attncheck.subject.passes import Pass
+from attncheck.subject.subject import Subject
+
+NAME = "beam search scores"
+
+
+def beam_scores(subject: Subject, prompt: Row, padding: int, new_tokens: int) -> Measurement:
+    """One case: the scores of two beams a row, for a batch whose second row is `padding` tokens shorter and padded on the left.
+
+    One row where the model reads no mask, or errs in a padded forward already, which is for `padding`.
+
+    Raises:
+        Unsupported: generate() raises, or returns no scores.
+    """
+    rows = (prompt, prompt[padding:])
+    if subject.can.mask_2d is None and subject.can.reads_mask is None:
+        case, answers = _scored(subject, rows, new_tokens)
+        if case.excess <= 1.0 or _padding_holds(subject, rows, answers):
+            return case
+    return _scored(subject, rows[:1], new_tokens)[0]
+
+
+def _padding_holds(subject: Subject, rows: Tokens, answers: list[Row]) -> bool:
+    try:
+        generation.require_padding(subject, rows, answers)
+    except Unsupported:
+        return False
+    return True
+
+
+def _scored(subject: Subject, rows: Tokens, new_tokens: int) -> tuple[Measurement, list[Row]]:
+    options: dict[str, Any] = {"num_beams": 2, "output_scores": True}
+    made = generation.run(subject, *generation.padded(subject, rows, len(rows[0])), new_tokens, **options)
+    if getattr(made, "sequences_scores", None) is None:
+        raise Unsupported("generate() returns no scores of its beams")
+    answers = [tuple(map(int, row)) for row in made.sequences[:, -new_tokens:]]
+    each = zip(rows, answers, made.sequences_scores.tolist(), strict=True)
+    return merged(NAME, [_against(subject, number, *row) for number, row in enumerate(each)]), answers
+
+
+def _against(subject: Subject, number: int, row: Row, answer: Row, score: float) -> Measurement:
+    want_NV = subject.logits(Pass(((*row, *answer),)))[0, len(row) - 1 : -1].double()
+    mean = float(want_NV.log_softmax(-1)[range(len(answer)), answer].mean())
+    return Measurement(
+        name=NAME,
+        max_abs=abs(score - mean),
+        budget=2 * subject.budget.value + torch.finfo(torch.float32).eps * abs(mean),
+        budget_from=f"twice the budget of the logits ({subject.budget.source}) and one float32 rounding",
+        positions=len(answer),
+        scale=float(want_NV.abs().max()),
+        unit="scores",
+        note=f"row {number}",
+    )
