@@ -21,6 +21,7 @@ from attncheck.subject.subject import Subject
 
 FEW_CHUNKS = 6
 LONG = 64
+USUAL = ("", "dynamic")
 SHORT = 2
 
 
@@ -131,11 +132,12 @@ def failing(finding: Finding) -> list[Measurement]:
     return sorted(found, key=_telling)
 
 
-def _telling(case: Measurement) -> tuple[bool, bool, bool, int, float]:
+def _telling(case: Measurement) -> tuple[bool, bool, bool, bool, int, float]:
     asked: Pass = case.asked[0] if case.asked else Pass(())
     several = len(asked.chunks) > 2 and any(size > 1 for size in asked.chunks[1:])
     plain = not several if asked.chunks else case.made is not None
-    return padded(asked), plain, len(asked.chunks) > FEW_CHUNKS, asked.length // LONG if asked.tokens else 0, -case.excess
+    length = asked.length // LONG if asked.tokens else 0
+    return padded(asked), asked.cache_kind not in USUAL, plain, len(asked.chunks) > FEW_CHUNKS, length, -case.excess
 
 
 def padded(asked: Pass) -> bool:

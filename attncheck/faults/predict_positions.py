@@ -64,18 +64,25 @@ def _first_keys(trusted: Trusted, row: Row) -> Tensor:
 
 
 def _on_cache(trusted: Trusted, asked: Pass) -> Iterator[Hypothesis]:
-    yield _on_schedule("position-restart", "", trusted, lambda row, before, new: list(range(new)))
-    yield _on_schedule(
-        "position-frozen", "at the last cached position", trusted, lambda row, before, new: [row[before - 1]] * new
-    )
-    yield _on_schedule("position-frozen", "at the first new position", trusted, lambda row, before, new: [row[before]] * new)
+    yield from _rules(trusted, asked, columns=False)
     if trusted.out_of_reach is None:
         yield Hypothesis(fault="position-restart", parameter="whatever the call says", predict=_restarted_by_itself)
+    if isinstance(asked.mask, Mask2D) and any(0 in row for row in asked.mask.rows):
+        yield from _rules(trusted, asked, columns=True)
+
+
+def _rules(trusted: Trusted, asked: Pass, columns: bool) -> Iterator[Hypothesis]:
+    """Rules for the positions of later chunks; `columns` counts the padding in them as well."""
+    told = partial(_on_schedule, trusted, columns)
+    if not columns:
+        yield told("position-restart", "", lambda row, before, new: list(range(new)))
+    yield told("position-frozen", "at the last cached position", lambda row, before, new: [row[before - 1]] * new)
+    yield told("position-frozen", "at the first new position", lambda row, before, new: [row[before]] * new)
     context = trusted.subject.facts.context
     for offset in OFFSETS:
         inside = context is None or asked.length + offset <= context
         if inside and asked.chunks[0] + offset >= 0:
-            yield _on_schedule("position-offset", f"by {offset:+d}", trusted, partial(_moved, offset))
+            yield told("position-offset", f"by {offset:+d}", partial(_moved, offset))
 
 
 def _restarted_by_itself(trusted: Trusted, asked: Pass) -> Tensor:
@@ -88,18 +95,21 @@ def _moved(offset: int, row: Row, before: int, new: int) -> list[int]:
     return [position + offset for position in row[before : before + new]]
 
 
-def _on_schedule(fault: str, parameter: str, trusted: Trusted, rule: Rule) -> Hypothesis:
+def _on_schedule(trusted: Trusted, columns: bool, fault: str, parameter: str, rule: Rule) -> Hypothesis:
     """`rule` gives the positions of each chunk but the first: of a row of right ones, for P cached and T new tokens."""
 
     def positions(asked: Pass) -> Positions:
-        told = asked.positions or counting(len(asked.tokens), asked.length, trusted.origin)
-        return tuple(_later(row, asked, trusted.origin, rule) for row in told)
+        usual = counting(len(asked.tokens), asked.length, trusted.origin)
+        told = asked.positions or usual
+        rows = zip(told, usual if columns else told, strict=True)
+        return tuple(_later(row, counted, asked, trusted.origin, rule) for row, counted in rows)
 
-    return _told(fault, parameter, positions)
+    said = ", ".join(filter(None, (parameter, "counting the padding" if columns else "")))
+    return _told(fault, said, positions)
 
 
-def _later(row: Row, asked: Pass, origin: int, rule: Rule) -> Row:
-    counted = tuple(position - origin for position in row)
+def _later(row: Row, usual: Row, asked: Pass, origin: int, rule: Rule) -> Row:
+    counted = tuple(position - origin for position in usual)
     first = asked.chunks[0] if asked.chunks else asked.length
     later: list[int] = []
     for size in asked.chunks[1:]:

@@ -191,6 +191,11 @@ PLANTED = (
     Animal("gpt_oss", "sink-missing", ("reference", "implementations")),
     Animal("llama", "kv-groups-tiled", ("kv-groups",)),
     Animal("phi3", "dropout-active", ("repeatability",)),
+    Animal("llama", "rope-scale-switch", ("repeatability",)),
+    Animal("gpt2", "position-ignores-padding", ("padding",), None),
+    Animal("olmo2", "logits-to-keep", ("generate",), None),
+    Animal("bloom", "alibi-local", DECODE),
+    Animal("mamba2", "cache-reorder", ("batch-rows",)),
 )
 BY_HAND = (
     Animal("llama", "mask-off-by-one", FUTURE, 2, at_layer(2, next_key), "one layer"),
