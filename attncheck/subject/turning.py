@@ -61,7 +61,7 @@ def turning_of(handed_BHTD: Tensor, stages: dict[str, Tensor], width: int, hint:
     the channels that all heads share is looked for at the end of a stage's output, where the heads themselves come from none.
     """
     still: Turning | None = None
-    for name, given_BHTD in _candidates(handed_BHTD, stages):
+    for name, given_BHTD in _candidates(handed_BHTD, stages, width):
         found = _fitted(name, given_BHTD, handed_BHTD, width, hint)
         if found is not None and found.pairs:
             return found
@@ -69,14 +69,20 @@ def turning_of(handed_BHTD: Tensor, stages: dict[str, Tensor], width: int, hint:
     return still
 
 
-def _candidates(handed_BHTD: Tensor, stages: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """Outputs that have the lengths of what was handed, latest first, in float64."""
-    batch, _, length, width = handed_BHTD.shape
+def _candidates(handed_BHTD: Tensor, stages: dict[str, Tensor], width: int) -> Iterator[tuple[str, Tensor]]:
+    """Outputs that have the lengths of what was handed, latest first, in float64.
+
+    A scheme may multiply the channels that it turns: then the lengths of these alone are the same but for one factor.
+    """
+    batch, _, length, whole = handed_BHTD.shape
+    parts = [slice(None)] + ([slice(width), slice(whole - width, None)] if 0 < width < whole else [])
     for name, stage in reversed(stages.items()):
-        for blocks_BNTD in blocks_of(stage, batch, length, width):
-            found = matched(handed_BHTD.double(), blocks_BNTD.double(), COARSEST)
-            if found is not None:
-                yield name, blocks_BNTD.double()[:, found[0]]
+        for blocks_BNTD in blocks_of(stage, batch, length, whole):
+            handed, blocks = handed_BHTD.double(), blocks_BNTD.double()
+            found = (matched(handed[..., part], blocks[..., part], COARSEST) for part in parts)
+            heads_H = next((each[0] for each in found if each is not None), None)
+            if heads_H is not None:
+                yield name, blocks[:, heads_H]
 
 
 def shared_part(handed_BHTD: Tensor, stages: dict[str, Tensor], layout: Layout, hint: Layout | None) -> Turning | None:
