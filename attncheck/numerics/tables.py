@@ -36,9 +36,10 @@ def nudged(model: nn.Module) -> Iterator[None]:
 def stored_tables(model: nn.Module) -> list[Tensor]:
     """Floating buffers and frozen parameters with at least two axes: nothing that is trained, no list of frequencies.
 
-    Where most parameters are frozen (under an adapter, in quantised weights), being frozen does not mark a table.
+    Where most parameters are frozen (under an adapter, in quantised weights), being frozen does not mark a table; nor does it
+    where the numbers are elsewhere until their layer runs, since bringing them in and out freezes them.
     """
-    weights = list(model.parameters())
+    weights = [parameter for parameter in model.parameters() if parameter.device.type != "meta"]
     still = [parameter.data for parameter in weights if not parameter.requires_grad]
     frozen = still if 2 * sum(each.numel() for each in still) < sum(each.numel() for each in weights) else []
     return [t for t in (*model.buffers(), *frozen) if t.is_floating_point() and t.ndim >= 2 and sum(n > 1 for n in t.shape) > 1]
