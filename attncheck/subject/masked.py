@@ -56,7 +56,7 @@ def other_dtype(subject: Subject, batch: Padded, name: str, dtype: str) -> Measu
     cases = []
     for row, real in enumerate(batch.real("left")):
         pair = (got_BTV[row : row + 1, real], want_BTV[row : row + 1, real])
-        cases.append(subject.compare(name, *pair, offset=real.start, note="int64 means something else", asked=(cast, usual)))
+        cases.append(subject.compare(name, *pair, offset=real.start, note="against int64", asked=(cast, usual)))
     return merged(name, cases)
 
 
