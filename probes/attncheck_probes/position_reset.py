@@ -112,7 +112,8 @@ class PositionReset:
 
     def _far(self, subject: Subject) -> Measurement:
         row = subject.inputs.row[: subject.inputs.length // 2]
-        return shifted(subject, "all positions shifted far", row, min(FAR, subject.inputs.room) - len(row))
+        room = subject.inputs.room - subject.can.first_position
+        return shifted(subject, "all positions shifted far", row, min(FAR, room) - len(row))
 
     def _generated(self, subject: Subject, padding: int) -> Measurement:
         name = "generate() left-padded vs forward" if padding else "generate() vs forward"

@@ -63,8 +63,9 @@ def test_dynamic_scaling_that_stays_after_a_longer_call_is_named() -> None:
     assert "longer call" in found.advice
 
 
-def test_positions_handed_over_from_nought_where_the_model_counts_from_padding() -> None:
-    found = planted("config:roberta", "generate")
+@pytest.mark.parametrize("probe", ["generate", "position-reset"])
+def test_positions_handed_over_from_nought_where_the_model_counts_from_padding(probe: str) -> None:
+    found = planted("config:roberta", probe)
     assert (told(found).fault, told(found).how) == ("generate-positions", "reproduced")
     assert "hands over 0" in told(found).advice
 
