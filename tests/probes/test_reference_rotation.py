@@ -69,7 +69,7 @@ HEALTHY: dict[str, Callable[[], Any]] = {
     "linear": lambda: _llama(rope_type="linear", rope_theta=10000.0, factor=4.0),
     "qwen3": lambda: _model(transformers.Qwen3Config(**SIZES, head_dim=32)),
     "stablelm, in part": lambda: _model(transformers.StableLmConfig(**SIZES)),
-    "stablelm, in part, with a gain": lambda: _model(transformers.StableLmConfig(**SIZES, rope_parameters=YARN)),
+    "stablelm, in part, with a gain": lambda: _model(transformers.StableLmConfig(**SIZES, rope_parameters=dict(YARN))),
 }
 
 
