@@ -33,6 +33,17 @@ class Window:
 
 
 @final
+@dataclass(frozen=True)
+class _Hiding:
+    """A module that hides past keys from `size` on, and whether it hides all of those and no other."""
+
+    module: int
+    size: int
+    is_window: bool
+    mask: Any
+
+
+@final
 @dataclass
 class _Asked:
     """What the caller hides: padding, as real_BS, or documents from each other, which no fault of a window may undo."""
@@ -63,32 +74,30 @@ def _real(allowed: Tensor, asked: _Asked) -> Tensor:
 
 
 def _look(subject: Subject, tokens: Tokens) -> Window:
-    """The window that kernel calls of one plain forward show.
+    """The window that kernel calls of one plain forward show; other shapes, such as chunks, where none has a window's.
 
     Raises:
         CannotPlant: none of them hides past keys.
     """
-    modules: list[int] = []
-    sizes: list[int] = []
-    masks: list[Any] = []
+    seen: list[_Hiding] = []
 
     def watch(call: KernelCall) -> Any:
         allowed = allowed_BHTS(call)
         distance = _distance(allowed)
         hidden = (distance >= 0) & ~allowed
-        if bool(hidden.any()):
-            modules.append(id(call.module))
-            sizes.append(int(distance[hidden].min()))
-            masks.append(call.mask)
+        if bool(hidden.any()) and allowed.shape[-1] == allowed.shape[-2]:
+            size = int(distance[hidden].min())
+            seen.append(_Hiding(id(call.module), size, torch.equal(hidden, distance >= size), call.mask))
         return call.run()
 
     if subject.can.watch is not None:
         raise CannotPlant(subject.can.watch)
     with watching(subject, watch), torch.no_grad():
         subject.passes.call(tokens, use_cache=False)
-    if not modules:
+    if not seen:
         raise CannotPlant("no layer hides past keys within the input's length")
-    return Window(frozenset(modules), min(sizes), tuple(masks))
+    found = [each for each in seen if each.is_window] or seen
+    return Window(frozenset(each.module for each in found), min(each.size for each in found), tuple(each.mask for each in found))
 
 
 def _windowed(subject: Subject) -> Window:
