@@ -113,8 +113,8 @@ def test_the_script_is_made_of_the_smallest_passes_and_shows_the_fault(tmp_path:
 
 
 def test_a_fault_that_only_long_rows_show_is_found() -> None:
-    """Positions that stop counting after 40 tokens: the probes' 24 tokens cannot see it."""
-    investigation = asked("builtin:gqa", symptom="long")
+    """Positions that stop counting after 180 tokens: no row of the probes is as long."""
+    investigation = asked("config:llama", symptom="long")
     frozen = edited(investigation.subject.model, lambda call: {**call, "position_ids": _frozen(call)})
     with frozen:
         triage = investigation.run()
@@ -124,13 +124,13 @@ def test_a_fault_that_only_long_rows_show_is_found() -> None:
 
 
 def _frozen(call: dict[str, Any]) -> torch.Tensor:
-    """Right positions up to 40, and those of the call's own tokens from there on."""
+    """Right positions up to 180, and those of the call's own tokens from there on."""
     before = max(cached_length(call.get(name)) for name in CACHE_NAMES)
     length = call["input_ids"].shape[1]
     given = call.get("position_ids")
-    if given is not None and before + length <= 40:
+    if given is not None and before + length <= 180:
         return given
-    start = 0 if before + length > 40 else before
+    start = 0 if before + length > 180 else before
     return torch.arange(start, start + length)[None]
 
 
