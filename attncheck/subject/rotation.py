@@ -18,7 +18,7 @@ from attncheck.finding import Measurement, Verdict, skipped
 from attncheck.numerics.budget import HEADROOM
 from attncheck.numerics.tables import stored_tables
 from attncheck.subject.layers import Attended
-from attncheck.subject.precision import DTYPES
+from attncheck.subject.precision import DTYPES, NAMES
 from attncheck.subject.promises import known_factor
 from attncheck.subject.rope_promise import BORN, RopePromise, layer_word, promised_rotations
 from attncheck.subject.sources import ROUNDINGS
@@ -112,7 +112,7 @@ def rotation_cases(reader: RotationReader) -> Iterator[Measurement]:
     table = _table_rounding(reader.subject)
     judged = _turned(reader)
     if judged and table <= COARSE:
-        yield _compared(judged, table)
+        yield _compared(judged, table, reader.subject.own_dtype)
     elif judged:
         stored = f"its rotary tables are stored in {reader.subject.own_dtype}, which is too coarse"
         yield skipped("rotation of every layer", stored)
@@ -136,25 +136,48 @@ def _turned(reader: RotationReader) -> list[Side]:
     return [side for side in reader.sides if side.kind in turning]
 
 
-def _compared(sides: list[Side], table: float) -> Measurement:
+def _compared(sides: list[Side], table: float, own: str) -> Measurement:
     found = [_apart(side, sides, table) for side in sides] + list(_offsets(sides, table))
     wrong = [each for each in found if each.excess > 1]
-    back = bool(wrong) and all(_apart(_reversed(side), sides, table).excess <= 1 for side in sides if side.turning.pairs)
     shown = wrong[0] if wrong else max(found, key=lambda each: each.excess)
     layers = dict.fromkeys(side.name for side in sides)
     others = len(dict.fromkeys(each.side.name for each in wrong)) - 1
     more = f" (and {others} more layers)" if others > 0 else ""
+    excused, why = _throughout(sides, table, own) if wrong and all(each.side.turning.pairs for each in wrong) else (False, "")
     return Measurement(
         name=f"rotation of {len(layers)} layers, one forward",
-        broken=Verdict.WARN if back else Verdict.FAIL,  # no config states the sense of the turn: weights may be made for it
+        broken=Verdict.WARN if excused else Verdict.FAIL,
         max_abs=shown.radians,
         budget=shown.budget,
         budget_from="rounding of the frequencies in the dtype that they are made in, times the position",
         positions=sum(side.turning.turn_BTP.shape[1] for side in sides),
         unit="angles in radians",
-        note=f"{shown.side}: {shown.words}{more}" if wrong else "",
+        note=f"{shown.side}: {shown.words}{more}{why}" if wrong else "",
         module=shown.side.name if wrong else "",
     )
+
+
+def _throughout(sides: list[Side], table: float, own: str) -> tuple[bool, str]:
+    """Whether a model that is wrong throughout is excused, and the reason for which it is wrong, where one fits every side.
+
+    No config states the sense of the turn, and weights may be made for it; a cast of the whole model takes the list of
+    frequencies along.
+    """
+    turning = [side for side in sides if side.turning.pairs]
+    if all(_apart(_reversed(side), sides, table).excess <= 1 for side in turning):
+        return True, "; so is every layer: weights may be made for it"
+    for low in (torch.bfloat16, torch.float16):
+        if all(_apart(_rounded(side, low), sides, table).excess <= 1 for side in turning):
+            return NAMES[low] == own, f"; in every layer the frequencies are those promised, rounded to {NAMES[low]}"
+    return False, ""
+
+
+def _rounded(side: Side, low: torch.dtype) -> Side:
+    """The same, held to frequencies that were rounded to a dtype."""
+    if isinstance(side.promises, str):
+        return side
+    promises = [replace(each, frequencies_P=each.frequencies_P.to(BORN).to(low).double()) for each in side.promises]
+    return replace(side, promises=promises)
 
 
 def _reversed(side: Side) -> Side:

@@ -58,12 +58,19 @@ def _explained(subject: Subject, layer: Verdicted) -> bool:
     factors = [1.0, _widening(subject, layer), *_scheme_factors(config, layer.index)]
     stated = [value for name, value in vars(config).items() if STATED.search(name) and _positive(value)]
     known = [usual * each for each in factors] + [1.0]
+    known += [1 / layer.width] if _normed(subject, layer) else []
     known += [each for value in stated for each in (value, 1 / value, value**-0.5, usual * value, usual / value)]
     return any(abs(layer.promised.value / each - 1) < SAME for each in known)
 
 
 def _positive(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
+
+
+def _normed(subject: Subject, layer: Verdicted) -> bool:
+    """Whether the layer has norms over single heads: products of queries and keys are then as large as the width."""
+    module = subject.model.get_submodule(layer.name)
+    return any("norm" in name and value.ndim == 1 and len(value) == layer.width for name, value in module.named_parameters())
 
 
 def _widening(subject: Subject, layer: Verdicted) -> float:

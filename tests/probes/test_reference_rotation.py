@@ -165,7 +165,7 @@ BROKEN: list[tuple[Callable[[], Any], str, int]] = [
         0,
     ),
     (_part_ignored, "per token, where 0 the config promises (rope_theta 10000, 4 channels)", 0),
-    (_rounded, "the config promises (rope_theta 10000, 32 channels)", 0),
+    (_rounded, "in every layer the frequencies are those promised, rounded to bfloat16", 0),
     (_sense_of_one_layer, "is turned the other way round", 1),
     (_gain_ignored, "what is turned is multiplied by 1, where the config promises 1.13863", 0),
     (_one_layer_not_turned, "they are not turned by positions", 2),
@@ -189,3 +189,9 @@ def test_a_model_that_turns_the_other_way_throughout_is_a_warning() -> None:
     case = _rotation(_judged(model))
     assert verdict_of(case) is Verdict.WARN
     assert "is turned the other way round" in case.note
+
+
+def test_frequencies_that_a_cast_took_along_are_a_warning_and_said_to_be_rounded() -> None:
+    case = _rotation(_judged(_llama().to(torch.bfloat16)))
+    assert verdict_of(case) is Verdict.WARN
+    assert case.note.endswith("in every layer the frequencies are those promised, rounded to bfloat16")
