@@ -25,7 +25,9 @@ from attncheck.subject.subject import Subject
 
 NAME = "position_ids"
 CLOSE = 1e-6
-"""Relative: far below what turning by one position does, far above what rounding leaves."""
+"""Relative: far below what turning by one position does, far above what rounding leaves in float64."""
+ROUNDINGS = 16
+"""Units in the last place that rounding may leave in a lower precision."""
 
 
 def unread(subject: Subject, reason: str) -> Measurement:
@@ -114,4 +116,4 @@ def _turned_anyway(subject: Subject) -> tuple[str, str] | None:
 def _constant(tensor_BHTD: Tensor) -> bool:
     """Whether every position holds the same."""
     apart = (tensor_BHTD - tensor_BHTD[:, :, :1]).abs().max()
-    return bool(apart <= CLOSE * tensor_BHTD.abs().max())
+    return bool(apart <= max(CLOSE, ROUNDINGS * torch.finfo(tensor_BHTD.dtype).eps) * tensor_BHTD.abs().max())
