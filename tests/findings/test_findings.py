@@ -16,6 +16,7 @@ SCRIPTS = sorted(path.stem for path in HERE.glob("*.py") if not path.stem.starts
 CONTROLS = {
     "blt_padding_in_patches": {"no padding"},
     "boolean_mask_under_eager": {"sdpa"},
+    "cached_step_without_mask": {"bart", *(f"{kind} in one forward" for kind in ("prophetnet", "led", "fsmt", "bart"))},
     "cache_dropped_at_switch": {"phi3", "phi3 within the length", "phi4_multimodal within the length"},
     "dynamic_ntk_remembers": {"12 tokens"},
     "gpt_neo_static_cache": {"dynamic cache"},
