@@ -1,4 +1,4 @@
-"""What became of a projection's heads on their way to the kernel: how they were turned, and in which order they stand."""
+"""What became of a projection's heads on their way to the kernel: how they were turned, in which order, in whose layers."""
 
 from __future__ import annotations
 
@@ -10,22 +10,25 @@ from attncheck.subject.head_order import OrderReader, order_cases
 from attncheck.subject.layers import Attended, read_layers
 from attncheck.subject.passes import Pass
 from attncheck.subject.rotation import RotationReader, rotation_cases
+from attncheck.subject.shared_keys import SharedReader, shared_cases
 from attncheck.subject.subject import Subject
 
 
 def projection_cases(subject: Subject) -> Iterator[Measurement]:
-    """Rotation and order of heads in one forward; skipped with the reason where no attention can be watched."""
+    """Rotation, order of heads and shared keys in one forward; skipped with the reason where no attention can be watched."""
     tokens = subject.inputs.tokens
-    rotation, order = RotationReader(subject, len(tokens[0])), OrderReader(len(tokens[0]))
+    length = len(tokens[0])
+    rotation, order, shared = RotationReader(subject, length), OrderReader(length), SharedReader(subject.text_config, length)
 
-    def both(layer: Attended) -> None:
-        rotation(layer)
-        order(layer)
+    def all_three(layer: Attended) -> None:
+        for reader in (rotation, order, shared):
+            reader(layer)
 
     try:
-        read_layers(subject, Pass(tokens), both)
+        read_layers(subject, Pass(tokens), all_three)
     except Unsupported as reason:
         yield skipped("rotation of every layer", str(reason))
         return
     yield from rotation_cases(rotation)
     yield from order_cases(order)
+    yield from shared_cases(shared)

@@ -123,3 +123,16 @@ def test_keys_of_another_head_than_the_values_are_found(monkeypatch: pytest.Monk
     assert verdict_of(judged) is Verdict.FAIL
     assert judged.value == 2 * len(layers)
     assert judged.note == f"model.layers.{min(layers)}.self_attn: heads of keys are the blocks 1 0 of `k_proj`"
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_layers_that_share_keys_must_share_those_of_their_own_type(swapped: bool) -> None:
+    subject = loaded("config:gemma3n_text")
+    layers: Any = subject.model.get_submodule("model.layers")
+    own, other = (layers[number].self_attn.layer_type for number in (2, 3))
+    if swapped:
+        layers[2].self_attn.layer_type, layers[3].self_attn.layer_type = other, own
+    judged = case(finding(subject, "reference"), "keys that 2 layers share with an earlier one")
+    assert verdict_of(judged) is (Verdict.FAIL if swapped else Verdict.PASS)
+    words = "model.layers.2.self_attn: a layer of type `sliding_attention` reads the keys of model.layers.1.self_attn"
+    assert judged.note.startswith(words) is swapped
