@@ -48,10 +48,10 @@ class Diagnoser:
         until = time.perf_counter() + SHARE * finding.seconds
         known = self.known.get(id(subject), ())
         try:
-            explained = _searched(subject, finding, until, known)
+            explained = _placed(_searched(subject, finding, until, known))
         except EXPECTED as error:
             why = Diagnosis(fault="", how="unexplained", advice=f"The search for the fault ended early: {first_line(error)}")
-            return replace(finding, diagnosis=why)
+            return _placed(replace(finding, diagnosis=why))
         if explained.diagnosis is not None and explained.diagnosis.how == "reproduced":
             self.known[id(subject)] = tuple(dict.fromkeys((explained.diagnosis.fault, *known)))
         return explained if self.repro is None else _with_script(subject, explained, self.repro)
@@ -84,8 +84,18 @@ def _told_by_the_probe(finding: Finding) -> Finding | None:
     if case is None:
         return finding if finding.verdict is not Verdict.FAIL else None
     found = Diagnosis(fault=case.fault, how="reproduced", residual=case.fault_residual, advice=advice(case.fault))
-    place = Location(module=case.module, layer=_number(case.module)) if case.module else None
-    return replace(finding, diagnosis=found, location=place)
+    return replace(finding, diagnosis=found, location=_place_of(case))
+
+
+def _place_of(case: Measurement) -> Location | None:
+    return Location(module=case.module, layer=_number(case.module)) if case.module else None
+
+
+def _placed(finding: Finding) -> Finding:
+    """With the module that the failing case names itself, where the search has found no place."""
+    cases = (case for case in finding.cases if case.module and verdict_of(case) is finding.verdict)
+    named = next(cases, None) if finding.location is None else None
+    return finding if named is None else replace(finding, location=_place_of(named))
 
 
 def _number(module: str) -> int | None:

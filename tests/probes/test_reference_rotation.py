@@ -11,6 +11,7 @@ import transformers
 from probing import finding, loaded
 from torch import Tensor, nn
 
+from attncheck.diagnosis.diagnose import diagnose
 from attncheck.finding import Finding, Measurement, Verdict, verdict_of
 from attncheck.subject.amplify import amplify
 from attncheck.subject.subject import Subject
@@ -195,3 +196,13 @@ def test_frequencies_that_a_cast_took_along_are_a_warning_and_said_to_be_rounded
     case = _rotation(_judged(_llama().to(torch.bfloat16)))
     assert verdict_of(case) is Verdict.WARN
     assert case.note.endswith("in every layer the frequencies are those promised, rounded to bfloat16")
+
+
+def test_a_fault_that_only_the_case_locates_is_located_in_the_finding() -> None:
+    subject = Subject(name="model", model=_sense_of_one_layer())
+    subject.take(torch.float64)
+    told = diagnose(subject, finding(subject, "reference"))
+    assert told.diagnosis is not None
+    assert told.diagnosis.fault == ""
+    assert told.location is not None
+    assert (told.location.module, told.location.layer) == ("model.layers.1.self_attn", 1)
