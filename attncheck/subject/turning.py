@@ -106,7 +106,8 @@ def _fitted(stage: str, given_BHTD: Tensor, handed_BHTD: Tensor, width: int, hin
         turn_BTP = _turn(given_BHTD, handed, layout, limit)
         if turn_BTP is not None:
             size_P = _paired(given_BHTD, layout, layout[2]).abs().square().mean((0, 1, 2)).sqrt()
-            return Turning(stage=stage, turn_BTP=turn_BTP, noise_P=limit / size_P.clamp_min(limit), layout=layout)
+            noise_P = limit / size_P.clamp_min(limit)
+            return Turning(stage=stage, turn_BTP=turn_BTP.cpu(), noise_P=noise_P.cpu(), layout=layout)
     return None
 
 
@@ -152,6 +153,6 @@ def _turn(given_BHTD: Tensor, handed_BHTD: Tensor, layout: Layout, limit: float)
     slack_BTP = COARSEST + 2 * limit / energy_BTP.sqrt().clamp_min(limit)
     if not bool(((size_BTP / size_BTP.mean() - 1).abs() <= slack_BTP).all()):
         return None
-    rest_D = torch.ones(given_BHTD.shape[-1], dtype=torch.bool)
+    rest_D = torch.ones(given_BHTD.shape[-1], dtype=torch.bool, device=given_BHTD.device)
     rest_D[first : first + count] = False
     return turn_BTP if not bool(_moved(given_BHTD, handed_BHTD, limit)[rest_D].any()) else None
