@@ -51,8 +51,9 @@ class Change:
 
     `allowed` gets (B, 1, T, S) booleans of one chunk and returns them changed; `reach` gives a layer another reach, and
     `only_held` says that the cache still keeps no more than the promised one; `scores` changes scale, cap, sinks and bias;
-    `added` adds what may be read to the scores as 1, and hides nothing; `mask_2d` replaces the 2D mask that the model is
-    handed (its positions may follow it); `seen` is shown what each layer may read by the promise and with the change.
+    `stored_as` has keys and values pass through another dtype; `added` adds what may be read to the scores as 1, and hides
+    nothing; `mask_2d` replaces the 2D mask that the model is handed (its positions may follow it); `seen` is shown what each
+    layer may read by the promise and with the change.
     """
 
     positions: Positions | None = None
@@ -62,6 +63,7 @@ class Change:
     only_held: bool = False
     scores: Callable[[Scores], Scores] | None = None
     tiled: bool = False
+    stored_as: torch.dtype | None = None
     added: bool = False
     layers: range | None = None
     seen: Callable[[View, Tensor, Tensor], None] | None = None
@@ -78,7 +80,7 @@ class Change:
     @property
     def needs_kernel(self) -> bool:
         """Whether it changes more than positions and readable keys, which arguments can say as well."""
-        return self.scores is not None or self.tiled or self.added or self.reach is not None
+        return any((self.scores, self.tiled, self.stored_as, self.added, self.reach))
 
 
 NOTHING = Change()
@@ -158,7 +160,8 @@ class Trusted:
         )
         scores = change.scores(scores_of(call)) if change.scores else scores_of(call)
         heads = call.query_BHTD.shape[1]
-        key, value = (grouped(each, heads, change.tiled) for each in (call.key_BGSD, call.value_BGSD))
+        stored = (each.to(change.stored_as or each.dtype).to(each.dtype) for each in (call.key_BGSD, call.value_BGSD))
+        key, value = (grouped(each, heads, change.tiled) for each in stored)
         allowed = edited(base, change, view)
         if change.only_held:
             allowed = allowed & held(asked, kept, allowed)

@@ -71,6 +71,11 @@ def _edits(trusted: Trusted, asked: Pass) -> Iterator[Hypothesis]:
         if low.itemsize < trusted.subject.dtype.itemsize:
             name = str(low).removeprefix("torch.")
             yield _edited("cache-low-precision", name, partial(_each, partial(_rounded, low)))
+            yield Hypothesis(
+                fault="cache-low-precision",
+                parameter=f"{name}, before they are first read",
+                change=lambda each, low=low: Change(stored_as=low),  # type: ignore[misc]
+            )
 
 
 def _edited(fault: str, parameter: str, edit: Callable[[], Edit]) -> Hypothesis:

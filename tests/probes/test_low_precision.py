@@ -11,6 +11,7 @@ from conftest import tiny_llama
 from probing import case, finding
 from transformers.cache_utils import DynamicLayer
 
+from attncheck.diagnosis.diagnose import diagnose
 from attncheck.finding import Verdict, verdict_of
 from attncheck.subject.subject import Subject
 
@@ -26,13 +27,15 @@ def test_keys_that_pass_through_bfloat16_on_their_way_into_the_cache(double: Sub
     usual = DynamicLayer.update
 
     def rounded(layer: Any, keys: Any, values: Any, *rest: Any, **named: Any) -> Any:
-        return usual(layer, keys.bfloat16().to(keys.dtype), values, *rest, **named)
+        return usual(layer, keys.bfloat16().to(keys.dtype), values.bfloat16().to(values.dtype), *rest, **named)
 
     assert finding(double, "decode-paths").verdict is Verdict.PASS
     double.__dict__.pop("passes")
     monkeypatch.setattr(DynamicLayer, "update", rounded)
-    found = finding(double, "decode-paths")
+    found = diagnose(double, finding(double, "decode-paths"))
     assert found.verdict is Verdict.FAIL
+    assert found.diagnosis is not None
+    assert found.diagnosis.fault == "cache-low-precision"
     assert 1e-5 < max(each.max_abs or 0.0 for each in found.cases) < 0.2
 
 
