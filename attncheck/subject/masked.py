@@ -71,6 +71,6 @@ def padding_id_as_text(subject: Subject) -> Measurement:
         raise Unsupported("the config names no padding id")
     tokens = (tuple(pad if at in (length // 3, length // 2) else token for at, token in enumerate(subject.inputs.row)),)
     asked = Pass(tokens), Pass(tokens, mask=all_ones(tokens))
-    note = f"without a mask the model hides token {pad} by itself, also where it is text (an end token, for instance)"
+    note = f"without a mask the model makes one from token {pad}, also where that is text (an end token, for instance)"
     got_BTV, want_BTV = map(subject.logits, asked)
     return subject.compare("the padding id as text", got_BTV, want_BTV, broken=Verdict.WARN, note=note, asked=asked)

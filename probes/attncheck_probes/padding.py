@@ -23,7 +23,7 @@ False alarms
     on the length of the whole row (LSH attention, or a fault that `future-token` finds). A mask that changes nothing in a
     model that computes no attention through the library's interface is by design and skipped. Eager attention in plain
     float64 turns padded rows into NaN, since the smallest float64 becomes minus infinity in a float32 softmax: `warn`, and
-    `fail` where just that was asked for. Models that hide their padding id where no mask is given: `warn`. A dtype of the
+    `fail` where just that was asked for. Models that make a mask from the padding id where none is given: `warn`. A dtype of the
     mask that a model refuses is skipped.
 
 References

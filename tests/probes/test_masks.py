@@ -85,7 +85,7 @@ def test_a_padding_id_that_is_hidden_where_no_mask_is_given_is_a_trap(subject: S
     subject.passes.forget()
     found = case(finding(subject, "padding"), "the padding id as text")
     assert verdict_of(found) is Verdict.WARN
-    assert f"hides token {pad} by itself" in found.note
+    assert f"makes one from token {pad}" in found.note
     assert (found.first_position or 0) >= subject.inputs.length // 3
 
 
