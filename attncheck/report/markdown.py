@@ -8,6 +8,7 @@ from attncheck.finding import Finding, Measurement, Verdict, verdict_of
 from attncheck.report.model import Report, TargetReport
 from attncheck.report.numbers import number, seconds
 from attncheck.report.outcome import Outcome, label, outcome
+from attncheck.report.table import handed_over
 
 SIGNS: dict[Outcome, str] = {"failed": "❌", "crashed": "💥", "known": "🔕", "skipped": "⏭️", "held": "✅"}
 MOST_CASES = 12
@@ -89,6 +90,9 @@ def _explained(finding: Finding) -> Iterator[str]:
     if location is not None:
         query = f", query position {location.query_position}" if location.query_position is not None else ""
         yield f"First diverges in `{location.module}`{query}."
+        yield ""
+    for line in handed_over(finding):
+        yield escape(line)
         yield ""
 
 

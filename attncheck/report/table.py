@@ -70,11 +70,19 @@ def _footnotes(finding: Finding) -> list[tuple[str, bool]]:
         notes.append((_diagnosis(finding), False))
     if finding.location is not None:
         notes.append((_location(finding), False))
+    notes += [(line, False) for line in handed_over(finding)]
     notes += [(f"{case.name}: {case.note}", True) for case in finding.cases if _telling(case)][:SHOWN_OTHERS]
     sources = sorted({case.budget_from for case in finding.cases if case.budget_from})
     tail = [_controls(finding), f"budget: {'; '.join(sources)}" if sources else "", seconds(finding.seconds)]
     notes.append((" | ".join(part for part in tail if part), True))
     return notes
+
+
+def handed_over(finding: Finding) -> list[str]:
+    """Where the script is that shows the failure without this tool, or why there is none; nothing where none was asked for."""
+    told = finding.replay
+    shown = [f"without attncheck: python {told['script']}"] if "script" in told else []
+    return [*shown, *([f"no script: {told['no_script']}"] if "no_script" in told else [])]
 
 
 def _telling(case: Measurement) -> bool:

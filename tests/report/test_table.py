@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ from rich.console import Console
 from attncheck.finding import Control, Diagnosis, Finding, Location, Measurement, Verdict, skipped
 from attncheck.report.model import Report, TargetReport, from_json, to_json
 from attncheck.report.numbers import count, number, seconds
-from attncheck.report.table import print_report, target_line
+from attncheck.report.outcome import finding_text
+from attncheck.report.table import handed_over, print_report, target_line
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 BUDGET = {"budget": 2.4e-14, "budget_from": "float64 reorder floor 6.1e-15 x 4", "scale": 5.0}
@@ -109,6 +111,20 @@ def test_verbose_shows_every_case() -> None:
 
 def test_a_saved_report_is_shown_the_same() -> None:
     assert shown(from_json(to_json(REPORT)), 100) == shown(REPORT, 100)
+
+
+@pytest.mark.parametrize(
+    ("told", "line"),
+    [
+        ({"script": "out/decode-paths.py"}, "without attncheck: python out/decode-paths.py"),
+        ({"no_script": "the model is no file"}, "no script: the model is no file"),
+    ],
+)
+def test_the_script_that_was_asked_for_is_named_or_missed(told: dict[str, str], line: str) -> None:
+    finding = replace(FAILED, replay=told)
+    assert handed_over(finding) == [line]
+    assert line in finding_text(finding)
+    assert handed_over(FAILED) == []
 
 
 def test_a_target_of_a_sweep_in_one_line() -> None:
