@@ -14,8 +14,8 @@ import torch
 from attncheck import __version__, registry
 from attncheck.errors import AttncheckError, Unsupported, first_line
 from attncheck.settings import Settings
+from attncheck.subject.asked import Pass
 from attncheck.subject.load import load
-from attncheck.subject.passes import Pass
 
 PACKAGES = ("torch", "transformers", "accelerate", "safetensors", "gguf")
 IMPLEMENTATIONS = ("eager", "sdpa", "flex_attention", "flash_attention_2")

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from attncheck.errors import Unsupported, UsageError
+from attncheck.subject.asked import Mask2D, Pass
 from attncheck.subject.padded import pad_id
-from attncheck.subject.passes import Mask2D, Pass
 from attncheck.subject.promises import FULL, promised_reach
 from attncheck.subject.reach import Seen, excuse, seen_at_kernel, seen_in_gradient
 from attncheck.subject.subject import Subject

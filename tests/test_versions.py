@@ -7,8 +7,8 @@ from attncheck import registry
 from attncheck.finding import Finding, Verdict, verdict_of
 from attncheck.runner import ProbeFinished, run_probes
 from attncheck.settings import Settings
+from attncheck.subject.asked import Pass
 from attncheck.subject.load import load
-from attncheck.subject.passes import Pass
 
 pytestmark = pytest.mark.smoke
 FIVE = ("future-token", "decode-paths", "position-reset", "document-leakage", "kv-repeat")

@@ -18,10 +18,11 @@ from attncheck.diagnosis.trace import Event, Trace, tracing
 from attncheck.errors import TargetError, Unsupported
 from attncheck.numerics.reorder import Reorder
 from attncheck.session import environment
+from attncheck.subject.asked import Pass
 from attncheck.subject.digest import digests
 from attncheck.subject.inputs import Tokens
 from attncheck.subject.padded import Padded, pad_id
-from attncheck.subject.passes import REFUSALS, Pass
+from attncheck.subject.passes import REFUSALS
 from attncheck.subject.subject import Subject
 
 SHARE = 0.5

@@ -19,7 +19,7 @@ from attncheck.diagnosis.source import with_source
 from attncheck.errors import Unsupported, first_line
 from attncheck.faults.words import advice
 from attncheck.finding import Diagnosis, Finding, Location, Measurement, Verdict, verdict_of
-from attncheck.subject.passes import Pass, all_ones
+from attncheck.subject.asked import Pass, all_ones
 from attncheck.subject.subject import Subject
 
 SHARE = 0.75

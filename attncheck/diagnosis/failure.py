@@ -15,8 +15,8 @@ from torch import Tensor
 from attncheck.errors import Unsupported
 from attncheck.faults.predict import Trusted
 from attncheck.finding import Finding, Measurement, Verdict, verdict_of
+from attncheck.subject.asked import Mask2D, Pass
 from attncheck.subject.made import AFTER, Made
-from attncheck.subject.passes import Mask2D, Pass
 from attncheck.subject.subject import Subject
 
 FEW_CHUNKS = 6

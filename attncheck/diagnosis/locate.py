@@ -22,7 +22,7 @@ from attncheck.diagnosis.outside import under_padding
 from attncheck.diagnosis.trace import Event, Trace, tracing
 from attncheck.finding import BEYOND_ROUNDING, Location
 from attncheck.numerics.reorder import Reorder
-from attncheck.subject.passes import Mask2D, Pass
+from attncheck.subject.asked import Mask2D, Pass
 from attncheck.subject.ranks import agreed
 from attncheck.subject.subject import Subject
 

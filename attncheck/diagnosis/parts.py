@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from attncheck.diagnosis.trace import Event, Trace, tracing
 from attncheck.finding import BEYOND_ROUNDING
 from attncheck.numerics.reorder import Reorder
-from attncheck.subject.passes import Pass
+from attncheck.subject.asked import Pass
 from attncheck.subject.subject import Subject
 
 SHARE = 0.5

@@ -14,7 +14,7 @@ from torch import Tensor
 from attncheck.diagnosis.failure import Failure, apart
 from attncheck.errors import Unsupported
 from attncheck.faults.predict_schedule import scheduled_logits
-from attncheck.subject.passes import Mask, Mask2D, Mask4D, Pass, Positions, counting
+from attncheck.subject.asked import Mask, Mask2D, Mask4D, Pass, Positions, counting
 from attncheck.subject.subject import Subject
 
 IMPLEMENTATIONS = ("eager", "sdpa")

@@ -19,8 +19,8 @@ import transformers
 from attncheck.diagnosis.recorded import pass_of
 from attncheck.errors import Unsupported
 from attncheck.finding import Finding
+from attncheck.subject.asked import Mask2D, Mask4D, Pass
 from attncheck.subject.compat import CACHE_NAMES
-from attncheck.subject.passes import Mask2D, Mask4D, Pass
 from attncheck.subject.subject import Subject
 from attncheck.subject.target import parse
 

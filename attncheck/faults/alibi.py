@@ -15,7 +15,7 @@ from torch import Tensor
 
 from attncheck.errors import CannotPlant
 from attncheck.faults.planting import at_arguments, tokens_before
-from attncheck.subject.passes import Pass, all_ones
+from attncheck.subject.asked import Pass, all_ones
 from attncheck.subject.subject import Subject
 
 NAME = "alibi"

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from attncheck.errors import CannotPlant
 from attncheck.faults.planting import at_arguments, tokens_before
+from attncheck.subject.asked import Pass
 from attncheck.subject.compat import cached_length
-from attncheck.subject.passes import Pass
 from attncheck.subject.subject import Subject
 
 KEEP = "logits_to_keep"

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attncheck.errors import CannotPlant
 from attncheck.faults.planting import at_arguments, tokens_before
-from attncheck.subject.passes import Pass
+from attncheck.subject.asked import Pass
 from attncheck.subject.subject import Subject
 
 FREQUENCIES = "inv_freq"

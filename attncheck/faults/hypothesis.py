@@ -13,7 +13,7 @@ from torch import Tensor
 
 from attncheck.errors import Unsupported
 from attncheck.faults.predict import Change, Trusted
-from attncheck.subject.passes import Pass
+from attncheck.subject.asked import Pass
 
 Predict = Callable[[Trusted, Pass], Tensor]
 

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from attncheck.errors import CannotPlant
 from attncheck.faults.planting import allowed_BHTS, at_arguments, at_kernel, tokens_before
+from attncheck.subject.asked import Pass, counting
 from attncheck.subject.kernel_call import KernelCall
 from attncheck.subject.layers import watching
-from attncheck.subject.passes import Pass, counting
 from attncheck.subject.subject import Subject
 
 SHIFT = 3

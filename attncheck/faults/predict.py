@@ -21,10 +21,10 @@ from torch import Tensor
 
 from attncheck.errors import Unsupported
 from attncheck.faults.predict_kernel import Scores, attend, grouped, is_own_attention, own_mask, scores_of
+from attncheck.subject.asked import Mask2D, Mask4D, Pass, Positions, counting, float_mask
 from attncheck.subject.caches import states
 from attncheck.subject.kernel_call import KernelCall
 from attncheck.subject.layers import layer_index, watching
-from attncheck.subject.passes import Mask2D, Mask4D, Pass, Positions, counting, float_mask
 from attncheck.subject.promises import FULL, Reach, promised_reach
 from attncheck.subject.subject import Subject
 

@@ -21,8 +21,8 @@ from attncheck.faults.hypothesis import Hypothesis
 from attncheck.faults.predict import Trusted
 from attncheck.faults.predict_schedule import scheduled_logits
 from attncheck.finding import BEYOND_ROUNDING
+from attncheck.subject.asked import Mask2D, Pass, counting
 from attncheck.subject.made import AFTER, Made
-from attncheck.subject.passes import Mask2D, Pass, counting
 
 Turn = tuple[Tensor, Tensor]
 """cos and sin, (B, T, R) each."""

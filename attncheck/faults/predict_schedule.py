@@ -21,9 +21,9 @@ from torch import Tensor
 from attncheck.errors import Unsupported
 from attncheck.faults.predict import Trusted, promised
 from attncheck.faults.predict_kernel import Scores, attend, grouped, is_own_attention, scores_of
+from attncheck.subject.asked import Mask2D, Pass, Positions, counting
 from attncheck.subject.kernel_call import KernelCall
 from attncheck.subject.layers import watching
-from attncheck.subject.passes import Mask2D, Pass, Positions, counting
 from attncheck.subject.promises import Reach
 
 

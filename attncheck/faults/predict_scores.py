@@ -16,9 +16,9 @@ from attncheck.errors import Unsupported
 from attncheck.faults.hypothesis import Hypothesis
 from attncheck.faults.predict import Change, Trusted
 from attncheck.faults.predict_kernel import Scores, is_own_attention, scores_of
+from attncheck.subject.asked import Mask2D, Pass
 from attncheck.subject.kernel_call import KernelCall
 from attncheck.subject.layers import watching, weights_of
-from attncheck.subject.passes import Mask2D, Pass
 
 
 def hypotheses(trusted: Trusted, asked: Pass) -> Iterator[Hypothesis]:

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from attncheck.errors import CannotPlant
 from attncheck.faults.planting import allowed_BHTS, at_arguments, at_kernel, with_allowed
+from attncheck.subject.asked import Pass
 from attncheck.subject.inputs import Tokens
 from attncheck.subject.kernel_call import KernelCall
 from attncheck.subject.layers import watching
-from attncheck.subject.passes import Pass
 from attncheck.subject.subject import Subject
 
 

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 from attncheck.errors import TargetError, first_line
 from attncheck.finding import Measurement, Verdict, skipped
-from attncheck.subject.passes import REFUSALS, Pass
+from attncheck.subject.asked import Pass
+from attncheck.subject.passes import REFUSALS
 from attncheck.subject.subject import Subject
 
 FILE = "adapter_config.json"

@@ -12,8 +12,8 @@ import torch
 from attncheck.errors import Unsupported
 from attncheck.finding import Measurement, merged
 from attncheck.subject import generation
+from attncheck.subject.asked import Pass
 from attncheck.subject.inputs import Row, Tokens
-from attncheck.subject.passes import Pass
 from attncheck.subject.subject import Subject
 
 NAME = "beam search scores"

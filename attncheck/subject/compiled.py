@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from attncheck.errors import first_line
 from attncheck.finding import Measurement, Verdict, skipped, verdict_of
 from attncheck.numerics.budget import Budget, measure_budget
+from attncheck.subject.asked import Pass
 from attncheck.subject.padded import pad_rows
-from attncheck.subject.passes import Pass
 from attncheck.subject.subject import Subject
 
 

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from attncheck.finding import Measurement, Verdict
 from attncheck.numerics.budget import HEADROOM
+from attncheck.subject.asked import Pass, Positions
 from attncheck.subject.cache_kinds import new_cache, send_through
 from attncheck.subject.inputs import Row, Tokens
-from attncheck.subject.passes import Pass, Positions
 from attncheck.subject.subject import Subject
 
 

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from attncheck.errors import Unsupported, first_line
 from attncheck.finding import Measurement
 from attncheck.subject import generation
+from attncheck.subject.asked import Pass
 from attncheck.subject.inputs import Row
-from attncheck.subject.passes import REFUSALS, Pass
+from attncheck.subject.passes import REFUSALS
 from attncheck.subject.subject import Subject
 
 NAME = "inputs_embeds"

@@ -16,10 +16,11 @@ from torch import Tensor
 from transformers import GenerationConfig
 
 from attncheck.errors import Unsupported, first_line
+from attncheck.subject.asked import Pass
 from attncheck.subject.calls import edited
 from attncheck.subject.encoder import for_rows
 from attncheck.subject.inputs import Row, Tokens
-from attncheck.subject.passes import REFUSALS, Pass
+from attncheck.subject.passes import REFUSALS
 from attncheck.subject.subject import Subject
 
 KEEP = "logits_to_keep"

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from attncheck.errors import Unsupported
+from attncheck.subject.asked import Pass
 from attncheck.subject.attention import intercept
 from attncheck.subject.inline import Refusals, observe_inline
 from attncheck.subject.kernel_call import Handler, KernelCall
-from attncheck.subject.passes import Pass
 from attncheck.subject.subject import Subject
 
 NUMBER = re.compile(r"\.(\d+)(?=\.|$)")

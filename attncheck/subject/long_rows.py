@@ -12,9 +12,9 @@ from dataclasses import replace
 
 from attncheck.errors import Unsupported
 from attncheck.finding import Measurement
+from attncheck.subject.asked import Pass
 from attncheck.subject.inputs import Row
 from attncheck.subject.own_budget import own_budget
-from attncheck.subject.passes import Pass
 from attncheck.subject.subject import Subject
 
 LONG = 130
@@ -33,9 +33,7 @@ def long_row(subject: Subject) -> Row:
     inputs = subject.inputs
     length = min(LONG, inputs.room)
     if length <= inputs.length:
-        raise Unsupported(
-            f"no more than the usual {inputs.length} tokens fit below the context and every rotary switch"
-        )
+        raise Unsupported(f"no more than the usual {inputs.length} tokens fit below the context and every rotary switch")
     return inputs.row + inputs.fresh(length - inputs.length, salt=41)
 
 

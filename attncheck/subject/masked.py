@@ -11,8 +11,8 @@ import torch
 
 from attncheck.errors import Unsupported
 from attncheck.finding import Measurement, Verdict, merged
+from attncheck.subject.asked import Mask2D, Pass, all_ones
 from attncheck.subject.padded import Padded, own_pad_id
-from attncheck.subject.passes import Mask2D, Pass, all_ones
 from attncheck.subject.subject import Subject
 
 DTYPES = ("bool", "int32", "float32")

@@ -15,8 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 from torch.utils._pytree import tree_leaves
 
 from attncheck.errors import Unsupported
+from attncheck.subject.asked import Pass
 from attncheck.subject.attention import KernelCall, intercept
-from attncheck.subject.passes import Pass
 from attncheck.subject.subject import Subject
 
 

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from attncheck.numerics.budget import Budget, measure_budget
 from attncheck.numerics.tables import nudged, stored_tables
+from attncheck.subject.asked import Pass
 from attncheck.subject.buffers import buffers_of, changed, put_buffers_back
-from attncheck.subject.passes import Pass, Passes
+from attncheck.subject.passes import Passes
 
 Numerics = Callable[[], AbstractContextManager[Any]]
 

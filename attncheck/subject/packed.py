@@ -10,8 +10,8 @@ from itertools import pairwise
 from typing import final
 
 from attncheck.finding import Measurement, Verdict, merged
+from attncheck.subject.asked import Mask4D, Pass, Positions, blocks, counting
 from attncheck.subject.inputs import Inputs, Tokens
-from attncheck.subject.passes import Mask4D, Pass, Positions, blocks, counting
 from attncheck.subject.subject import Subject
 
 LEAST = 2

@@ -12,8 +12,8 @@ import torch
 
 from attncheck.errors import Unsupported
 from attncheck.finding import Measurement, Verdict
+from attncheck.subject.asked import Mask2D, Pass, Positions
 from attncheck.subject.inputs import Inputs, Row, Tokens
-from attncheck.subject.passes import Mask2D, Pass, Positions
 from attncheck.subject.subject import Subject
 from attncheck.subject.switching import chosen
 

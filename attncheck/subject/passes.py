@@ -19,16 +19,7 @@ from torch import Tensor
 
 from attncheck.errors import Unsupported, first_line
 from attncheck.numerics.budget import Budget
-from attncheck.subject.asked import Mask as Mask
-from attncheck.subject.asked import Mask2D as Mask2D
-from attncheck.subject.asked import Mask4D as Mask4D
-from attncheck.subject.asked import Pass as Pass
-from attncheck.subject.asked import Positions as Positions
-from attncheck.subject.asked import all_ones as all_ones
-from attncheck.subject.asked import blocks as blocks
-from attncheck.subject.asked import causal as causal
-from attncheck.subject.asked import counting as counting
-from attncheck.subject.asked import float_mask as float_mask
+from attncheck.subject.asked import Mask2D, Mask4D, Pass, float_mask
 from attncheck.subject.cache_kinds import new_cache
 from attncheck.subject.door import Door, Reply
 from attncheck.subject.inputs import Tokens

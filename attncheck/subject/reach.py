@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from attncheck.errors import Unsupported
+from attncheck.subject.asked import Pass
 from attncheck.subject.layers import Attended, layer_index, read_layers, weights_of
-from attncheck.subject.passes import Pass
 from attncheck.subject.promises import FULL, Reach
 from attncheck.subject.subject import Subject
 

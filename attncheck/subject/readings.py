@@ -12,10 +12,10 @@ from itertools import accumulate
 from typing import final
 
 from attncheck.errors import Unsupported
+from attncheck.subject.asked import Mask2D, Pass
 from attncheck.subject.held import Known, readable_of
 from attncheck.subject.judge import Verdicted, held_to_promise
 from attncheck.subject.layers import Attended, read_layers
-from attncheck.subject.passes import Mask2D, Pass
 from attncheck.subject.reach import Seen, excuse
 from attncheck.subject.standing import Standing
 from attncheck.subject.subject import Subject

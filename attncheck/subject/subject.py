@@ -22,6 +22,7 @@ from attncheck.numerics.divergence import compare_logits
 from attncheck.numerics.promote import Promote
 from attncheck.numerics.widen import Widen
 from attncheck.settings import Settings
+from attncheck.subject.asked import Pass
 from attncheck.subject.buffers import buffers_of, put_buffers_back
 from attncheck.subject.capabilities import Capabilities
 from attncheck.subject.compat import plain_experts, text_config
@@ -30,7 +31,7 @@ from attncheck.subject.encoder import fixed_input
 from attncheck.subject.facts import Facts, read_facts
 from attncheck.subject.inputs import Inputs, build_inputs
 from attncheck.subject.own_budget import own_budget
-from attncheck.subject.passes import REFUSALS, Pass, Passes
+from attncheck.subject.passes import REFUSALS, Passes
 from attncheck.subject.placement import input_device, undisturbed, why_not_cast
 from attncheck.subject.precision import DTYPES, NAMES, cast_back, fits, own_dtypes, widens
 from attncheck.subject.ranks import agreed, keep_in_step

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from attncheck.finding import Measurement
+from attncheck.subject.asked import Mask2D, Pass
 from attncheck.subject.generation import Generated, greedy, kept_logits, padded, run
 from attncheck.subject.inputs import Row, Tokens
 from attncheck.subject.made import Made
 from attncheck.subject.padded import pad_id
-from attncheck.subject.passes import Mask2D, Pass
 from attncheck.subject.subject import Subject
 
 PIECES = "prefill_chunk_size"

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from attncheck.errors import Unsupported
 from attncheck.finding import Measurement, Verdict, merged, verdict_of
+from attncheck.subject.asked import Mask, Mask4D, Pass, all_ones, causal, counting
 from attncheck.subject.cache_kinds import KINDS
 from attncheck.subject.inputs import Row, Tokens
 from attncheck.subject.padded import Padded, Side, pad_id
-from attncheck.subject.passes import Mask, Mask4D, Pass, all_ones, causal, counting
 from attncheck.subject.subject import Subject
 from attncheck.triage.material import Material
 from attncheck.triage.setting import Setting

@@ -17,8 +17,9 @@ from torch import Tensor
 from attncheck.errors import Unsupported
 from attncheck.finding import Measurement
 from attncheck.settings import LADDER
+from attncheck.subject.asked import Pass
 from attncheck.subject.generation import greedy
-from attncheck.subject.passes import REFUSALS, Pass
+from attncheck.subject.passes import REFUSALS
 from attncheck.subject.precision import DTYPES, fits
 from attncheck.subject.subject import Subject
 from attncheck.triage import axes

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from attncheck.errors import Unsupported
 from attncheck.finding import Finding, Measurement, Verdict
 from attncheck.probe import describe
+from attncheck.subject.asked import Pass
 from attncheck.subject.inputs import Row
-from attncheck.subject.passes import REFUSALS, Pass
+from attncheck.subject.passes import REFUSALS
 from attncheck.subject.subject import Subject
 from attncheck.triage import axes, steps
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from attncheck.errors import Unsupported
+from attncheck.subject.asked import Pass
 from attncheck.subject.judge import held_to_promise
 from attncheck.subject.layers import Attended, read_layers
-from attncheck.subject.passes import REFUSALS, Pass
+from attncheck.subject.passes import REFUSALS
 from attncheck.subject.subject import Subject
 
 

@@ -13,8 +13,8 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from attncheck.subject.asked import Pass
 from attncheck.subject.inputs import Tokens
-from attncheck.subject.passes import Pass
 from attncheck.subject.subject import Subject
 
 

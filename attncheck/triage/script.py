@@ -9,7 +9,8 @@ from attncheck.diagnosis.recorded import pass_dict
 from attncheck.diagnosis.repro import offered
 from attncheck.errors import Unsupported
 from attncheck.finding import Finding
-from attncheck.subject.passes import REFUSALS, Pass
+from attncheck.subject.asked import Pass
+from attncheck.subject.passes import REFUSALS
 from attncheck.subject.subject import Subject
 
 Pair = tuple[Pass, Pass]

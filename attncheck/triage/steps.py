@@ -16,8 +16,9 @@ from attncheck.faults.catalogue import FAULTS
 from attncheck.finding import Diagnosis, Evidence, Finding, Location, Measurement, Ruling, Verdict, verdict_of
 from attncheck.probe import Cost, Probe, describe
 from attncheck.runner import ProbeFinished, run_probes
+from attncheck.subject.asked import Mask4D, Pass
 from attncheck.subject.loss import ACCUMULATING
-from attncheck.subject.passes import REFUSALS, Mask4D, Pass
+from attncheck.subject.passes import REFUSALS
 from attncheck.subject.subject import Subject
 from attncheck.triage import axes
 from attncheck.triage.answer import Remark, Step

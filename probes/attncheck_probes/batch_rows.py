@@ -29,9 +29,9 @@ from typing import ClassVar, final
 from attncheck.errors import Unsupported
 from attncheck.finding import Evidence, Measurement, Ruling, merged
 from attncheck.probe import Cost, attempt, judge_cases
+from attncheck.subject.asked import Pass
 from attncheck.subject.decoding import pieces, yardstick
 from attncheck.subject.inputs import Tokens
-from attncheck.subject.passes import Pass
 from attncheck.subject.subject import Subject
 
 # Axes: B batch, T positions, V vocabulary.

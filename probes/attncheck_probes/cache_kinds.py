@@ -39,11 +39,11 @@ from torch import Tensor
 from attncheck.errors import Unsupported
 from attncheck.finding import Evidence, Measurement, Ruling, merged
 from attncheck.probe import Cost, attempt_call, judge_cases
+from attncheck.subject.asked import Pass
 from attncheck.subject.cache_kinds import copied, crop, may_crop, new_cache, rearrange
 from attncheck.subject.decoding import approximate, continued, filled, pieces, unstored, yardstick
 from attncheck.subject.inputs import Row
 from attncheck.subject.padded import pad_rows
-from attncheck.subject.passes import Pass
 from attncheck.subject.subject import Subject
 
 # Axes: B batch, T positions, V vocabulary.

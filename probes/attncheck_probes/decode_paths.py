@@ -33,8 +33,8 @@ from typing import ClassVar, final
 from attncheck.errors import Unsupported
 from attncheck.finding import Evidence, Measurement, Ruling
 from attncheck.probe import Cost, attempt, judge_cases
+from attncheck.subject.asked import Pass, all_ones, counting
 from attncheck.subject.long_rows import decoded
-from attncheck.subject.passes import Pass, all_ones, counting
 from attncheck.subject.subject import Subject
 
 # Axes: B batch, T positions, V vocabulary.

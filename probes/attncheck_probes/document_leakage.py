@@ -35,8 +35,8 @@ import torch
 from attncheck.errors import Unsupported
 from attncheck.finding import Evidence, Expectation, Measurement, Ruling, Verdict
 from attncheck.probe import Cost, attempt, judge_cases
+from attncheck.subject.asked import Pass, all_ones
 from attncheck.subject.packed import Packed, blocked, isolated, pack
-from attncheck.subject.passes import Pass, all_ones
 from attncheck.subject.subject import Subject
 
 # Axes: B batch, T positions, V vocabulary.

@@ -31,8 +31,8 @@ from typing import ClassVar, final
 from attncheck.errors import Unsupported
 from attncheck.finding import Evidence, Measurement, Ruling, merged
 from attncheck.probe import Cost, attempt, judge_cases
+from attncheck.subject.asked import Pass, all_ones
 from attncheck.subject.long_rows import ends_compared
-from attncheck.subject.passes import Pass, all_ones
 from attncheck.subject.subject import Subject
 
 # Axes: B batch, T positions, V vocabulary.

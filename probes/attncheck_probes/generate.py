@@ -36,11 +36,11 @@ from attncheck.errors import Unsupported
 from attncheck.finding import Evidence, Measurement, Ruling, merged
 from attncheck.probe import Cost, attempt, judge_cases
 from attncheck.subject import generation
+from attncheck.subject.asked import Pass
 from attncheck.subject.beams import beam_scores
 from attncheck.subject.compat import cache_of, cached_length
 from attncheck.subject.embedded import embedded, embedded_answer, replaced
 from attncheck.subject.inputs import Row
-from attncheck.subject.passes import Pass
 from attncheck.subject.subject import Subject
 from attncheck.subject.written import PIECES, with_batch, with_greedy, with_kept
 

@@ -36,10 +36,10 @@ import torch
 from attncheck.errors import Unsupported
 from attncheck.finding import Evidence, Measurement, Ruling, Verdict, merged
 from attncheck.probe import Cost, attempt_call, judge_cases
+from attncheck.subject.asked import Mask4D, Pass, blocks
 from attncheck.subject.compiled import compiled_cases
 from attncheck.subject.gradients import switched_gradient
 from attncheck.subject.padded import pad_rows
-from attncheck.subject.passes import Mask4D, Pass, blocks
 from attncheck.subject.subject import Subject
 from attncheck.subject.switching import chosen, not_switched
 from attncheck.subject.training import without_randomness

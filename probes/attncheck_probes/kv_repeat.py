@@ -31,9 +31,9 @@ from typing import ClassVar, final
 from attncheck.errors import Unsupported
 from attncheck.finding import Evidence, Measurement, Ruling, Verdict
 from attncheck.probe import Cost, attempt, judge_cases
+from attncheck.subject.asked import Pass
 from attncheck.subject.caches import CachedTensor, key_values, repeated_heads
 from attncheck.subject.memory import decode_step, promised_heads
-from attncheck.subject.passes import Pass
 from attncheck.subject.subject import Subject
 
 # Axes: B batch, H query heads, G key/value heads, S cached positions, D head width.

@@ -43,10 +43,10 @@ from attncheck.errors import Unsupported
 from attncheck.finding import Evidence, Measurement, Ruling, Verdict, merged
 from attncheck.probe import Cost, attempt_call, judge_cases
 from attncheck.subject import masked
+from attncheck.subject.asked import Mask2D, Pass, counting
 from attncheck.subject.decoding import pieces, yardstick
 from attncheck.subject.inputs import Row
 from attncheck.subject.padded import Padded, Side, eager_in_plain_float64, pad_rows
-from attncheck.subject.passes import Mask2D, Pass, counting
 from attncheck.subject.subject import Subject
 
 # Axes: B batch, T positions, V vocabulary.

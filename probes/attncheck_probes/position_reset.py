@@ -34,9 +34,9 @@ from typing import ClassVar, final
 from attncheck.errors import Unsupported
 from attncheck.finding import Evidence, Measurement, Ruling
 from attncheck.probe import Cost, attempt, judge_cases
+from attncheck.subject.asked import Pass, counting
 from attncheck.subject.generation import greedy
 from attncheck.subject.handed import unread
-from attncheck.subject.passes import Pass, counting
 from attncheck.subject.rotary import shifted
 from attncheck.subject.subject import Subject
 from attncheck.subject.written import with_greedy

@@ -36,9 +36,9 @@ from torch import Tensor
 from attncheck.errors import Unsupported
 from attncheck.finding import Evidence, Measurement, Ruling
 from attncheck.probe import Cost, attempt, judge_cases
+from attncheck.subject.asked import Pass
 from attncheck.subject.inputs import Row
 from attncheck.subject.made import AFTER, Made
-from attncheck.subject.passes import Pass
 from attncheck.subject.placement import weights_in_memory
 from attncheck.subject.subject import Subject
 

@@ -15,8 +15,8 @@ from attncheck.diagnosis.failure import apart, open_case
 from attncheck.faults.catalogue import FAULTS
 from attncheck.finding import Finding, Measurement, Verdict
 from attncheck.selftest import finding_of
+from attncheck.subject.asked import Pass
 from attncheck.subject.calls import edited
-from attncheck.subject.passes import Pass
 from attncheck.subject.subject import Subject
 
 

@@ -15,8 +15,8 @@ from attncheck.faults.hypotheses import hypotheses
 from attncheck.faults.predict import Trusted
 from attncheck.faults.predict_rotary import is_turn, tables_of
 from attncheck.finding import Diagnosis, Finding
+from attncheck.subject.asked import Mask2D, Pass
 from attncheck.subject.generation import greedy
-from attncheck.subject.passes import Mask2D, Pass
 from attncheck.subject.subject import Subject
 from attncheck.subject.written import written
 

@@ -18,7 +18,7 @@ from attncheck.diagnosis.repro import LINES, offered
 from attncheck.errors import Unsupported
 from attncheck.finding import Finding
 from attncheck.selftest import finding_of
-from attncheck.subject.passes import Mask2D, Pass, blocks
+from attncheck.subject.asked import Mask2D, Pass, blocks
 from attncheck.subject.subject import Subject
 
 FACTORY = """

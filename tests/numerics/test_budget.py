@@ -16,8 +16,8 @@ from attncheck.numerics.divergence import compare_logits
 from attncheck.numerics.promote import Promote
 from attncheck.numerics.reorder import Reorder
 from attncheck.settings import Settings
+from attncheck.subject.asked import Pass
 from attncheck.subject.load import load
-from attncheck.subject.passes import Pass
 from attncheck.subject.subject import Subject
 
 

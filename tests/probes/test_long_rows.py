@@ -12,9 +12,9 @@ from probing import case, finding
 
 from attncheck.errors import Unsupported
 from attncheck.finding import Verdict, verdict_of
+from attncheck.subject.asked import Pass
 from attncheck.subject.compat import CACHE_NAMES
 from attncheck.subject.long_rows import kept, long_row
-from attncheck.subject.passes import Pass
 from attncheck.subject.subject import Subject
 
 

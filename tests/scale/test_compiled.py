@@ -14,8 +14,8 @@ from attncheck.finding import Measurement, Verdict, verdict_of
 from attncheck.runner import ProbeFinished, run_probes
 from attncheck.settings import Settings
 from attncheck.subject import compiled as compiling
+from attncheck.subject.asked import Pass
 from attncheck.subject.compiled import compiled_cases, why_not_compiled
-from attncheck.subject.passes import Pass
 from attncheck.subject.subject import Subject
 
 BACKEND = "eager"

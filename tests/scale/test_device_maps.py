@@ -14,10 +14,10 @@ from attncheck.errors import TargetError
 from attncheck.finding import Finding, Verdict, verdict_of
 from attncheck.runner import ProbeFinished, run_probes
 from attncheck.settings import Settings
+from attncheck.subject.asked import Pass
 from attncheck.subject.calls import wrap_forward
 from attncheck.subject.compat import CACHE_NAMES, cached_length
 from attncheck.subject.load import load
-from attncheck.subject.passes import Pass
 from attncheck.subject.placement import offloaded
 from attncheck.subject.random_init import build
 from attncheck.subject.subject import Subject

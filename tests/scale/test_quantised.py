@@ -19,11 +19,11 @@ from attncheck.finding import Finding, Verdict
 from attncheck.numerics.promote import Promote
 from attncheck.runner import ProbeFinished, run_probes
 from attncheck.settings import Settings
+from attncheck.subject.asked import Pass
 from attncheck.subject.calls import wrap_forward
 from attncheck.subject.coded import asked, coded_kind
 from attncheck.subject.compat import CACHE_NAMES, cached_length
 from attncheck.subject.load import settle_dtype
-from attncheck.subject.passes import Pass
 from attncheck.subject.placement import quantised
 from attncheck.subject.subject import Subject
 

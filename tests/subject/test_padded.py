@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from attncheck.subject.asked import Mask2D
 from attncheck.subject.padded import pad_id, pad_rows
-from attncheck.subject.passes import Mask2D
 from attncheck.subject.subject import Subject
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from attncheck.errors import Unsupported
-from attncheck.subject.passes import Mask2D, Mask4D, Pass, all_ones, blocks, causal, counting, float_mask
+from attncheck.subject.asked import Mask2D, Mask4D, Pass, all_ones, blocks, causal, counting, float_mask
 from attncheck.subject.subject import Subject
 
 

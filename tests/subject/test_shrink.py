@@ -9,9 +9,9 @@ import transformers
 from attncheck.errors import TargetError
 from attncheck.settings import Settings
 from attncheck.subject import random_init
+from attncheck.subject.asked import Pass
 from attncheck.subject.cut import beyond, cut_layers
 from attncheck.subject.load import load
-from attncheck.subject.passes import Pass
 from attncheck.subject.shrink import rules
 from attncheck.subject.shrink.rope import shrunk_rope
 from attncheck.subject.shrink.shrink import per_layer_fields, representatives, shrink

@@ -8,8 +8,8 @@ import pytest
 
 from attncheck.finding import Verdict, verdict_of
 from attncheck.settings import Settings
+from attncheck.subject.asked import Mask2D, Mask4D, Pass
 from attncheck.subject.load import load
-from attncheck.subject.passes import Mask2D, Mask4D, Pass
 from attncheck.subject.subject import Subject
 from attncheck.triage import axes, smallest
 from attncheck.triage.material import depth, material, shallower, shorter
