@@ -17,9 +17,9 @@ from torch import Tensor
 
 from attncheck.errors import Unsupported, UsageError
 from attncheck.subject.asked import Mask2D, Pass
+from attncheck.subject.judging.promises import FULL, promised_reach
+from attncheck.subject.judging.reach import Seen, excuse, seen_at_kernel, seen_in_gradient
 from attncheck.subject.padded import pad_id
-from attncheck.subject.promises import FULL, promised_reach
-from attncheck.subject.reach import Seen, excuse, seen_at_kernel, seen_in_gradient
 from attncheck.subject.subject import Subject
 
 READ, EXTRA, LACKING, NEITHER, UNKNOWN = "#", "+", "-", ".", " "

@@ -17,9 +17,9 @@ from transformers import DynamicCache
 from attncheck.errors import CannotPlant
 from attncheck.faults.planting import at_arguments, at_kernel, cache_argument, repeats
 from attncheck.subject.asked import Pass
-from attncheck.subject.attention import KernelCall
 from attncheck.subject.caches import key_values, states
 from attncheck.subject.compat import cached_length
+from attncheck.subject.kernels.attention import KernelCall
 from attncheck.subject.subject import Subject
 
 

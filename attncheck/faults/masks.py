@@ -16,7 +16,7 @@ from torch import Tensor
 from attncheck.errors import CannotPlant
 from attncheck.faults.planting import allowed_BHTS, at_arguments, at_hidden, at_kernel, tokens_before, with_allowed
 from attncheck.subject.asked import Pass
-from attncheck.subject.attention import KernelCall
+from attncheck.subject.kernels.attention import KernelCall
 from attncheck.subject.subject import Subject
 
 LEAK = 0.1

@@ -14,8 +14,8 @@ from torch import Tensor
 from attncheck.errors import CannotPlant
 from attncheck.faults.planting import allowed_BHTS, at_arguments, at_kernel, tokens_before
 from attncheck.subject.asked import Pass, counting
-from attncheck.subject.kernel_call import KernelCall
-from attncheck.subject.layers import watching
+from attncheck.subject.judging.layers import watching
+from attncheck.subject.kernels.kernel_call import KernelCall
 from attncheck.subject.subject import Subject
 
 SHIFT = 3

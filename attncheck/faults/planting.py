@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from attncheck.errors import CannotPlant
 from attncheck.subject.calls import Edit, edited
 from attncheck.subject.compat import cached_length
-from attncheck.subject.kernel_call import Handler, KernelCall
-from attncheck.subject.layers import watching
+from attncheck.subject.judging.layers import watching
+from attncheck.subject.kernels.kernel_call import Handler, KernelCall
 from attncheck.subject.subject import Subject
 
 LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block|layer)\.(\d+)$")

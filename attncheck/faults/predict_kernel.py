@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from attncheck.errors import Unsupported
-from attncheck.subject.kernel_call import KernelCall
+from attncheck.subject.kernels.kernel_call import KernelCall
 
 HIDDEN = torch.finfo(torch.float16).min
 """A mask entry below this hides a key; one above it is a bias."""

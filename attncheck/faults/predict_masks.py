@@ -15,7 +15,7 @@ from attncheck.errors import Unsupported
 from attncheck.faults.hypothesis import Hypothesis
 from attncheck.faults.predict import Allowed, Change, Trusted, View, first_held, promised
 from attncheck.subject.asked import Mask2D, Mask4D, Pass, all_ones, blocks
-from attncheck.subject.promises import FULL, Reach
+from attncheck.subject.judging.promises import FULL, Reach
 
 WINDOW_STEPS = (1, -1, 2, -2)
 ReachRule = Callable[[Reach], Reach]

@@ -19,8 +19,8 @@ from attncheck.faults.predict_schedule import scheduled_logits
 from attncheck.finding import BEYOND_ROUNDING
 from attncheck.subject.asked import Mask2D, Pass, Positions, counting
 from attncheck.subject.inputs import Row
-from attncheck.subject.kernel_call import KernelCall
-from attncheck.subject.layers import watching
+from attncheck.subject.judging.layers import watching
+from attncheck.subject.kernels.kernel_call import KernelCall
 
 OFFSETS = (1, -1, 2, -2, 3, -3, 4, -4)
 Rule = Callable[[Row, int, int], list[int]]

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from attncheck.errors import CannotPlant
 from attncheck.faults.planting import at_hidden, at_kernel, at_own_kernel, repeats
-from attncheck.subject.kernel_call import KernelCall
-from attncheck.subject.layers import watching
+from attncheck.subject.judging.layers import watching
+from attncheck.subject.kernels.kernel_call import KernelCall
 from attncheck.subject.subject import Subject
 
 SCALE = 0.5

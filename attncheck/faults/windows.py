@@ -17,8 +17,8 @@ from attncheck.errors import CannotPlant
 from attncheck.faults.planting import allowed_BHTS, at_arguments, at_kernel, with_allowed
 from attncheck.subject.asked import Pass
 from attncheck.subject.inputs import Tokens
-from attncheck.subject.kernel_call import KernelCall
-from attncheck.subject.layers import watching
+from attncheck.subject.judging.layers import watching
+from attncheck.subject.kernels.kernel_call import KernelCall
 from attncheck.subject.subject import Subject
 
 

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from attncheck.errors import Unsupported
 from attncheck.finding import Measurement
 from attncheck.subject.asked import Pass, all_ones, counting
-from attncheck.subject.kernel_call import KernelCall
-from attncheck.subject.layers import watching
+from attncheck.subject.judging.layers import watching
+from attncheck.subject.kernels.kernel_call import KernelCall
 from attncheck.subject.subject import Subject
 
 NAME = "position_ids"

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from attncheck.errors import Unsupported
 from attncheck.subject.asked import Pass
-from attncheck.subject.attention import KernelCall, intercept
+from attncheck.subject.kernels.attention import KernelCall, intercept
 from attncheck.subject.subject import Subject
 
 

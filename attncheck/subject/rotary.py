@@ -15,8 +15,8 @@ from attncheck.errors import Unsupported
 from attncheck.finding import Measurement
 from attncheck.numerics.tables import stored_tables
 from attncheck.subject.asked import Pass, Positions, counting
-from attncheck.subject.attention import KernelCall, intercept
 from attncheck.subject.inputs import Row, Tokens
+from attncheck.subject.kernels.attention import KernelCall, intercept
 from attncheck.subject.own_budget import own_budget
 from attncheck.subject.subject import Subject
 

@@ -17,10 +17,10 @@ from attncheck.errors import Unsupported, first_line
 from attncheck.numerics.rebuilt import Rebuilding
 from attncheck.numerics.shift import Direction, Shift, drawn
 from attncheck.subject.gradients import frozen, weighting
+from attncheck.subject.judging.reach import attention_modules
 from attncheck.subject.passes import REFUSALS
 from attncheck.subject.placement import why_not_nudged
 from attncheck.subject.precision import widens
-from attncheck.subject.reach import attention_modules
 from attncheck.subject.subject import Subject
 
 KINDS = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from attncheck.errors import Unsupported
 from attncheck.subject.asked import Pass
-from attncheck.subject.judge import held_to_promise
-from attncheck.subject.layers import Attended, read_layers
+from attncheck.subject.judging.judge import held_to_promise
+from attncheck.subject.judging.layers import Attended, read_layers
 from attncheck.subject.passes import REFUSALS
 from attncheck.subject.subject import Subject
 

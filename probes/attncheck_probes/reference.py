@@ -37,11 +37,11 @@ from attncheck.errors import Unsupported
 from attncheck.finding import Evidence, Measurement, Ruling, Verdict, skipped, verdict_of
 from attncheck.probe import Cost, judge_cases
 from attncheck.subject.asked import Pass, all_ones
-from attncheck.subject.judge import Verdicted
+from attncheck.subject.judging.judge import Verdicted
+from attncheck.subject.judging.projected import projection_cases
+from attncheck.subject.judging.readings import Reading, read_forward, read_pieces, schedule
+from attncheck.subject.judging.scale_claims import scale_cases
 from attncheck.subject.padded import pad_rows
-from attncheck.subject.projected import projection_cases
-from attncheck.subject.readings import Reading, read_forward, read_pieces, schedule
-from attncheck.subject.scale_claims import scale_cases
 from attncheck.subject.subject import Subject
 
 # Axes: B batch, H query heads, G key/value heads, T positions, D head width.

@@ -33,8 +33,8 @@ from attncheck.errors import Unsupported
 from attncheck.finding import Evidence, Measurement, Ruling, skipped
 from attncheck.probe import Cost, judge_cases
 from attncheck.subject.asked import Pass, all_ones
-from attncheck.subject.promises import FULL, Reach, ReachPromise, promised_reach
-from attncheck.subject.reach import Seen, drawn, excuse, reads_ahead, seen_at_kernel, seen_in_gradient, wrong_pairs
+from attncheck.subject.judging.promises import FULL, Reach, ReachPromise, promised_reach
+from attncheck.subject.judging.reach import Seen, drawn, excuse, reads_ahead, seen_at_kernel, seen_in_gradient, wrong_pairs
 from attncheck.subject.subject import Subject
 
 # Axes: T query positions, S key positions.

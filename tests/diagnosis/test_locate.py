@@ -14,7 +14,7 @@ from attncheck.faults.catalogue import FAULTS
 from attncheck.faults.planting import allowed_BHTS, with_allowed
 from attncheck.finding import Location
 from attncheck.selftest import finding_of
-from attncheck.subject.kernel_call import KernelCall
+from attncheck.subject.kernels.kernel_call import KernelCall
 
 
 def ahead(hidden_BTW: Tensor) -> Tensor:

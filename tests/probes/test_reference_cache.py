@@ -16,8 +16,8 @@ from attncheck import registry
 from attncheck.faults.catalogue import FAULTS
 from attncheck.faults.planting import allowed_BHTS, with_allowed
 from attncheck.finding import Measurement, Verdict, verdict_of
-from attncheck.subject.kernel_call import KernelCall
-from attncheck.subject.layers import watching
+from attncheck.subject.judging.layers import watching
+from attncheck.subject.kernels.kernel_call import KernelCall
 from attncheck.subject.subject import Subject
 
 STEP = "attention output of 4 layers, a step on the cache"

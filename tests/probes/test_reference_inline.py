@@ -12,7 +12,7 @@ from probing import case, caught_by, finding, loaded
 from torch import Tensor
 
 from attncheck.finding import Finding, Verdict, verdict_of
-from attncheck.subject.linear_bias import paper_slopes
+from attncheck.subject.kernels.linear_bias import paper_slopes
 from attncheck.subject.subject import Subject
 
 ONCE = "attention output of 4 layers, one forward"

@@ -11,8 +11,8 @@ from probing import HEALTHY, case, caught_by, finding, loaded
 
 from attncheck.finding import Verdict
 from attncheck.subject.amplify import amplify
-from attncheck.subject.promises import FULL, Reach, promised_reach
-from attncheck.subject.reach import Seen, excuse, wrong_pairs
+from attncheck.subject.judging.promises import FULL, Reach, promised_reach
+from attncheck.subject.judging.reach import Seen, excuse, wrong_pairs
 from attncheck.subject.subject import Subject
 
 

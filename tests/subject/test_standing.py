@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from attncheck.subject.promises import FULL, Reach
-from attncheck.subject.standing import Standing
+from attncheck.subject.judging.promises import FULL, Reach
+from attncheck.subject.judging.standing import Standing
 
 CPU = torch.device("cpu")
 

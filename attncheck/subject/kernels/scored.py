@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from attncheck.errors import Unsupported
-from attncheck.subject.kernel_call import KernelCall, look
-from attncheck.subject.product import Product
-from attncheck.subject.tape import Tape
+from attncheck.subject.kernels.kernel_call import KernelCall, look
+from attncheck.subject.kernels.product import Product
+from attncheck.subject.kernels.tape import Tape
 
 HIDDEN = -5e3
 """What is added to a score to hide its key is below this (the oldest models add -10000); no bias is."""

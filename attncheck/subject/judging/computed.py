@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from attncheck.numerics.reference import Terms, attend, budget_from, floor_of
-from attncheck.subject.formed import Formed, formed, new_slots
-from attncheck.subject.held import Known
-from attncheck.subject.layers import Attended
-from attncheck.subject.promises import known_factor
-from attncheck.subject.sources import ROUNDINGS, Source, source_of
-from attncheck.subject.standing import Standing
+from attncheck.subject.judging.formed import Formed, formed, new_slots
+from attncheck.subject.judging.held import Known
+from attncheck.subject.judging.layers import Attended
+from attncheck.subject.judging.promises import known_factor
+from attncheck.subject.judging.sources import ROUNDINGS, Source, source_of
+from attncheck.subject.judging.standing import Standing
 
 COARSE = 1e-3
 """Where rounding alone moves lengths by this part, a projection cannot be told from another one by its lengths."""

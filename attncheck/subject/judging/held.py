@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from attncheck.numerics.reference import Terms, grouped
-from attncheck.subject.layers import Attended, weights_of
-from attncheck.subject.linear_bias import as_promised, promised_slopes, slopes_of
-from attncheck.subject.promises import (
+from attncheck.subject.judging.layers import Attended, weights_of
+from attncheck.subject.judging.promises import (
     FULL,
     SAME,
     Reach,
@@ -25,8 +24,9 @@ from attncheck.subject.promises import (
     promised_scales,
     sinks_of,
 )
-from attncheck.subject.sources import Source
-from attncheck.subject.standing import Standing
+from attncheck.subject.judging.sources import Source
+from attncheck.subject.judging.standing import Standing
+from attncheck.subject.kernels.linear_bias import as_promised, promised_slopes, slopes_of
 
 READABLE = float(torch.finfo(torch.float16).min)
 SINKS = ("s_aux", "sinks")

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from attncheck.finding import Measurement
-from attncheck.subject.layers import Attended
-from attncheck.subject.sources import ROUNDINGS, source_of
+from attncheck.subject.judging.layers import Attended
+from attncheck.subject.judging.sources import ROUNDINGS, source_of
 
 COARSE = 1e-3
 """Where rounding alone moves lengths by this part, one head cannot be told from another by its lengths."""

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attncheck.numerics.widen import IN_PLACE
-from attncheck.subject.product import Product
+from attncheck.subject.kernels.product import Product
 
 SOFTMAX = frozenset({F.softmax, torch.softmax, torch.Tensor.softmax})
 MOST_STEPS = 64

@@ -13,11 +13,11 @@ from typing import final
 
 from attncheck.errors import Unsupported
 from attncheck.subject.asked import Mask2D, Pass
-from attncheck.subject.held import Known, readable_of
-from attncheck.subject.judge import Verdicted, held_to_promise
-from attncheck.subject.layers import Attended, read_layers
-from attncheck.subject.reach import Seen, excuse
-from attncheck.subject.standing import Standing
+from attncheck.subject.judging.held import Known, readable_of
+from attncheck.subject.judging.judge import Verdicted, held_to_promise
+from attncheck.subject.judging.layers import Attended, read_layers
+from attncheck.subject.judging.reach import Seen, excuse
+from attncheck.subject.judging.standing import Standing
 from attncheck.subject.subject import Subject
 
 OTHER = "attends to something else than the model's own tokens"

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from attncheck.errors import Unsupported
 from attncheck.numerics.reference import Terms, fitted_scale
-from attncheck.subject.changed import changes_of
-from attncheck.subject.computed import Computed, Inputs, inputs_of
-from attncheck.subject.held import (
+from attncheck.subject.judging.changed import changes_of
+from attncheck.subject.judging.computed import Computed, Inputs, inputs_of
+from attncheck.subject.judging.held import (
     SINKS,
     UNTRACED,
     Context,
@@ -29,9 +29,9 @@ from attncheck.subject.held import (
     options_of,
     readable_of,
 )
-from attncheck.subject.layers import Attended, weights_of
-from attncheck.subject.promises import ReachPromise, ScalePromise, promised_reach
-from attncheck.subject.standing import Standing
+from attncheck.subject.judging.layers import Attended, weights_of
+from attncheck.subject.judging.promises import ReachPromise, ScalePromise, promised_reach
+from attncheck.subject.judging.standing import Standing
 
 UNDERSTOOD = frozenset({"position_bias", "position_ids", "cache_position"})
 NEARLY = 1e-6

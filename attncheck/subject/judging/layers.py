@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from attncheck.errors import Unsupported
 from attncheck.subject.asked import Pass
-from attncheck.subject.attention import intercept
-from attncheck.subject.inline import Refusals, observe_inline
-from attncheck.subject.kernel_call import Handler, KernelCall
+from attncheck.subject.kernels.attention import intercept
+from attncheck.subject.kernels.inline import Refusals, observe_inline
+from attncheck.subject.kernels.kernel_call import Handler, KernelCall
 from attncheck.subject.subject import Subject
 
 NUMBER = re.compile(r"\.(\d+)(?=\.|$)")

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from attncheck.errors import Unsupported
 from attncheck.finding import Measurement, skipped
 from attncheck.subject.asked import Pass
-from attncheck.subject.head_order import OrderReader, order_cases
-from attncheck.subject.layers import Attended, read_layers
-from attncheck.subject.rotation import RotationReader, rotation_cases
-from attncheck.subject.shared_keys import SharedReader, shared_cases
+from attncheck.subject.judging.head_order import OrderReader, order_cases
+from attncheck.subject.judging.layers import Attended, read_layers
+from attncheck.subject.judging.rotation import RotationReader, rotation_cases
+from attncheck.subject.judging.shared_keys import SharedReader, shared_cases
 from attncheck.subject.subject import Subject
 
 

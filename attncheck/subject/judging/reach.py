@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from attncheck.errors import Unsupported
 from attncheck.subject.asked import Pass
-from attncheck.subject.layers import Attended, layer_index, read_layers, weights_of
-from attncheck.subject.promises import FULL, Reach
+from attncheck.subject.judging.layers import Attended, layer_index, read_layers, weights_of
+from attncheck.subject.judging.promises import FULL, Reach
 from attncheck.subject.subject import Subject
 
 QUERY = re.compile(

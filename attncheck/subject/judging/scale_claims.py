@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from attncheck.finding import Measurement, Verdict, skipped
-from attncheck.subject.judge import Verdicted
-from attncheck.subject.promises import SAME
-from attncheck.subject.rope_promise import layer_word, rotary_table
+from attncheck.subject.judging.judge import Verdicted
+from attncheck.subject.judging.promises import SAME
+from attncheck.subject.judging.rope_promise import layer_word, rotary_table
 from attncheck.subject.subject import Subject
 
 STATED = re.compile(r"(?=.*(attn|attention|qk|query|softmax|score))(?=.*(scal|mult|factor))|^scale$|^scaling$")

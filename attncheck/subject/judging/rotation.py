@@ -17,13 +17,13 @@ from torch import Tensor
 from attncheck.finding import Measurement, Verdict, skipped
 from attncheck.numerics.budget import HEADROOM
 from attncheck.numerics.tables import stored_tables
-from attncheck.subject.layers import Attended
+from attncheck.subject.judging.layers import Attended
+from attncheck.subject.judging.promises import known_factor
+from attncheck.subject.judging.rope_promise import BORN, RopePromise, layer_word, promised_rotations
+from attncheck.subject.judging.sources import ROUNDINGS
+from attncheck.subject.judging.turning import Layout, Turning, shared_part, turning_of
 from attncheck.subject.precision import DTYPES, NAMES
-from attncheck.subject.promises import known_factor
-from attncheck.subject.rope_promise import BORN, RopePromise, layer_word, promised_rotations
-from attncheck.subject.sources import ROUNDINGS
 from attncheck.subject.subject import Subject
-from attncheck.subject.turning import Layout, Turning, shared_part, turning_of
 
 COARSE = 1e-3
 NEARLY = 1e-5

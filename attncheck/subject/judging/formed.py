@@ -11,9 +11,9 @@ from typing import final
 import torch
 from torch import Tensor
 
-from attncheck.subject.layers import Attended
-from attncheck.subject.sources import ROUNDINGS, Source, blocks_of, turned_or_none
-from attncheck.subject.standing import Standing
+from attncheck.subject.judging.layers import Attended
+from attncheck.subject.judging.sources import ROUNDINGS, Source, blocks_of, turned_or_none
+from attncheck.subject.judging.standing import Standing
 
 
 @final

@@ -12,8 +12,8 @@ from typing import final
 from torch import Tensor
 
 from attncheck.numerics.reference import Terms, tiled
-from attncheck.subject.computed import Computed
-from attncheck.subject.held import Option
+from attncheck.subject.judging.computed import Computed
+from attncheck.subject.judging.held import Option
 
 NEARLY = 1e-6
 """A usual scale is meant where the fitted one is this near to it."""

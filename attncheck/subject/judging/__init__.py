@@ -1,0 +1,1 @@
+"""The judge: each attention layer held to what its config promises."""
