@@ -180,7 +180,7 @@ def _control(subject: Subject, probe: Probe, fault: Fault, healthy: tuple[Measur
     """
     before = {case.name: case for case in healthy}
     largest: float | None = None
-    with fault.plant(subject), subject.passes.under(fault.name, fault.on_cache_only):
+    with fault.plant(subject), subject.passes.under(fault.name, fault.on_cache_only), subject.can.kept():
         try:
             for case in _measured(probe, subject):
                 if case.max_abs is not None:

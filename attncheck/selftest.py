@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -142,7 +141,7 @@ class Selftest:
         row = Row(target=self.subject.name, fault=fault.name)
         try:
             with (
-                _own_capabilities(self.subject),
+                self.subject.can.kept(),
                 fault.plant(self.subject),
                 self.subject.passes.under(fault.name, fault.on_cache_only),
             ):
@@ -167,17 +166,6 @@ class Selftest:
         if found.verdict not in (Verdict.FAIL, Verdict.WARN):
             return False
         return any(noticed(case, before.get(case.name)) for case in found.cases)
-
-
-@contextlib.contextmanager
-def _own_capabilities(subject: Subject) -> Iterator[None]:
-    """What is asked of the model while a fault is planted is no answer about the healthy one, nor about the next fault."""
-    known = dict(vars(subject.can))
-    try:
-        yield
-    finally:
-        vars(subject.can).clear()
-        vars(subject.can).update(known)
 
 
 def finding_of(subject: Subject, probe: Probe) -> Finding:

@@ -5,8 +5,9 @@ Each capability is a sentence when it is missing, and None when it is there: the
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
@@ -67,6 +68,16 @@ class Capabilities:
         if float(later) > self.budget.value or not math.isfinite(float(later)):
             return None  # values that are not finite are for the probes to count
         return "changing the first token does not move any later logits beyond rounding"
+
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[None]:
+        """What is found out inside, while a fault is planted, is forgotten afterwards."""
+        known = dict(vars(self))
+        try:
+            yield
+        finally:
+            vars(self).clear()
+            vars(self).update(known)
 
     @cached_property
     def decodes(self) -> str | None:

@@ -46,7 +46,8 @@ def kept(length: int) -> tuple[int, ...]:
 def ends_compared(subject: Subject, name: str) -> list[Measurement]:
     """The logits of prefixes of a long row against those of the whole: one case for each length."""
     row = long_row(subject)
-    return [_compared(subject, name, row, Pass((row[:end],)), f"the first {end} tokens alone") for end in ENDS if end < len(row)]
+    ends = [end for end in ENDS if end < len(row)] or [len(row) - 1]
+    return [_compared(subject, name, row, Pass((row[:end],)), f"the first {end} tokens alone") for end in ends]
 
 
 def decoded(subject: Subject, name: str, chunks: Callable[[int], tuple[int, ...]]) -> Measurement:

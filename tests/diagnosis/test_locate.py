@@ -69,7 +69,9 @@ MUTANTS = [
 ]
 
 
-@pytest.mark.parametrize(("target", "path", "change", "probe", "module"), MUTANTS, ids=[f"{each[0]}-{each[1]}" for each in MUTANTS])
+@pytest.mark.parametrize(
+    ("target", "path", "change", "probe", "module"), MUTANTS, ids=[f"{each[0]}-{each[1]}" for each in MUTANTS]
+)
 def test_a_mutant_is_found_where_it_sits(target: str, path: str, change: object, probe: str, module: str) -> None:
     found = place(target, hooked(path, change), probe)  # type: ignore[arg-type]
     numbers = [int(part) for part in module.split(".") if part.isdigit()]

@@ -74,6 +74,12 @@ def test_logits_of_a_long_row_are_kept_at_some_positions_only(double: Subject) -
     assert torch.equal(double.passes.logits(asked, everywhere), double.logits(asked)[:, list(everywhere)])
 
 
+def test_a_context_with_little_room_has_a_prefix_too() -> None:
+    subject = Subject(name="short", model=tiny_llama(max_position_embeddings=32))
+    found = case(finding(subject, "future-token"), "prefixes of a long row")
+    assert (verdict_of(found), found.note) == (Verdict.PASS, "the first 31 tokens alone")
+
+
 def test_a_context_without_room_is_not_called_long() -> None:
     subject = Subject(name="short", model=tiny_llama(max_position_embeddings=24))
     with pytest.raises(Unsupported, match="no more than the usual 24 tokens fit"):

@@ -78,3 +78,12 @@ def test_an_implementation_that_does_not_exist_is_unsupported(subject: Subject) 
     with pytest.raises(Unsupported, match="`nonsense` attention"), subject.using("nonsense"):
         pass
     assert subject.attn == "sdpa"
+
+
+def test_what_is_found_out_under_a_planted_fault_is_forgotten(subject: Subject) -> None:
+    assert subject.can.decodes is None
+    known = dict(vars(subject.can))
+    with subject.can.kept():
+        assert subject.can.steps is None
+        assert "steps" in vars(subject.can)
+    assert vars(subject.can) == known
