@@ -9,11 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from attncheck.errors import Unsupported
-from attncheck.finding import Measurement
+from attncheck.finding import Measurement, Verdict, verdict_of
 from attncheck.subject.asked import Pass
 from attncheck.subject.inputs import Row
+from attncheck.subject.judging.layers import watching
+from attncheck.subject.kernels.kernel_call import KernelCall
 from attncheck.subject.own_budget import own_budget
 from attncheck.subject.subject import Subject
 
@@ -21,6 +27,7 @@ LONG = 130
 ENDS = (32, 33, 64, 128)
 """Lengths at which block sizes end, and one beyond."""
 BESIDE = 3
+HIDDEN = torch.finfo(torch.float16).min
 STRIDE = 8
 
 
@@ -64,6 +71,29 @@ def _compared(subject: Subject, name: str, row: Row, asked: Pass, note: str) -> 
     want_BNV = subject.passes.logits(whole, everywhere_N)[:, : len(here_N)]
     got_BNV = subject.passes.logits(asked, here_N)
     case = subject.compare(name, got_BNV, want_BNV, budget=budget, note=note)
+    if verdict_of(case) is Verdict.FAIL and _chooses_by_content(subject, row):
+        raise Unsupported("layers choose keys by content, and equal scores are settled by how long the row is")
     first = None if case.first_position is None else here_N[case.first_position]
     both = (asked, whole) if asked.length == len(row) else None
     return replace(case, first_position=first, cuts=asked.cuts, profile=(), asked=both)
+
+
+def _chooses_by_content(subject: Subject, row: Row) -> bool:
+    """Whether other tokens make a layer hide other keys, as sparse attention does."""
+    if subject.can.watch is not None:
+        return False
+    left, right = (_hidden(subject, each) for each in (row, subject.inputs.other(row)))
+    return len(left) != len(right) or not all(map(torch.equal, left, right))
+
+
+def _hidden(subject: Subject, row: Row) -> list[Tensor]:
+    seen: list[Tensor] = []
+
+    def watch(call: KernelCall) -> Any:
+        if isinstance(call.mask, Tensor):
+            seen.append(~call.mask if call.mask.dtype == torch.bool else call.mask < HIDDEN)
+        return call.run()
+
+    with watching(subject, watch), torch.no_grad():
+        subject.passes.call((row,), use_cache=False)
+    return seen

@@ -11,13 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attncheck.errors import Unsupported
+from attncheck.errors import Unsupported, first_line
 from attncheck.finding import Measurement
 from attncheck.numerics.tables import stored_tables
 from attncheck.subject.asked import Pass, Positions, counting
 from attncheck.subject.inputs import Row, Tokens
 from attncheck.subject.kernels.attention import KernelCall, intercept
 from attncheck.subject.own_budget import own_budget
+from attncheck.subject.passes import REFUSALS
 from attncheck.subject.subject import Subject
 
 CLOSE = 1e-6
@@ -106,7 +107,10 @@ def _calls(subject: Subject, tokens: Tokens, positions: Positions) -> list[Kerne
         seen.append(replace(call))
         return call.run()
 
-    with intercept(subject.model, watch), torch.no_grad():
-        given_BT = torch.tensor(positions, device=subject.device)
-        subject.passes.call(tokens, positions_BT=given_BT, use_cache=False)
+    given_BT = torch.tensor(positions, device=subject.device)
+    try:
+        with intercept(subject.model, watch), torch.no_grad():
+            subject.passes.call(tokens, positions_BT=given_BT, use_cache=False)
+    except REFUSALS as error:
+        raise Unsupported(f"positions from {int(given_BT.min())} on raise {first_line(error)}") from error
     return seen

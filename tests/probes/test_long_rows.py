@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import tiny_llama
-from probing import case, finding
+from probing import case, finding, loaded
 
 from attncheck.errors import Unsupported
 from attncheck.finding import Verdict, verdict_of
@@ -84,3 +84,9 @@ def test_a_context_without_room_is_not_called_long() -> None:
     subject = Subject(name="short", model=tiny_llama(max_position_embeddings=24))
     with pytest.raises(Unsupported, match="no more than the usual 24 tokens fit"):
         long_row(subject)
+
+
+def test_a_model_that_chooses_keys_by_content_is_not_accused_of_how_it_settles_ties() -> None:
+    found = case(finding(loaded("config:doge"), "future-token"), "prefixes of a long row")
+    assert found.expect == "skip"
+    assert "layers choose keys by content" in found.note
