@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from attncheck.numerics.budget import HEADROOM
+from attncheck.numerics.divergence import SLICE
 
 IGNORED = -100
 
@@ -43,14 +44,16 @@ def cross_entropy(
     count = int(kept_N.sum())
     if not count:
         raise ValueError("no label counts")
-    exact = _total(rows_NV[kept_N].double(), target_N[kept_N]) / (items or count)
-    plain = rows_NV[kept_N] if logits_BTV.dtype == torch.float64 else rows_NV[kept_N].float()
-    backwards = _total(plain.flip(0), target_N[kept_N].flip(0)) / (items or count)
-    coarsest = max(torch.finfo(plain.dtype).eps, torch.finfo(dtype).eps)
+    plain = torch.float64 if logits_BTV.dtype == torch.float64 else torch.float32
+    exact = float(_surprise(rows_NV, target_N, kept_N, torch.float64).sum()) / (items or count)
+    backwards = float(_surprise(rows_NV, target_N, kept_N, plain).flip(0).sum()) / (items or count)
+    coarsest = max(torch.finfo(plain).eps, torch.finfo(dtype).eps)
     least = coarsest * (float(rows_NV.abs().max()) + abs(exact) * (items or count) / count)
     return Loss(exact, count, HEADROOM * max(abs(backwards - exact), least))
 
 
-def _total(rows_NV: Tensor, target_N: Tensor) -> float:
-    logs_NV = rows_NV.log_softmax(-1)
-    return float(-logs_NV[torch.arange(len(target_N), device=rows_NV.device), target_N].sum())
+def _surprise(rows_NV: Tensor, target_N: Tensor, kept_N: Tensor, dtype: torch.dtype) -> Tensor:
+    """-log p of each label that counts; some rows at a time, since a whole batch in float64 would be many times its logits."""
+    at_N = kept_N.nonzero()[:, 0]
+    parts = torch.split(at_N, max(1, SLICE // rows_NV.shape[1]))
+    return torch.cat([-rows_NV[at].to(dtype).log_softmax(-1).gather(1, target_N[at][:, None])[:, 0] for at in parts])

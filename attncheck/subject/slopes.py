@@ -60,8 +60,8 @@ AGREED = 1e-6
 STEPS = (1e-3, 1e-4, 2.5e-5, 6e-6, 1.5e-6)
 
 
-def slope_of(subject: Subject, kind: str) -> Slope:
-    """The derivative of a fixed mixture of the logits along one random direction of one kind of projection, in float64.
+def slope_of(subject: Subject, *kinds: str) -> Slope:
+    """The derivative of a fixed mixture of the logits along one random direction of some kinds of projections, in float64.
 
     The central difference is taken at several steps; the two neighbours that agree best give the value, and their
     distance (with the rounding of the mixture over the step) the trust. A kink keeps neighbours from agreeing.
@@ -74,7 +74,8 @@ def slope_of(subject: Subject, kind: str) -> Slope:
         raise Unsupported(reason)
     if subject.dtype != torch.float64 and not widens(subject.stored_dtype):
         raise Unsupported(f"central differences need float64, and {subject.dtype_name} weights cannot be computed with in it")
-    directions = drawn(projections(subject.model)[kind], subject.settings.seed * 31 + list(KINDS).index(kind))
+    found, seed = projections(subject.model), subject.settings.seed * 31
+    directions = [each for kind in kinds for each in drawn(found[kind], seed + list(KINDS).index(kind))]
     subject.passes.forget()  # what autograd keeps takes the room that remembered logits had
     with subject.at("float64", cast=False):
         try:

@@ -11,9 +11,10 @@ Why it matters
 
 How it measures
     Embeddings become leaves, and a fixed random mixture of logits is differentiated. The derivative along a random direction
-    of each projection is compared with a central difference in float64, at several steps; how well neighbouring steps agree
-    is the budget, and a kink (a router, a clipped activation) that keeps them from agreeing skips the case. The weights stay as
-    they are: operators are given moved ones, widened one at a time. Training mode runs with every dropout at zero.
+    of all projections is compared with a central difference in float64, and that of each kind alone where the two disagree.
+    There are several steps; how well neighbouring ones agree is the budget, and a kink (a router, a clipped activation) that
+    keeps them from agreeing skips the case. The weights stay as they are: operators are given moved ones, widened one at a
+    time. Training mode runs with every dropout at zero.
 
 False alarms
     Some models cut their gradient on purpose (steps of a recurrence without one): a derivative that is off, but not zero, is a
@@ -33,7 +34,7 @@ from typing import ClassVar, final
 import torch
 
 from attncheck.errors import Unsupported
-from attncheck.finding import Evidence, Measurement, Ruling, Verdict, merged, skipped
+from attncheck.finding import Evidence, Measurement, Ruling, Verdict, merged, skipped, verdict_of
 from attncheck.numerics.budget import HEADROOM
 from attncheck.probe import Cost, attempt, judge_cases
 from attncheck.subject.gradients import compare_gradients, input_gradient, switched_gradient
@@ -103,8 +104,13 @@ class Gradient:
         kinds = projections(subject.model)
         if not kinds:
             yield skipped(name, "no query, key or value projection was found")
+        together = attempt(name, lambda: _derivative(subject, name, *kinds))
+        if together.judged and verdict_of(together) is Verdict.PASS:
+            yield together
+            return
         for kind in kinds:
-            yield attempt(f"derivative along {kind} weights", lambda: _derivative(subject, kind))  # noqa: B023
+            alone = f"derivative along {kind} weights"
+            yield attempt(alone, lambda: _derivative(subject, alone, kind))  # noqa: B023
 
     def _checkpointed(self, subject: Subject) -> Measurement:
         with training(subject, checkpointing=False):
@@ -116,9 +122,8 @@ class Gradient:
         return compare_gradients(subject, "gradient checkpointing", saved_BTW, plain_BTW)
 
 
-def _derivative(subject: Subject, kind: str) -> Measurement:
-    name = f"derivative along {kind} weights"
-    slope = slope_of(subject, kind)
+def _derivative(subject: Subject, name: str, *kinds: str) -> Measurement:
+    slope = slope_of(subject, *kinds)
     size = max(abs(slope.numeric), abs(slope.analytic))
     budget = HEADROOM * slope.trust
     if not budget <= RESOLVED * size:
