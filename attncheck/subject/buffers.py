@@ -12,12 +12,14 @@ def buffers_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 def changed(model: nn.Module, saved: dict[str, Tensor]) -> list[str]:
-    """The names of the buffers that are not what they were."""
+    """The names of the buffers that are not what they were, or were not there, in order."""
     now = dict(model.named_buffers())
-    return [name for name, before in saved.items() if name not in now or not _same(now[name], before)]
+    return sorted(name for name in now.keys() | saved.keys() if not _same(now.get(name), saved.get(name)))
 
 
-def _same(now: Tensor, before: Tensor) -> bool:
+def _same(now: Tensor | None, before: Tensor | None) -> bool:
+    if now is None or before is None:
+        return False
     return now.shape == before.shape and now.dtype == before.dtype and bool(torch.equal(now, before))
 
 

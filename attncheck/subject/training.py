@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from attncheck.errors import Unsupported, first_line
+from attncheck.subject.buffers import buffers_of
 from attncheck.subject.passes import REFUSALS
 from attncheck.subject.subject import Subject
 
@@ -32,7 +33,7 @@ def _random_numbers(model: nn.Module) -> Iterator[tuple[nn.Module, str, float]]:
 def without_randomness(model: nn.Module, training: bool) -> Iterator[None]:
     """Every dropout, layer drop and router noise at zero, in training mode or not; everything is put back, buffers included."""
     held = list(_random_numbers(model))
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    buffers = buffers_of(model)
     modes = {module: module.training for module in model.modules()}
     try:
         for module, name, _ in held:

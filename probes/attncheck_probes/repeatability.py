@@ -37,6 +37,7 @@ from attncheck.errors import Unsupported
 from attncheck.finding import Evidence, Measurement, Ruling
 from attncheck.probe import Cost, attempt, judge_cases
 from attncheck.subject.asked import Pass
+from attncheck.subject.buffers import buffers_of, changed
 from attncheck.subject.inputs import Row
 from attncheck.subject.made import AFTER, Made
 from attncheck.subject.placement import weights_in_memory
@@ -62,7 +63,7 @@ class Repeatability:
 
     def measure(self, subject: Subject) -> Iterator[Measurement]:
         """Twice at once, short after long, after another conversation, in steps; then the weights and buffers."""
-        before = _state(subject)
+        marks, held = _marks(subject), buffers_of(subject.model)
         row = subject.inputs.row
         yield attempt("the same forward twice", lambda: self._case(subject, "the same forward twice", row, lambda asked: None))
         for length in _shorts(subject):
@@ -71,7 +72,7 @@ class Repeatability:
         name = "the same forward after another conversation"
         yield attempt(name, lambda: self._case(subject, name, row, _converse))
         yield attempt("the same steps twice", lambda: self._steps(subject))
-        yield from _changes(subject, before)
+        yield from _changes(subject, marks, held)
 
     def judge(self, evidence: Evidence) -> Ruling:
         """The worst case decides."""
@@ -134,26 +135,25 @@ def _converse(subject: Subject) -> None:
     subject.passes.replay(Pass(other, chunks=chunks, use_cache=False))
 
 
-def _state(subject: Subject) -> dict[str, Tensor]:
-    """A copy of every buffer, and one number for each weight: copies of all weights would double the memory."""
-    buffers = {name: value.clone() for name, value in subject.model.named_buffers()}
-    return {**buffers, **{name: _mark(value) for name, value in weights_in_memory(subject.model).items()}}
+def _marks(subject: Subject) -> dict[str, Tensor]:
+    """A few numbers of each weight: copies of all weights would double the memory."""
+    return {name: _mark(value) for name, value in weights_in_memory(subject.model).items()}
 
 
 def _mark(weight: Tensor) -> Tensor:
     return weight.detach().flatten()[:: max(1, weight.numel() // 4096)].clone()
 
 
-def _changes(subject: Subject, before: dict[str, Tensor]) -> Iterator[Measurement]:
-    weights = {name for name, value in weights_in_memory(subject.model).items() if not torch.equal(_mark(value), before[name])}
-    buffers = {name for name, value in subject.model.named_buffers() if not _same(value, before.get(name))}
+def _changes(subject: Subject, marks: dict[str, Tensor], held: dict[str, Tensor]) -> Iterator[Measurement]:
+    weights = [name for name, mark in _marks(subject).items() if not torch.equal(mark, marks[name])]
+    buffers = changed(subject.model, held)
     yield Measurement(
         name="weights changed by a forward",
         expect="at-most",
         value=float(len(weights)),
         limit=0.0,
         unit="weights",
-        positions=len(before),
+        positions=len(marks) + len(held),
         note=", ".join(sorted(weights)[:3]),
     )
     yield Measurement(
@@ -164,7 +164,3 @@ def _changes(subject: Subject, before: dict[str, Tensor]) -> Iterator[Measuremen
         positions=1,
         note=", ".join(sorted(buffers)[:3]),
     )
-
-
-def _same(value: Tensor, before: Tensor | None) -> bool:
-    return before is not None and value.shape == before.shape and torch.equal(value, before)
