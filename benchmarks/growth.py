@@ -9,13 +9,12 @@ tokens. What attncheck adds is linear if its ratio to them does not grow, and is
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.models import Shape
 from benchmarks.overhead import overhead
-from benchmarks.processes import exponent
+from benchmarks.processes import exponent, show
 
 AXES: dict[str, tuple[int, ...]] = {
     "layers": (2, 4, 8, 16),
@@ -73,10 +72,7 @@ def main() -> None:
     parser.add_argument("--json")
     options = parser.parse_args()
     result = growth(registry.select(), options.quick, options.axis or tuple(AXES), options.dtype)
-    print(json.dumps(result, indent=1))
-    if options.json:
-        with open(options.json, "w", encoding="utf-8") as file:
-            json.dump(result, file, indent=1)
+    show(result, options.json)
 
 
 if __name__ == "__main__":

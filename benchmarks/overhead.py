@@ -8,14 +8,13 @@ See `benchmarks.checked` for what the bare side does. Each side runs in a fresh 
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.checked import Run, bare, checked
 from benchmarks.memory import summary
 from benchmarks.models import Shape
-from benchmarks.processes import apart, ratios, spread
+from benchmarks.processes import apart, ratios, show, spread
 
 
 def overhead(source: str | Shape, dtype: str, probes: list[str], repeats: int = 1) -> dict[str, Any]:
@@ -60,10 +59,7 @@ def main() -> None:
     parser.add_argument("--json")
     options = parser.parse_args()
     result = overhead(options.model, options.dtype, options.probe or registry.select(), options.repeats)
-    print(json.dumps(result, indent=1))
-    if options.json:
-        with open(options.json, "w", encoding="utf-8") as file:
-            json.dump(result, file, indent=1)
+    show(result, options.json)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import platform
@@ -11,7 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 from importlib.metadata import version
 from math import log
 from pathlib import Path
-from typing import NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import psutil
 
@@ -66,3 +67,10 @@ def _processor() -> str:
     except OSError:
         return platform.processor() or platform.machine()
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def show(result: Any, path: str | None) -> None:
+    """Print a result as JSON, and write it to a file where one is named."""
+    print(text := json.dumps(result, indent=1))
+    if path:
+        Path(path).write_text(text, encoding="utf-8")

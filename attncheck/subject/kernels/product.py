@@ -26,8 +26,6 @@ PLAIN: Mapping[Callable[..., Any], tuple[tuple[int, tuple[str, ...]], tuple[int,
 }
 """For each function, where its left and right operands stand and what they may be called."""
 
-Shown = dict[Place, Tensor]
-
 
 @final
 @dataclass(frozen=True, kw_only=True)
