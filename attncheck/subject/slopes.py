@@ -60,6 +60,13 @@ AGREED = 1e-6
 STEPS = (1e-3, 1e-4, 2.5e-5, 6e-6, 1.5e-6)
 
 
+def why_no_slope(subject: Subject) -> str | None:
+    """Why no weight of this model can be moved along a direction in float64, or None."""
+    if subject.dtype != torch.float64 and not widens(subject.stored_dtype):
+        return f"central differences need float64, and {subject.dtype_name} weights cannot be computed with in it"
+    return why_not_nudged(subject.model)
+
+
 def slope_of(subject: Subject, *kinds: str) -> Slope:
     """The derivative of a fixed mixture of the logits along one random direction of some kinds of projections, in float64.
 
@@ -69,11 +76,9 @@ def slope_of(subject: Subject, *kinds: str) -> Slope:
     Raises:
         Unsupported: a kernel has no gradient, or no step can be taken along these weights.
     """
-    reason = why_not_nudged(subject.model)
+    reason = why_no_slope(subject)
     if reason is not None:
         raise Unsupported(reason)
-    if subject.dtype != torch.float64 and not widens(subject.stored_dtype):
-        raise Unsupported(f"central differences need float64, and {subject.dtype_name} weights cannot be computed with in it")
     found, seed = projections(subject.model), subject.settings.seed * 31
     directions = [each for kind in kinds for each in drawn(found[kind], seed + list(KINDS).index(kind))]
     subject.passes.forget()  # what autograd keeps takes the room that remembered logits had

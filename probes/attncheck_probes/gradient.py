@@ -38,7 +38,7 @@ from attncheck.finding import Evidence, Measurement, Ruling, Verdict, merged, sk
 from attncheck.numerics.budget import HEADROOM
 from attncheck.probe import Cost, attempt, judge_cases
 from attncheck.subject.gradients import compare_gradients, input_gradient, switched_gradient
-from attncheck.subject.slopes import projections, slope_of
+from attncheck.subject.slopes import projections, slope_of, why_no_slope
 from attncheck.subject.subject import Subject
 from attncheck.subject.training import training
 
@@ -102,8 +102,10 @@ class Gradient:
     def _derivatives(self, subject: Subject) -> Iterator[Measurement]:
         name = "derivative along projections"
         kinds = projections(subject.model)
-        if not kinds:
-            yield skipped(name, "no query, key or value projection was found")
+        reason = why_no_slope(subject) if kinds else "no query, key or value projection was found"
+        if reason is not None:
+            yield skipped(name, reason)
+            return
         together = attempt(name, lambda: _derivative(subject, name, *kinds))
         if together.judged and verdict_of(together) is Verdict.PASS:
             yield together
