@@ -28,7 +28,14 @@ LEVELS = (
     ("attncheck.suite", "attncheck.report", "attncheck.diagnosis", "attncheck.runner", "attncheck.gate"),
     ("attncheck.probe", "attncheck.faults"),
     ("attncheck.subject", "attncheck.numerics", "attncheck.registry"),
-    ("attncheck.finding", "attncheck.verdict", "attncheck.errors", "attncheck.settings", "attncheck.words"),
+    (
+        "attncheck.finding",
+        "attncheck.verdict",
+        "attncheck.errors",
+        "attncheck.settings",
+        "attncheck.words",
+        "attncheck.allocator",
+    ),
 )
 FILE_LINES = 300
 FUNCTION_LINES = 60

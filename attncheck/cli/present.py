@@ -11,7 +11,7 @@ from typing import Any, final
 
 from rich.console import Console
 
-from attncheck.cli.allocator import return_freed_memory
+from attncheck.allocator import return_freed_memory
 from attncheck.cli.progress import Progress
 from attncheck.errors import UsageError, unknown
 from attncheck.report import table

@@ -109,7 +109,7 @@ def execute(
     """Run the jobs and show them; what was finished is reported even when the run is interrupted."""
     from functools import partial
 
-    from attncheck.cli.allocator import keep_threshold
+    from attncheck.allocator import keep_threshold
     from attncheck.diagnosis.diagnose import Diagnoser
     from attncheck.gate import Gate
     from attncheck.report import baseline as baselines

@@ -6,6 +6,7 @@ Axes: B batch, T positions, V vocabulary, N compared rows (B x T flattened).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isfinite
 from typing import final
 
 import torch
@@ -52,8 +53,8 @@ def compare_logits(got_BTV: Tensor, want_BTV: Tensor, budget: float, offset: int
         return Divergence(
             max_abs=0.0, mean_abs=0.0, kl=0.0, top1_flips=0, positions=0, first_position=None, scale=0.0, nonfinite=0
         )
-    if torch.equal(got_BTV, want_BTV) and all(bool(torch.isfinite(each).all()) for each in slices(want_BTV)):
-        return _identical(want_BTV)
+    if torch.equal(got_BTV, want_BTV) and isfinite(size := max(float(each.abs().max()) for each in slices(want_BTV))):
+        return _identical(want_BTV, size)
     return _measured(got_BTV, want_BTV, budget, offset)
 
 
@@ -65,15 +66,25 @@ def slices(logits_BTV: Tensor) -> tuple[Tensor, ...]:
 
 def largest(logits_BTV: Tensor) -> float:
     """The largest size of any finite number, 0 where there is none."""
-    found = [each.abs()[torch.isfinite(each)] for each in slices(logits_BTV)]
-    return max((float(each.max()) for each in found if each.numel()), default=0.0)
+    return max(map(_largest_finite, slices(logits_BTV)), default=0.0)
+
+
+def holes(logits_BTV: Tensor) -> int:
+    """How many numbers are not finite."""
+    return sum(int(each.numel() - torch.isfinite(each).sum()) for each in slices(logits_BTV))
+
+
+def _largest_finite(part_BTV: Tensor) -> float:
+    size_BTV = part_BTV.abs()
+    worst = float(size_BTV.max())
+    return worst if isfinite(worst) else float(torch.where(torch.isfinite(size_BTV), size_BTV, 0.0).max())
 
 
 def _wide(logits_BTV: Tensor) -> Tensor:
     return logits_BTV if logits_BTV.dtype in (torch.float32, torch.float64) else logits_BTV.float()
 
 
-def _identical(want_BTV: Tensor) -> Divergence:
+def _identical(want_BTV: Tensor, scale: float) -> Divergence:
     return Divergence(
         max_abs=0.0,
         mean_abs=0.0,
@@ -81,7 +92,7 @@ def _identical(want_BTV: Tensor) -> Divergence:
         top1_flips=0,
         positions=want_BTV.shape[0] * want_BTV.shape[1],
         first_position=None,
-        scale=max(float(each.abs().max()) for each in slices(want_BTV)),
+        scale=scale,
         nonfinite=0,
     )
 
@@ -101,16 +112,33 @@ class _Part:
 
 def _part(got_BTV: Tensor, want_BTV: Tensor) -> _Part:
     got_BTV, want_BTV = _wide(got_BTV), _wide(want_BTV)
+    delta_BTV = (got_BTV - want_BTV).abs_()
+    worst_BT = delta_BTV.amax(-1)
+    if not torch.isfinite(worst_BT).all():  # also where both are the same infinity
+        return _part_with_holes(got_BTV, want_BTV, delta_BTV)
+    return _Part(
+        worst_BT=worst_BT,
+        total=float(delta_BTV.sum(dtype=torch.float64)),
+        flips=_flips(got_BTV, want_BTV),
+        nonfinite=0,
+        lost_T=worst_BT.new_zeros(worst_BT.shape[1], dtype=torch.bool),
+        scale=max(-float(want_BTV.min()), float(want_BTV.max())),
+    )
+
+
+def _flips(got_BTV: Tensor, want_BTV: Tensor) -> int:
+    return int((got_BTV.argmax(-1) != want_BTV.argmax(-1)).sum())
+
+
+def _part_with_holes(got_BTV: Tensor, want_BTV: Tensor, delta_BTV: Tensor) -> _Part:
+    """The same where some numbers are not finite: those are counted, and left out of every maximum."""
     finite_BTV = torch.isfinite(got_BTV) & torch.isfinite(want_BTV)
-    nonfinite = int(finite_BTV.numel() - finite_BTV.sum())
-    delta_BTV = (got_BTV - want_BTV).abs()
-    if nonfinite:
-        delta_BTV = torch.where(finite_BTV, delta_BTV, 0.0)
+    delta_BTV = torch.where(finite_BTV, delta_BTV, 0.0)
     return _Part(
         worst_BT=delta_BTV.amax(-1),
         total=float(delta_BTV.sum(dtype=torch.float64)),
-        flips=int((got_BTV.argmax(-1) != want_BTV.argmax(-1)).sum()),
-        nonfinite=nonfinite,
+        flips=_flips(got_BTV, want_BTV),
+        nonfinite=int(finite_BTV.numel() - finite_BTV.sum()),
         lost_T=~finite_BTV.all(-1).all(0),
         scale=float(torch.where(finite_BTV, want_BTV, 0.0).abs().max()),
     )
@@ -145,10 +173,12 @@ def _profile(worst_T: Tensor, stride: int) -> tuple[float, ...]:
 
 def _largest_kl(got_BTV: Tensor, want_BTV: Tensor, worst_BT: Tensor) -> float:
     """Largest KL(want || got) over the rows that differ most: those are the rows that could hold it."""
-    rows_N = worst_BT.flatten().topk(min(KL_ROWS, worst_BT.numel())).indices
-    row_N, at_N = rows_N // worst_BT.shape[1], rows_N % worst_BT.shape[1]
-    got_NV = got_BTV[row_N, at_N].double().log_softmax(-1)
-    want_NV = want_BTV[row_N, at_N].double().log_softmax(-1)
-    kl_N = (want_NV.exp() * (want_NV - got_NV)).sum(-1)
-    finite_N = kl_N[torch.isfinite(kl_N)]
-    return max(0.0, float(finite_N.max())) if finite_N.numel() else 0.0
+    worst_N = worst_BT.flatten().topk(min(KL_ROWS, worst_BT.numel())).indices
+    found = [_kl(*(each_BTV[divmod(row, worst_BT.shape[1])] for each_BTV in (got_BTV, want_BTV))) for row in worst_N.tolist()]
+    return max((each for each in found if isfinite(each)), default=0.0)
+
+
+def _kl(got_V: Tensor, want_V: Tensor) -> float:
+    """KL(want || got) of one position in float64; a negative one is rounding."""
+    got_V, want_V = got_V.double().log_softmax(-1), want_V.double().log_softmax(-1)
+    return max(0.0, float(torch.dot(want_V.exp(), want_V - got_V)))

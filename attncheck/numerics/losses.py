@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from attncheck.numerics.budget import HEADROOM
-from attncheck.numerics.divergence import SLICE
+from attncheck.numerics.divergence import SLICE, largest
 
 IGNORED = -100
 
@@ -38,22 +38,22 @@ def cross_entropy(
         ValueError: no label counts.
     """
     length = labels_BT.shape[1]
-    target_N = labels_BT[:, shift:].flatten()
-    rows_NV = logits_BTV[:, : length - shift].flatten(0, 1)
-    kept_N = target_N != IGNORED
-    count = int(kept_N.sum())
+    target_BT, predicting_BTV = labels_BT[:, shift:], logits_BTV[:, : length - shift]
+    count = int((target_BT != IGNORED).sum())
     if not count:
         raise ValueError("no label counts")
     plain = torch.float64 if logits_BTV.dtype == torch.float64 else torch.float32
-    exact = float(_surprise(rows_NV, target_N, kept_N, torch.float64).sum()) / (items or count)
-    backwards = float(_surprise(rows_NV, target_N, kept_N, plain).flip(0).sum()) / (items or count)
+    exact = float(_surprise(predicting_BTV, target_BT, torch.float64).sum()) / (items or count)
+    backwards = float(_surprise(predicting_BTV, target_BT, plain).flip(0).sum()) / (items or count)
     coarsest = max(torch.finfo(plain).eps, torch.finfo(dtype).eps)
-    least = coarsest * (float(rows_NV.abs().max()) + abs(exact) * (items or count) / count)
+    least = coarsest * (largest(predicting_BTV) + abs(exact) * (items or count) / count)
     return Loss(exact, count, HEADROOM * max(abs(backwards - exact), least))
 
 
-def _surprise(rows_NV: Tensor, target_N: Tensor, kept_N: Tensor, dtype: torch.dtype) -> Tensor:
-    """-log p of each label that counts; some rows at a time, since a whole batch in float64 would be many times its logits."""
-    at_N = kept_N.nonzero()[:, 0]
-    parts = torch.split(at_N, max(1, SLICE // rows_NV.shape[1]))
-    return torch.cat([-rows_NV[at].to(dtype).log_softmax(-1).gather(1, target_N[at][:, None])[:, 0] for at in parts])
+def _surprise(logits_BTV: Tensor, target_BT: Tensor, dtype: torch.dtype) -> Tensor:
+    """-log p_N of the labels that count; some rows at a time, since a whole batch in float64 would be many times its logits."""
+    row_N, at_N = (target_BT != IGNORED).nonzero(as_tuple=True)
+    some = max(1, SLICE // logits_BTV.shape[2])
+    parts = zip(torch.split(row_N, some), torch.split(at_N, some), strict=True)
+    logs = ((logits_BTV[row, at].to(dtype).log_softmax(-1), target_BT[row, at]) for row, at in parts)
+    return torch.cat([-logs_NV.gather(1, target_N[:, None])[:, 0] for logs_NV, target_N in logs])

@@ -16,6 +16,19 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+SLICE = 1 << 19
+"""Numbers of the second half of a split product that exist beside the first, at a time."""
+
+
+def _linear_split(left: Tensor, weight_OK: Tensor, share: float) -> Tensor:
+    """`_split` of a linear map, in slices of a wide output: the logits of a vocabulary need no second copy."""
+    cut = max(1, int(left.shape[-1] * share))
+    total = F.linear(left[..., :cut], weight_OK[:, :cut])
+    size = max(1, SLICE * weight_OK.shape[0] // max(1, total.numel()))
+    for start in range(0, weight_OK.shape[0], size):
+        total[..., start : start + size] += F.linear(left[..., cut:], weight_OK[start : start + size, cut:])
+    return total
+
 
 def _split(func: Callable[..., Any], left: Tensor, right: Tensor, right_axis: int, share: float) -> Any:
     cut = max(1, int(left.shape[-1] * share))
@@ -68,7 +81,7 @@ def _linear(share: float, func: Callable[..., Any], args: tuple[Any, ...], named
     if len(args) < 2 or not _floating(*args[:2]) or args[0].shape[-1] < 2 or args[1].ndim != 2:
         return NotImplemented
     bias = args[2] if len(args) > 2 else named.get("bias")
-    out = _in_two(args[0], args[1], share) if _in_blocks(args[1]) else _split(F.linear, args[0], args[1], 1, share)
+    out = _in_two(args[0], args[1], share) if _in_blocks(args[1]) else _linear_split(args[0], args[1], share)
     return out if bias is None else out + bias
 
 

@@ -3,7 +3,7 @@
 Every operator that is given one of the weights computes with the moved weight, in float64. The step is a tensor: with a
 gradient of its own, autograd gives the derivative along the direction without a gradient for any weight.
 
-Axes: O outputs and I inputs of a weight.
+Axes: B batch, T positions, O outputs and I inputs of a weight.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -66,7 +67,17 @@ class Shift(TorchFunctionMode):
         named = dict(kwargs) if kwargs else {}
         if func in QUESTIONS or getattr(func, "__name__", "") in QUESTIONS:
             return func(*args, **named)
+        if func is F.linear:
+            return self._linear(*args, **named)
         return func(*map(self._moved, args), **{key: self._moved(value) for key, value in named.items()})
+
+    def _linear(self, x_BTI: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """A linear map and what the outer product adds to it: the moved weight itself is not needed."""
+        direction = self.directions.get(id(weight))
+        out_BTO = F.linear(x_BTI, weight, self._moved(bias))
+        if direction is None:
+            return out_BTO
+        return out_BTO + (self.step * (x_BTI.double() @ direction.right_I))[..., None] * direction.left_O
 
     def _moved(self, value: Any) -> Any:
         if isinstance(value, (list, tuple)) and type(value) in (list, tuple):

@@ -9,7 +9,7 @@ Axes: B batch, T positions, I inputs and O outputs of a linear map.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, final
 
 import torch
@@ -37,8 +37,8 @@ QUESTIONS = (ASKING - {"__get__"}) | {
 }
 """What is asked of a tensor without looking at its numbers, as a name or as the function itself."""
 
-SLICE = 1 << 20
-"""Numbers of a large weight that are in float64 at a time."""
+SLICE = 1 << 18
+"""Numbers of a weight that are in float64 at a time: few enough for their memory to be used again and again."""
 
 IN_PLACE = frozenset({"__iadd__", "__isub__", "__imul__", "__itruediv__", "__ifloordiv__", "__imod__", "__ipow__", "__imatmul__"})
 
@@ -70,15 +70,42 @@ class Widen(Promote):
 
 def _large(weight_OI: Any = None) -> bool:
     plain = type(weight_OI) in (Tensor, nn.Parameter)
-    return plain and weight_OI.dtype in LOW and weight_OI.numel() > 2 * SLICE
+    return plain and weight_OI.dtype in LOW and weight_OI.numel() > SLICE
 
 
 def _in_slices(x_BTI: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Tensor:
     """A linear map with a weight as large as a vocabulary: about `SLICE` of its numbers are in float64 at a time."""
+    if weight_OI.requires_grad and torch.is_grad_enabled():
+        return F.linear(_wide(x_BTI), weight_OI.double(), _wide(bias_O))
+    out_BTO: Tensor = _Sliced.apply(_wide(x_BTI), weight_OI)  # type: ignore[no-untyped-call]
+    return out_BTO if bias_O is None else out_BTO + _wide(bias_O)
+
+
+@final
+class _Sliced(torch.autograd.Function):
+    """The product of inputs with a weight in slices, and the gradient of the inputs likewise; the weight has none."""
+
+    @staticmethod
+    def forward(ctx: Any, x_BTI: Tensor, weight_OI: Tensor) -> Tensor:
+        ctx.weight_OI = weight_OI
+        out_BTO = x_BTI.new_empty(*x_BTI.shape[:-1], weight_OI.shape[0])
+        for start, part in _parts(weight_OI):
+            out_BTO[..., start : start + len(part)] = F.linear(x_BTI, part)
+        return out_BTO
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (grad_BTO,) = grads
+        total_BTI = grad_BTO.new_zeros(*grad_BTO.shape[:-1], ctx.weight_OI.shape[1])
+        for start, part in _parts(ctx.weight_OI):
+            total_BTI += grad_BTO[..., start : start + len(part)] @ part
+        return total_BTI, None
+
+
+def _parts(weight_OI: Tensor) -> Iterator[tuple[int, Tensor]]:
     rows = max(1, SLICE // weight_OI.shape[1])
-    parts = torch.split(weight_OI, rows)
-    biases = [None] * len(parts) if bias_O is None else torch.split(_wide(bias_O), rows)
-    return torch.cat([F.linear(_wide(x_BTI), _for_now(part), bias) for part, bias in zip(parts, biases, strict=True)], -1)
+    for start in range(0, weight_OI.shape[0], rows):
+        yield start, weight_OI[start : start + rows].detach().double()
 
 
 def _writes_to_its_first(name: str) -> bool:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from attncheck.finding import Measurement, Verdict
 from attncheck.numerics.budget import HEADROOM
+from attncheck.numerics.divergence import holes
 from attncheck.subject.asked import Pass, Positions
 from attncheck.subject.cache_kinds import new_cache, send_through
 from attncheck.subject.inputs import Row, Tokens
@@ -88,6 +89,6 @@ def approximate(subject: Subject, name: str, kind: str) -> Measurement:
         limit=HEADROOM * max(explained, subject.budget.value),
         unit="largest logit difference",
         positions=got_BTV.shape[1],
-        nonfinite=int((~torch.isfinite(got_BTV)).sum()),
+        nonfinite=holes(got_BTV),
         note=f"one trip through {type(store).__name__} moves the logits by {explained:.2g}",
     )

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attncheck.allocator import returning_memory
 from attncheck.errors import Unsupported, first_line
 from attncheck.finding import Measurement
 from attncheck.numerics.budget import measure_budget
@@ -21,11 +22,15 @@ from attncheck.subject.passes import REFUSALS
 from attncheck.subject.subject import Subject
 
 
-def weighting(subject: Subject, like_BTV: Tensor) -> Tensor:
-    """Fixed random weights that turn logits into one number of about unit size."""
+def mixture(subject: Subject, logits_BTV: Tensor, upto: int | None = None) -> Tensor:
+    """Logits before position `upto` as one number of about unit size, mixed by fixed random weights.
+
+    The weights are an outer product, so that a backward pass keeps nothing as large as the logits for it.
+    """
     generator = torch.Generator().manual_seed(subject.settings.seed + 5)
-    drawn_TV = torch.randn(like_BTV.shape[1:], generator=generator)
-    return drawn_TV.div_(drawn_TV.numel() ** 0.5).to(like_BTV)
+    at_T, of_V = (torch.randn(n, generator=generator).div_(n**0.5).to(logits_BTV) for n in logits_BTV.shape[1:])
+    mixed: Tensor = (logits_BTV[:, :upto] @ of_V @ at_T[:upto]).sum()
+    return mixed
 
 
 @contextlib.contextmanager
@@ -63,11 +68,10 @@ def input_gradient(subject: Subject, upto: int | None = None, attn: str | None =
         Unsupported: no gradient reaches the embeddings, or a kernel has none.
     """
     model, ids_BT = subject.model, subject.passes.ids(subject.inputs.tokens)
-    with subject.using(attn), frozen(model), _embeddings(model, ids_BT) as leaves, torch.enable_grad(), subject.numerics():
+    with room(subject), subject.using(attn), frozen(model), _embeddings(model, ids_BT) as leaves, differentiating(subject):
         try:
-            logits_BTV = subject.passes.call(subject.inputs.tokens, use_cache=False).logits_BTV
-            mixture = (logits_BTV * weighting(subject, logits_BTV))[:, :upto].sum()
-            gradients = torch.autograd.grad(mixture, leaves, allow_unused=True)
+            mixed = mixture(subject, subject.passes.call(subject.inputs.tokens, use_cache=False).logits_BTV, upto)
+            gradients = torch.autograd.grad(mixed, leaves, allow_unused=True)
         except REFUSALS as error:
             raise Unsupported(f"a gradient raises {first_line(error)}") from error
     length = subject.inputs.length
@@ -89,6 +93,21 @@ def compare_gradients(subject: Subject, name: str, got_BTW: Tensor, want_BTW: Te
 def switched_gradient(subject: Subject, name: str, attn: str) -> Measurement:
     """One case: the gradient under another attention implementation against the usual one."""
     return compare_gradients(subject, name, input_gradient(subject, attn=attn), input_gradient(subject))
+
+
+@contextlib.contextmanager
+def room(subject: Subject) -> Iterator[None]:
+    """What autograd keeps takes the room that remembered logits had, and is given back at the end."""
+    subject.passes.forget()
+    with returning_memory():
+        yield
+
+
+@contextlib.contextmanager
+def differentiating(subject: Subject) -> Iterator[None]:
+    """While active, autograd records what the model computes under the numerics of the subject."""
+    with torch.enable_grad(), subject.numerics():
+        yield
 
 
 @contextlib.contextmanager

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import torch
-
 from attncheck.errors import Unsupported
 from attncheck.finding import Measurement, Verdict, merged
+from attncheck.numerics.divergence import holes
 from attncheck.subject.asked import Mask2D, Pass, all_ones
 from attncheck.subject.padded import Padded, own_pad_id
 from attncheck.subject.subject import Subject
@@ -28,7 +27,7 @@ def empty_row(subject: Subject, batch: Padded) -> Measurement:
     logits_BTV, alone = subject.logits(asked), Pass(subject.inputs.tokens)
     name = "a row of nothing but padding"
     case = subject.compare(name, logits_BTV[:1], subject.logits(alone), asked=(asked, alone))
-    return replace(case, nonfinite=int((~torch.isfinite(logits_BTV)).sum()))
+    return replace(case, nonfinite=holes(logits_BTV))
 
 
 def hole(subject: Subject) -> Measurement:

@@ -8,10 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal, final
 
-import torch
-
 from attncheck.errors import Unsupported
 from attncheck.finding import Measurement, Verdict
+from attncheck.numerics.divergence import holes
 from attncheck.subject.asked import Mask2D, Pass, Positions
 from attncheck.subject.inputs import Inputs, Row, Tokens
 from attncheck.subject.subject import Subject
@@ -108,7 +107,7 @@ def eager_in_plain_float64(subject: Subject, batch: Padded) -> Measurement:
     explicit = not subject.can.takes_positions
     asked = replace(batch.asked("left", salt=1, explicit=explicit, attn="eager"), unpromoted=True)
     logits_BTV = subject.logits(asked)
-    lost = int((~torch.isfinite(logits_BTV)).sum())
+    lost = holes(logits_BTV)
     wanted = chosen(subject, "eager") and "float64" in (subject.settings.dtype, subject.own_dtype)
     return Measurement(
         name="eager in plain float64",

@@ -8,6 +8,7 @@ Axes: B batch, T positions of this pass, P cached positions, V vocabulary.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -40,6 +41,18 @@ def _way(asked: Pass, start: int) -> str:
 
 
 REFUSALS = (TypeError, ValueError, RuntimeError, AttributeError, NotImplementedError, LookupError, ImportError, AssertionError)
+
+
+def _joined(parts: Iterator[Tensor], length: int) -> Tensor:
+    """Logits of successive chunks in one tensor, without a second copy of them all beside it."""
+    first_BTV = next(parts)
+    if first_BTV.shape[1] == length:
+        return first_BTV
+    whole_BTV, filled = first_BTV.new_empty(first_BTV.shape[0], length, first_BTV.shape[2]), 0
+    for part_BTV in itertools.chain((first_BTV,), parts):
+        whole_BTV[:, filled : filled + part_BTV.shape[1]] = part_BTV
+        filled += part_BTV.shape[1]
+    return whole_BTV[:, :filled]
 
 
 @final
@@ -77,19 +90,23 @@ class Passes:
         if key in self._memory:
             self._memory.move_to_end(key)
             return self._memory[key]
+        self._make_room(len(asked.tokens) * (len(positions) or asked.length))
         with torch.no_grad(), self._numerics(asked), self.switch(asked.attn):
-            self._remember(key, self.run(asked, positions).detach())
+            self._memory[key] = self.run(asked, positions).detach()
+        self._make_room(0)
         return self._memory[key]
 
     def run(self, asked: Pass, positions: tuple[int, ...] = ()) -> Tensor:
         """logits_BTV of a pass under the numerics and the implementation of the caller; nothing is remembered."""
-        parts, start = [], 0
+        return _joined(self._parts(asked, positions), len(positions) or asked.length)
+
+    def _parts(self, asked: Pass, positions: tuple[int, ...]) -> Iterator[Tensor]:
+        start = 0
         for reply in self._replies(asked):
             end = start + reply.logits_BTV.shape[1]
             here = [at - start for at in positions if start <= at < end]
-            parts.append(reply.logits_BTV[:, here].clone() if positions else reply.logits_BTV)
+            yield reply.logits_BTV[:, here] if positions else reply.logits_BTV
             start = end
-        return torch.cat(parts, 1) if len(parts) > 1 else parts[0]
 
     def cache(self, asked: Pass) -> Any:
         """The cache that a pass leaves behind; never remembered, since the next call would change it.
@@ -123,6 +140,7 @@ class Passes:
         """One forward, not remembered, for what needs the cache or the whole output. Gradients follow the caller."""
         if asked.get("positions_BT") is not None:
             asked["positions_BT"] = asked["positions_BT"] + self.first_position()
+        self._make_room(sum(map(len, tokens)))
         with self.context():
             return self._asked(self.ids(tokens), "with " + ", ".join(asked.get("extra", {})), bool(asked.get("extra")), asked)
 
@@ -149,9 +167,10 @@ class Passes:
     def _faults(self, asked: Pass) -> tuple[str, ...]:
         return () if self.planted_on_cache_only and not asked.cached else self.planted
 
-    def _remember(self, key: Any, logits_BTV: Tensor) -> None:
-        self._memory[key] = logits_BTV
-        while len(self._memory) > 1 and sum(t.nbytes for t in self._memory.values()) > self.memory_limit:
+    def _make_room(self, tokens: int) -> None:
+        """Forget what was asked for longest ago, until logits of as many tokens as are about to come fit as well."""
+        coming = tokens * max((t.shape[2] * t.itemsize for t in self._memory.values()), default=0)
+        while len(self._memory) > (not tokens) and sum(t.nbytes for t in self._memory.values()) > self.memory_limit - coming:
             self._memory.popitem(last=False)
 
     def _asked(self, ids_BT: Tensor, way: str, special: bool, asked: dict[str, Any]) -> Reply:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from attncheck.errors import Unsupported, first_line
 from attncheck.numerics.rebuilt import Rebuilding
 from attncheck.numerics.shift import Direction, Shift, drawn
-from attncheck.subject.gradients import frozen, weighting
+from attncheck.subject.gradients import frozen, mixture, room
 from attncheck.subject.judging.reach import attention_modules
 from attncheck.subject.passes import REFUSALS
 from attncheck.subject.placement import why_not_nudged
@@ -60,6 +60,10 @@ AGREED = 1e-6
 STEPS = (1e-3, 1e-4, 2.5e-5, 6e-6, 1.5e-6)
 
 
+BORDERLESS = 12
+"""Tokens that are enough where nothing changes with length: what autograd keeps in float64 grows with them."""
+
+
 def why_no_slope(subject: Subject) -> str | None:
     """Why no weight of this model can be moved along a direction in float64, or None."""
     if subject.dtype != torch.float64 and not widens(subject.stored_dtype):
@@ -81,7 +85,6 @@ def slope_of(subject: Subject, *kinds: str) -> Slope:
         raise Unsupported(reason)
     found, seed = projections(subject.model), subject.settings.seed * 31
     directions = [each for kind in kinds for each in drawn(found[kind], seed + list(KINDS).index(kind))]
-    subject.passes.forget()  # what autograd keeps takes the room that remembered logits had
     with subject.at("float64", cast=False):
         try:
             return _slope(subject, directions)
@@ -89,15 +92,13 @@ def slope_of(subject: Subject, *kinds: str) -> Slope:
             raise Unsupported(f"a derivative in float64 raises {first_line(error)}") from error
 
 
-def _mixture(subject: Subject) -> Tensor:
-    logits_BTV = subject.passes.call(subject.inputs.tokens, use_cache=False).logits_BTV
-    return (logits_BTV * weighting(subject, logits_BTV)).sum()
-
-
 def _slope(subject: Subject, directions: Sequence[Direction]) -> Slope:
+    inputs = subject.inputs
+    row = inputs.row if inputs.borders else inputs.row[:BORDERLESS]
+
     def value(step: Tensor) -> Tensor:
         with subject.numerics(), Shift(directions, step):
-            return _mixture(subject)
+            return mixture(subject, subject.passes.call((row,), use_cache=False).logits_BTV)
 
     analytic = _derivative(subject, value)
     size = 0.0
@@ -117,7 +118,7 @@ def _slope(subject: Subject, directions: Sequence[Direction]) -> Slope:
 def _derivative(subject: Subject, value: Callable[[Tensor], Tensor]) -> float:
     """By autograd, which is told of no weight: only the step has a gradient, so weights need not be kept."""
     step = torch.zeros((), dtype=torch.float64, requires_grad=True)
-    with torch.enable_grad(), frozen(subject.model), Rebuilding():
+    with room(subject), torch.enable_grad(), frozen(subject.model), Rebuilding():
         total = value(step)
         if not total.requires_grad:
             return 0.0

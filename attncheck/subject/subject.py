@@ -37,7 +37,7 @@ from attncheck.subject.precision import DTYPES, NAMES, cast_back, fits, own_dtyp
 from attncheck.subject.ranks import agreed, keep_in_step
 
 LEAST_MEMORY = 16 << 20
-MEMORY_SHARE = 0.05
+MEMORY_SHARE = 0.04
 
 
 @final

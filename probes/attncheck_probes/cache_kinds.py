@@ -158,7 +158,7 @@ def _rows(subject: Subject, name: str, how: str, index: Row) -> Measurement:
     rearrange(cache, how, index, subject.passes.device)
     wanted = tuple(rows[i] for i in index)
     got_BTV = continued(subject, cache, tuple(row[half:] for row in wanted))
-    want_BTV = torch.cat([subject.logits(yardstick(subject, row, half)) for row in wanted])[:, half:]
+    want_BTV = torch.cat([subject.logits(yardstick(subject, row, half))[:, half:] for row in wanted])
     return subject.compare(name, got_BTV, want_BTV, offset=half, note=f"`{how}`")
 
 

@@ -107,8 +107,8 @@ class Gradient:
             yield skipped(name, reason)
             return
         together = attempt(name, lambda: _derivative(subject, name, *kinds))
+        yield together
         if together.judged and verdict_of(together) is Verdict.PASS:
-            yield together
             return
         for kind in kinds:
             alone = f"derivative along {kind} weights"

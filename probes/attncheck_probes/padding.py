@@ -37,10 +37,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar, final
 
-import torch
-
 from attncheck.errors import Unsupported
 from attncheck.finding import Evidence, Measurement, Ruling, Verdict, merged
+from attncheck.numerics.divergence import holes
 from attncheck.probe import Cost, attempt_call, judge_cases
 from attncheck.subject import masked
 from attncheck.subject.asked import Mask2D, Pass, counting
@@ -152,7 +151,7 @@ def _alone(subject: Subject, batch: Padded, name: str, side: Side, asked: Pass, 
     case = _against(subject, batch, name, side, asked, broken, None)
     if case.excess > 1.0 and asked.attn:  # implementations that differ without padding as well are for `implementations`
         case = _against(subject, batch, name, side, asked, broken, asked.attn)
-    case = replace(case, nonfinite=int((~torch.isfinite(logits_BTV)).sum()), note=note if case.excess > 1.0 else "")
+    case = replace(case, nonfinite=holes(logits_BTV), note=note if case.excess > 1.0 else "")
     if case.nonfinite or case.excess <= 1.0:
         return case
     shifted = side == "left" and subject.can.takes_positions

@@ -35,7 +35,7 @@ def test_healthy_models_pass_with_two_controls(target: str) -> None:
 @pytest.mark.parametrize(
     ("fault", "name"),
     [
-        ("gradient-detached", "derivative along query weights"),
+        ("gradient-detached", "derivative along projections"),
         ("causal-mask-missing", "no gradient to later embeddings"),
         ("leak-outside-attention", "no gradient to later embeddings"),
     ],

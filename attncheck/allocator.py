@@ -5,20 +5,33 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-M_MMAP_THRESHOLD = -3
-LARGE = 128 << 10
-"""glibc's own threshold at the start of a process."""
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+TOP = 8 << 20
+"""Bytes that stay at the end of the heap, for the next forward to use."""
+LOGITS = 1 << 20
+"""Bytes from which on memory is mapped: logits are, activations of a small model are not, since mapping takes time."""
 
 
 def keep_threshold() -> None:
-    """Have the memory of large tensors go back to the system as soon as they are freed.
+    """Have the memory of logits go back to the system as soon as they are freed.
 
     glibc raises its threshold up to 32 MiB when large blocks are freed (mallopt(3)); from then on logits that were forgotten
     stay in its pools, as much again as those that are kept. Setting the threshold stops that.
     """
-    _glibc(lambda library: library.mallopt(M_MMAP_THRESHOLD, LARGE))
+    _glibc(lambda library: library.mallopt(M_MMAP_THRESHOLD, LOGITS))
+    _glibc(lambda library: library.mallopt(M_TRIM_THRESHOLD, TOP))
+
+
+@contextlib.contextmanager
+def returning_memory() -> Iterator[None]:
+    """Give back what was freed, before and afterwards: for work that keeps many activations, such as a gradient."""
+    return_freed_memory()
+    try:
+        yield
+    finally:
+        return_freed_memory()
 
 
 def return_freed_memory() -> None:
