@@ -8,8 +8,8 @@ import sys
 from collections.abc import Callable, Iterator
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-TOP = 8 << 20
-"""Bytes that stay at the end of the heap, for the next forward to use."""
+TOP = 2 << 20
+"""Bytes that stay at the end of the heap, for the next forward to use: its activations are freed one after the other."""
 LOGITS = 1 << 20
 """Bytes from which on memory is mapped: logits are, activations of a small model are not, since mapping takes time."""
 
