@@ -184,9 +184,9 @@ def known_factor(config: Any, model: nn.Module, module: nn.Module) -> Callable[[
     """
     named = {**vars(config), **vars(module)} if config is not None else vars(module)
     multipliers = [_number(v) for k, v in named.items() if MULTIPLIER.search(k) and k not in (*DECLARED, *INVERSE)]
-    gains = [_number(getattr(each, "attention_scaling", None)) for each in model.modules()]
 
     def known(factor: float, with_gains: bool) -> bool:
-        return any(abs(factor / value - 1) < SAME for value in multipliers + (gains if with_gains else []) if value)
+        gains = (_number(getattr(each, "attention_scaling", None)) for each in model.modules()) if with_gains else ()
+        return any(abs(factor / value - 1) < SAME for value in (*multipliers, *gains) if value)
 
     return known
