@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, replace
 from typing import Any, final
 
+from attncheck.allocator import return_freed_memory
 from attncheck.errors import CannotPlant, Unsupported, first_line
 from attncheck.faults.base import Fault
 from attncheck.faults.catalogue import FAULTS
@@ -178,6 +179,7 @@ def _control(subject: Subject, probe: Probe, fault: Fault, healthy: tuple[Measur
     Raises:
         CannotPlant: the model has no place for the fault, or breaks when it is planted.
     """
+    return_freed_memory()
     before = {case.name: case for case in healthy}
     largest: float | None = None
     with fault.plant(subject), subject.passes.under(fault.name, fault.on_cache_only), subject.can.kept():

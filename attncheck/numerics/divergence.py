@@ -14,7 +14,7 @@ from torch import Tensor
 
 KL_ROWS = 8
 MOST_STRETCHES = 96
-SLICE = 1 << 18
+SLICE = 1 << 17
 """Numbers compared at a time: what a comparison needs beside the two tensors is a few times this, whatever their length."""
 
 

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-SLICE = 1 << 19
+SLICE = 1 << 17
 """Numbers of the second half of a split product that exist beside the first, at a time."""
 
 

@@ -18,6 +18,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from attncheck.allocator import return_freed_memory
 from attncheck.errors import Unsupported, first_line
 from attncheck.numerics.budget import Budget
 from attncheck.subject.asked import Mask2D, Mask4D, Pass, float_mask
@@ -128,6 +129,7 @@ class Passes:
         Raises:
             Unsupported: the model cannot be asked this way.
         """
+        return_freed_memory()
         with torch.no_grad(), self.context(), self.switch(asked.attn):
             for _ in self._replies(asked):
                 pass
