@@ -1,4 +1,4 @@
-"""What the C library does with freed memory, while attncheck owns the process. Loads nothing."""
+"""What the C library does with freed memory: given back when asked, at once where attncheck owns the process. Loads nothing."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class Shift(TorchFunctionMode):
     def _linear(self, x_BTI: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """A linear map and what the outer product adds to it: the moved weight itself is not needed."""
         direction = self.directions.get(id(weight))
-        out_BTO = F.linear(x_BTI, weight, self._moved(bias))
+        out_BTO = F.linear(x_BTI, weight, bias)
         if direction is None:
             return out_BTO
         return out_BTO + (self.step * (x_BTI.double() @ direction.right_I))[..., None] * direction.left_O

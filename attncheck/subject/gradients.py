@@ -68,7 +68,14 @@ def input_gradient(subject: Subject, upto: int | None = None, attn: str | None =
         Unsupported: no gradient reaches the embeddings, or a kernel has none.
     """
     model, ids_BT = subject.model, subject.passes.ids(subject.inputs.tokens)
-    with room(subject), subject.using(attn), frozen(model), _embeddings(model, ids_BT) as leaves, differentiating(subject):
+    with (
+        room(subject),
+        subject.using(attn),
+        frozen(model),
+        _embeddings(model, ids_BT) as leaves,
+        torch.enable_grad(),
+        subject.numerics(),
+    ):
         try:
             mixed = mixture(subject, subject.passes.call(subject.inputs.tokens, use_cache=False).logits_BTV, upto)
             gradients = torch.autograd.grad(mixed, leaves, allow_unused=True)
@@ -100,13 +107,6 @@ def room(subject: Subject) -> Iterator[None]:
     """What autograd keeps takes the room that remembered logits had, and is given back at the end."""
     subject.passes.forget()
     with returning_memory():
-        yield
-
-
-@contextlib.contextmanager
-def differentiating(subject: Subject) -> Iterator[None]:
-    """While active, autograd records what the model computes under the numerics of the subject."""
-    with torch.enable_grad(), subject.numerics():
         yield
 
 

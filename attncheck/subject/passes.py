@@ -94,7 +94,7 @@ class Passes:
         self._make_room(len(asked.tokens) * (len(positions) or asked.length))
         with torch.no_grad(), self._numerics(asked), self.switch(asked.attn):
             self._memory[key] = self.run(asked, positions).detach()
-        self._make_room(0)
+        self._keep_within(self.memory_limit, least=1)
         return self._memory[key]
 
     def run(self, asked: Pass, positions: tuple[int, ...] = ()) -> Tensor:
@@ -172,7 +172,10 @@ class Passes:
     def _make_room(self, tokens: int) -> None:
         """Forget what was asked for longest ago, until logits of as many tokens as are about to come fit as well."""
         coming = tokens * max((t.shape[2] * t.itemsize for t in self._memory.values()), default=0)
-        while len(self._memory) > (not tokens) and sum(t.nbytes for t in self._memory.values()) > self.memory_limit - coming:
+        self._keep_within(self.memory_limit - coming)
+
+    def _keep_within(self, limit: int, least: int = 0) -> None:
+        while len(self._memory) > least and sum(t.nbytes for t in self._memory.values()) > limit:
             self._memory.popitem(last=False)
 
     def _asked(self, ids_BT: Tensor, way: str, special: bool, asked: dict[str, Any]) -> Reply:

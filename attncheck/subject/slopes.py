@@ -77,12 +77,11 @@ def slope_of(subject: Subject, *kinds: str) -> Slope:
     The central difference is taken at several steps; the two neighbours that agree best give the value, and their
     distance (with the rounding of the mixture over the step) the trust. A kink keeps neighbours from agreeing.
 
+    `why_no_slope` has to be asked first.
+
     Raises:
-        Unsupported: a kernel has no gradient, or no step can be taken along these weights.
+        Unsupported: a kernel has no gradient.
     """
-    reason = why_no_slope(subject)
-    if reason is not None:
-        raise Unsupported(reason)
     found, seed = projections(subject.model), subject.settings.seed * 31
     directions = [each for kind in kinds for each in drawn(found[kind], seed + list(KINDS).index(kind))]
     with subject.at("float64", cast=False):
