@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from attncheck.api import check
-    from attncheck.errors import ChecksFailed
-    from attncheck.finding import Finding, Measurement, Verdict
+    from attncheck.core.errors import ChecksFailed
+    from attncheck.core.finding import Finding, Measurement, Verdict
     from attncheck.report.model import Report
 
 __version__ = "0.1.0"
@@ -18,10 +18,10 @@ __all__ = ["ChecksFailed", "Finding", "Measurement", "Report", "Verdict", "__ver
 
 HOMES = {
     "check": "attncheck.api",
-    "ChecksFailed": "attncheck.errors",
-    "Finding": "attncheck.finding",
-    "Measurement": "attncheck.finding",
-    "Verdict": "attncheck.finding",
+    "ChecksFailed": "attncheck.core.errors",
+    "Finding": "attncheck.core.finding",
+    "Measurement": "attncheck.core.finding",
+    "Verdict": "attncheck.core.finding",
     "Report": "attncheck.report.model",
 }
 

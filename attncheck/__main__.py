@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from attncheck.errors import AttncheckError, first_line
+from attncheck.core.errors import AttncheckError, first_line
 
 USAGE = 2
 INTERNAL = 3

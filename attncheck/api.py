@@ -13,12 +13,12 @@ from typing import Any
 
 from torch import nn
 
-from attncheck import registry
-from attncheck.errors import UsageError, unknown
-from attncheck.finding import Verdict
+from attncheck.core import registry
+from attncheck.core.errors import UsageError, unknown
+from attncheck.core.finding import Verdict
+from attncheck.core.settings import Settings
 from attncheck.report.model import Report
 from attncheck.session import Session, load_job
-from attncheck.settings import Settings
 from attncheck.subject import compat
 from attncheck.subject.adapters import without_wrapper
 from attncheck.subject.load import settle_dtype
@@ -41,7 +41,7 @@ def check(
     """Run probes on a model in memory, or on a target as the command line takes it, and return the report.
 
     `probes` are names, globs, `FILE.py:Class`, or `{name: {option: value}}`; all installed ones when left out. `settings`
-    are those of `attncheck.settings.Settings`: `dtype`, `attn`, `seed`, `length`, `prompt`, … The model comes back as it
+    are those of `attncheck.core.settings.Settings`: `dtype`, `attn`, `seed`, `length`, `prompt`, … The model comes back as it
     was: weights, buffers, dtypes and training mode. Nothing is raised for what is found: `Report.raise_for_failures` does.
 
     Raises:

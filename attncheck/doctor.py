@@ -11,9 +11,10 @@ from pathlib import Path
 import psutil
 import torch
 
-from attncheck import __version__, registry
-from attncheck.errors import AttncheckError, Unsupported, first_line
-from attncheck.settings import Settings
+from attncheck import __version__
+from attncheck.core import registry
+from attncheck.core.errors import AttncheckError, Unsupported, first_line
+from attncheck.core.settings import Settings
 from attncheck.subject.asked import Pass
 from attncheck.subject.load import load
 

@@ -6,7 +6,7 @@ import datetime
 from dataclasses import dataclass, field, replace
 from typing import final
 
-from attncheck.finding import Finding
+from attncheck.core.finding import Finding
 from attncheck.report.baseline import Baseline
 from attncheck.report.model import Report, TargetReport
 from attncheck.suite.plan import Job

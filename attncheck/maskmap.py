@@ -15,7 +15,7 @@ from typing import Literal, final
 import torch
 from torch import Tensor
 
-from attncheck.errors import Unsupported, UsageError
+from attncheck.core.errors import Unsupported, UsageError
 from attncheck.subject.asked import Mask2D, Pass
 from attncheck.subject.judging.promises import FULL, promised_reach
 from attncheck.subject.judging.reach import Seen, excuse, seen_at_kernel, seen_in_gradient

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import ClassVar, Literal, Protocol, runtime_checkable
 
-from attncheck.errors import Unsupported, first_line
-from attncheck.finding import Evidence, Measurement, Ruling, Verdict, skipped, verdict_of, worst_of_model
+from attncheck.core.errors import Unsupported, first_line
+from attncheck.core.finding import Evidence, Measurement, Ruling, Verdict, skipped, verdict_of, worst_of_model
 from attncheck.subject.passes import REFUSALS
 from attncheck.subject.subject import Subject
 

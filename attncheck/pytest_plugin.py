@@ -46,7 +46,7 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
 
 def _plan(config: pytest.Config) -> Plan | None:
     """What the options ask for; the suite of the ini file runs where no targets are given."""
-    from attncheck.errors import AttncheckError
+    from attncheck.core.errors import AttncheckError
 
     targets, suite = config.getoption("--attncheck"), config.getoption("--attncheck-suite")
     from_ini = config.getini("attncheck_suite")
@@ -63,7 +63,7 @@ def _plan(config: pytest.Config) -> Plan | None:
 
 def _planned(targets: tuple[str, ...], suite: str | None, probes: tuple[str, ...]) -> Plan:
     from attncheck.cli.planning import Asked, planned
-    from attncheck.settings import Settings
+    from attncheck.core.settings import Settings
     from attncheck.subject.target import parse
 
     for target in targets:
@@ -112,7 +112,7 @@ class ProbeItem(pytest.Item):
         report.raise_for_failures()
 
     def _report(self) -> Report:
-        from attncheck.finding import Verdict
+        from attncheck.core.finding import Verdict
         from attncheck.gate import Gate
         from attncheck.report import baseline
         from attncheck.session import Session
@@ -133,7 +133,7 @@ class ProbeItem(pytest.Item):
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """The table and nothing else for what the probe found; a traceback for everything else."""
-        from attncheck.errors import AttncheckError, ChecksFailed
+        from attncheck.core.errors import AttncheckError, ChecksFailed
 
         if isinstance(excinfo.value, (ChecksFailed, AttncheckError)):
             return str(excinfo.value)

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, final
 
+from attncheck.core.errors import Unsupported
+from attncheck.core.finding import Diagnosis, Finding, Location, Measurement, Verdict
 from attncheck.diagnosis.diagnose import Diagnoser
-from attncheck.errors import Unsupported
 from attncheck.faults.base import Fault
 from attncheck.faults.catalogue import FAULTS
-from attncheck.finding import Diagnosis, Finding, Location, Measurement, Verdict
 from attncheck.probe import Probe
 from attncheck.runner import ProbeFinished, noticed, run_probes
 from attncheck.subject.subject import Subject

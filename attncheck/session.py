@@ -14,11 +14,12 @@ from typing import Any, final
 import torch
 import transformers
 
-from attncheck import __version__, registry
+from attncheck import __version__
+from attncheck.core import registry
+from attncheck.core.errors import Unsupported, first_line
+from attncheck.core.finding import Evidence, Finding, Measurement, Verdict, verdict_of
 from attncheck.diagnosis.diagnose import Diagnoser
 from attncheck.diagnosis.sharding import sharding_findings
-from attncheck.errors import Unsupported, first_line
-from attncheck.finding import Evidence, Finding, Measurement, Verdict, verdict_of
 from attncheck.gate import Gate
 from attncheck.probe import Probe, describe, judge_cases
 from attncheck.report.model import Report, TargetReport, exit_code

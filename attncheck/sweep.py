@@ -20,10 +20,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, final
 
+from attncheck.core.settings import Settings
 from attncheck.report.model import TargetReport, from_json
 from attncheck.report.write import write_report
 from attncheck.session import Session, environment
-from attncheck.settings import Settings
 from attncheck.subject import random_init
 from attncheck.subject.target import is_glob as is_glob
 from attncheck.suite.plan import Job

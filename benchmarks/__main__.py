@@ -29,7 +29,7 @@ EVERY, EVERY_QUICK = 10, 60
 
 
 def parts(options: argparse.Namespace) -> dict[str, Callable[[], Any]]:
-    from attncheck import registry
+    from attncheck.core import registry
 
     probes, repeats = registry.select(), QUICK if options.quick else REPEATS
     some = probes[:5] if options.quick else probes

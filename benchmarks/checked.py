@@ -55,8 +55,8 @@ class Run:
 
 def checked(source: str | Shape, dtype: str, probes: list[str], length: int | None = None) -> Run:
     """Run the probes with controls and diagnoses; note what every forward was given, and the peak memory of every probe."""
-    from attncheck import registry
-    from attncheck.allocator import keep_threshold, return_freed_memory
+    from attncheck.core import registry
+    from attncheck.core.allocator import keep_threshold, return_freed_memory
     from attncheck.diagnosis.diagnose import Diagnoser
     from attncheck.runner import ProbeFinished, run_probes
 

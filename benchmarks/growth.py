@@ -63,7 +63,7 @@ def flags(found: dict[str, Any]) -> list[str]:
 
 
 def main() -> None:
-    from attncheck import registry
+    from attncheck.core import registry
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")

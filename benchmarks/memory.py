@@ -65,7 +65,7 @@ def summary(run: Run) -> dict[str, Any]:
 
 
 def main() -> None:
-    from attncheck import registry
+    from attncheck.core import registry
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True)

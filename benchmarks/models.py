@@ -22,7 +22,7 @@ class Shape(NamedTuple):
 
 def subject_of(source: str | Shape, dtype: str, length: int | None = None) -> Subject:
     """The subject behind a target or of a shape."""
-    from attncheck.settings import Settings
+    from attncheck.core.settings import Settings
     from attncheck.subject import compat
     from attncheck.subject.load import load, settle_dtype
     from attncheck.subject.subject import Subject

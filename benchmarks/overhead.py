@@ -49,7 +49,7 @@ def _sides(runs: Sequence[Run], plain: Sequence[Sequence[float]], count: int) ->
 
 
 def main() -> None:
-    from attncheck import registry
+    from attncheck.core import registry
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True)

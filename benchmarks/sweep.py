@@ -15,8 +15,8 @@ from typing import Any
 
 def sweep(every: int, jobs: int, pattern: str = "config:*") -> dict[str, Any]:
     """Minutes for a sample of the types with all probes, and for all of them at that rate."""
-    from attncheck import registry
-    from attncheck.settings import Settings
+    from attncheck.core import registry
+    from attncheck.core.settings import Settings
     from attncheck.sweep import expand
     from attncheck.sweep import sweep as run
 

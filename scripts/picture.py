@@ -11,12 +11,12 @@ from functools import partial
 
 from rich.console import Console
 
-from attncheck import registry
+from attncheck.core import registry
+from attncheck.core.settings import Settings
 from attncheck.diagnosis.diagnose import diagnose
 from attncheck.report.table import print_target, summary_line
 from attncheck.runner import run_probes
 from attncheck.session import Session
-from attncheck.settings import Settings
 from attncheck.suite.plan import Job
 
 PROBES = ("future-token", "decode-paths", "kv-repeat")

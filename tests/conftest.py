@@ -11,7 +11,7 @@ import pytest
 import torch
 import transformers
 
-from attncheck.settings import Settings
+from attncheck.core.settings import Settings
 from attncheck.subject import compat
 from attncheck.subject.amplify import amplify
 from attncheck.subject.load import load

@@ -6,9 +6,9 @@ from typing import Any
 
 from conftest import tiny_llama
 
-from attncheck import registry
+from attncheck.core import registry
+from attncheck.core.finding import Finding
 from attncheck.diagnosis.diagnose import diagnose
-from attncheck.finding import Finding
 from attncheck.selftest import finding_of
 from attncheck.subject.subject import Subject
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from attncheck import registry
+from attncheck.core import registry
+from attncheck.core.finding import Finding, Measurement
+from attncheck.core.settings import Settings
 from attncheck.faults.catalogue import FAULTS
-from attncheck.finding import Finding, Measurement
 from attncheck.runner import ProbeFinished, noticed, run_probes
-from attncheck.settings import Settings
 from attncheck.subject.load import load
 from attncheck.subject.subject import Subject
 

@@ -9,7 +9,7 @@ import torch
 from conftest import tiny_llama
 
 import attncheck
-from attncheck.errors import UsageError
+from attncheck.core.errors import UsageError
 
 
 def test_importing_attncheck_loads_no_torch() -> None:

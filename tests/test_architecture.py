@@ -27,14 +27,14 @@ LEVELS = (
     ("attncheck.session",),
     ("attncheck.suite", "attncheck.report", "attncheck.diagnosis", "attncheck.runner", "attncheck.gate"),
     ("attncheck.probe", "attncheck.faults"),
-    ("attncheck.subject", "attncheck.numerics", "attncheck.registry"),
+    ("attncheck.subject", "attncheck.numerics", "attncheck.core.registry"),
     (
-        "attncheck.finding",
-        "attncheck.verdict",
-        "attncheck.errors",
-        "attncheck.settings",
+        "attncheck.core.finding",
+        "attncheck.core.verdict",
+        "attncheck.core.errors",
+        "attncheck.core.settings",
         "attncheck.words",
-        "attncheck.allocator",
+        "attncheck.core.allocator",
     ),
 )
 FILE_LINES = 300

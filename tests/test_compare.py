@@ -18,9 +18,9 @@ from attncheck.compare import trace, weights
 from attncheck.compare.divergence import compare
 from attncheck.compare.record import CHUNKED, PADDED, PLAIN, record
 from attncheck.compare.sides import changed, held_side_by_side
-from attncheck.errors import TargetError, UsageError
+from attncheck.core.errors import TargetError, UsageError
+from attncheck.core.settings import Settings
 from attncheck.faults.catalogue import FAULTS
-from attncheck.settings import Settings
 from attncheck.subject.load import load
 from attncheck.subject.subject import Subject
 

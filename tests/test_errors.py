@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attncheck.errors import first_line, nearest, unknown
+from attncheck.core.errors import first_line, nearest, unknown
 
 
 def test_the_nearest_name_is_offered() -> None:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from attncheck.finding import Measurement, Rung, Verdict, merged, skipped, verdict_of, worst_of_model
+from attncheck.core.finding import Measurement, Rung, Verdict, merged, skipped, verdict_of, worst_of_model
 
 BASE = {"name": "case", "max_abs": 1e-6, "budget": 1e-5, "scale": 10.0, "positions": 4}
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from attncheck.__main__ import main
-from attncheck.errors import Unsupported, UsageError
+from attncheck.core.errors import Unsupported, UsageError
+from attncheck.core.settings import Settings
 from attncheck.mapdraw import png, svg
 from attncheck.maskmap import Ask, alike, maps, shrunk
-from attncheck.settings import Settings
 from attncheck.subject.load import load
 from attncheck.subject.subject import Subject
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from attncheck import registry
+from attncheck.core import registry
+from attncheck.core.finding import Finding, Verdict
+from attncheck.core.settings import Settings
 from attncheck.faults.catalogue import FAULTS
-from attncheck.finding import Finding, Verdict
 from attncheck.runner import ProbeFinished, run_probes
-from attncheck.settings import Settings
 from attncheck.subject.load import load
 from attncheck.subject.subject import Subject
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from attncheck import sweep
-from attncheck.errors import TargetError
-from attncheck.finding import Verdict
-from attncheck.settings import Settings
+from attncheck.core.errors import TargetError
+from attncheck.core.finding import Verdict
+from attncheck.core.settings import Settings
 from attncheck.suite.plan import Job
 
 PROBES = ("future-token",)

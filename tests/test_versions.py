@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from attncheck import registry
-from attncheck.finding import Finding, Verdict, verdict_of
+from attncheck.core import registry
+from attncheck.core.finding import Finding, Verdict, verdict_of
+from attncheck.core.settings import Settings
 from attncheck.runner import ProbeFinished, run_probes
-from attncheck.settings import Settings
 from attncheck.subject.asked import Pass
 from attncheck.subject.load import load
 

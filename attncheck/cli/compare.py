@@ -9,8 +9,8 @@ import typer
 from attncheck.cli import options as o
 from attncheck.cli.options import check_dtype, prompt_text
 from attncheck.cli.ranked import ended, hush
-from attncheck.errors import UsageError
-from attncheck.settings import Settings
+from attncheck.core.errors import UsageError
+from attncheck.core.settings import Settings
 
 Left = Annotated[str, typer.Argument(metavar="A", help="A target, or a trace that `attncheck record` wrote.")]
 Right = Annotated[str | None, typer.Argument(metavar="[B]", help="Another target or trace; left out, A under other settings.")]

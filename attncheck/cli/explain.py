@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from attncheck import registry
-from attncheck.errors import UsageError, unknown
+from attncheck.core import registry
+from attncheck.core.errors import UsageError, unknown
 
 
 def explain(name: Annotated[str, typer.Argument(help="A probe or a fault.")]) -> None:

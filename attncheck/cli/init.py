@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from attncheck.errors import UsageError
+from attncheck.core.errors import UsageError
 
 
 def init(

@@ -11,8 +11,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, final
 
+from attncheck.core.verdict import Verdict
 from attncheck.suite.plan import Job
-from attncheck.verdict import Verdict
 
 if TYPE_CHECKING:
     from attncheck.cli.present import Presenter

@@ -9,8 +9,8 @@ import typer
 
 from attncheck.cli import options as o
 from attncheck.cli.options import check_dtype, prompt_text
-from attncheck.errors import UsageError
-from attncheck.settings import Settings
+from attncheck.core.errors import UsageError
+from attncheck.core.settings import Settings
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -92,7 +92,7 @@ def _lengths(option: str, text: str) -> tuple[int, ...]:
 
 
 def _maps(target: str, settings: Settings, ask: Ask, wanted: list[int]) -> list[LayerMap]:
-    from attncheck.errors import TargetError, Unsupported
+    from attncheck.core.errors import TargetError, Unsupported
     from attncheck.maskmap import maps
     from attncheck.subject.load import load
 

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from attncheck.errors import UsageError, unknown
-from attncheck.settings import DTYPES
-from attncheck.verdict import Verdict
+from attncheck.core.errors import UsageError, unknown
+from attncheck.core.settings import DTYPES
+from attncheck.core.verdict import Verdict
 
 
 class Format(str, Enum):

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
-from attncheck import registry
-from attncheck.errors import UsageError
-from attncheck.settings import Settings
+from attncheck.core import registry
+from attncheck.core.errors import UsageError
+from attncheck.core.settings import Settings
 from attncheck.subject.target import DEFAULT
 from attncheck.suite.plan import Job, Plan, ProbeCall
 

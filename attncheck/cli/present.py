@@ -11,9 +11,9 @@ from typing import Any, final
 
 from rich.console import Console
 
-from attncheck.allocator import return_freed_memory
 from attncheck.cli.progress import Progress
-from attncheck.errors import UsageError, unknown
+from attncheck.core.allocator import return_freed_memory
+from attncheck.core.errors import UsageError, unknown
 from attncheck.report import table
 from attncheck.report.github import tell_github
 from attncheck.report.model import Report, finding_dict, finite, to_json

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from attncheck import registry
+from attncheck.core import registry
 
 
 def probes() -> None:

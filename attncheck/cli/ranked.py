@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from attncheck.errors import UsageError
+from attncheck.core.errors import UsageError
 
 INTERRUPTED = 130
 

@@ -9,8 +9,8 @@ import typer
 
 from attncheck.cli import options as o
 from attncheck.cli.options import check_dtype, prompt_text
-from attncheck.errors import UsageError
-from attncheck.settings import Settings
+from attncheck.core.errors import UsageError
+from attncheck.core.settings import Settings
 
 Target = Annotated[str, typer.Argument(help="Hub id, folder, .gguf file, builtin:NAME, config:TYPE or file.py:factory.")]
 Out = Annotated[Path, typer.Option("-o", "--output", envvar="ATTNCHECK_OUTPUT", help="Where to write: PATH.safetensors.")]

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attncheck.errors import UsageError
-from attncheck.settings import Settings
+from attncheck.core.errors import UsageError
+from attncheck.core.settings import Settings
 
 if TYPE_CHECKING:
-    from attncheck.finding import Finding
+    from attncheck.core.finding import Finding
     from attncheck.report.model import Report, TargetReport
 
 SavedReport = Annotated[Path, typer.Argument(help="A report written by `--report json=PATH`.")]
@@ -42,8 +42,8 @@ def _read(path: Path) -> Report:
 
 
 def _chosen(report: Report, which: str | None) -> list[tuple[TargetReport, Finding]]:
-    from attncheck.errors import unknown
-    from attncheck.verdict import Verdict
+    from attncheck.core.errors import unknown
+    from attncheck.core.verdict import Verdict
 
     failed = [(t, f) for t in report.targets for f in t.results if f.verdict is Verdict.FAIL and f.probe != "load"]
     if which is None:
@@ -78,8 +78,8 @@ def _script(target: TargetReport, finding: Finding) -> bool:
     """Print the script if it shows the fault, else why there is none on stderr."""
     import tempfile
 
+    from attncheck.core.errors import Unsupported
     from attncheck.diagnosis.repro import offered
-    from attncheck.errors import Unsupported
 
     with tempfile.TemporaryDirectory() as folder:
         try:

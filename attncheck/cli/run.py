@@ -16,11 +16,11 @@ from attncheck.cli.many import Workers, sweep
 from attncheck.cli.options import Format, check_dtype, failing, listed, prompt_text
 from attncheck.cli.planning import Asked, planned
 from attncheck.cli.ranked import ended, is_first, tp_size
-from attncheck.errors import UsageError
-from attncheck.settings import Settings
+from attncheck.core.errors import UsageError
+from attncheck.core.settings import Settings
+from attncheck.core.verdict import Verdict
 from attncheck.subject.target import is_glob
 from attncheck.suite.plan import Job, Plan
-from attncheck.verdict import Verdict
 
 if TYPE_CHECKING:
     from attncheck.cli.present import Presenter
@@ -109,7 +109,7 @@ def execute(
     """Run the jobs and show them; what was finished is reported even when the run is interrupted."""
     from functools import partial
 
-    from attncheck.allocator import keep_threshold
+    from attncheck.core.allocator import keep_threshold
     from attncheck.diagnosis.diagnose import Diagnoser
     from attncheck.gate import Gate
     from attncheck.report import baseline as baselines

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attncheck.settings import Settings
+from attncheck.core.settings import Settings
 from attncheck.subject.target import DEFAULT
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def selftest(
     targets: Targets = None, fault: Faults = None, probe: Probes = None, coverage: Coverage = None, each: Each = None
 ) -> None:
     """Plant every fault that the target can carry; exit 1 if one is missed."""
-    from attncheck import registry
+    from attncheck.core import registry
 
     names = registry.select(probe or ())
     rows: list[Row] = []
@@ -41,7 +41,7 @@ def selftest(
 
 
 def _chosen(fault: list[str] | None) -> list[str]:
-    from attncheck.errors import UsageError, unknown
+    from attncheck.core.errors import UsageError, unknown
     from attncheck.faults.catalogue import FAULTS
 
     for name in fault or ():
@@ -57,7 +57,7 @@ def left(faults: list[str], rows: list[Row], each: int | None) -> list[str]:
 
 
 def _one(target: str, probes: list[str], faults: list[str], thorough: bool) -> list[Row]:
-    from attncheck import registry
+    from attncheck.core import registry
     from attncheck.selftest import Selftest
     from attncheck.subject.load import load
 

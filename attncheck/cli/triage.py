@@ -11,8 +11,8 @@ import typer
 
 from attncheck.cli import options as o
 from attncheck.cli.options import check_dtype, prompt_text
-from attncheck.errors import TargetError, Unsupported, UsageError, unknown
-from attncheck.settings import Settings
+from attncheck.core.errors import TargetError, Unsupported, UsageError, unknown
+from attncheck.core.settings import Settings
 
 if TYPE_CHECKING:
     from attncheck.triage.answer import Question, Triage

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from attncheck.compare.record import Print, Recording, Way
-from attncheck.finding import BEYOND_ROUNDING
+from attncheck.core.finding import BEYOND_ROUNDING
 
 SameAs = Literal["identical", "rounding", "undecided", "different"]
 TOP = (1, 5, 10)

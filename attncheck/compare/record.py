@@ -14,8 +14,8 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from attncheck.core.errors import TargetError, Unsupported
 from attncheck.diagnosis.trace import Event, Trace, tracing
-from attncheck.errors import TargetError, Unsupported
 from attncheck.numerics.reorder import Reorder
 from attncheck.session import environment
 from attncheck.subject.asked import Pass

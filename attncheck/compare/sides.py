@@ -14,8 +14,8 @@ from attncheck.compare import trace, weights
 from attncheck.compare.divergence import Comparison, SameAs, compare
 from attncheck.compare.record import Recording, record
 from attncheck.compare.weights import Differing
-from attncheck.errors import UsageError, unknown
-from attncheck.settings import DTYPES, Settings
+from attncheck.core.errors import UsageError, unknown
+from attncheck.core.settings import DTYPES, Settings
 from attncheck.subject.load import load
 from attncheck.subject.subject import Subject
 

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from attncheck.compare.record import Print, Recording, Way
-from attncheck.errors import TargetError, first_line
+from attncheck.core.errors import TargetError, first_line
 
 SCHEMA = "attncheck-trace/1"
 SUFFIX = ".safetensors"

@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from attncheck import registry
+from attncheck.core import registry
+from attncheck.core.finding import Finding, Measurement, Verdict, verdict_of
 from attncheck.diagnosis.failure import Failure, open_case
 from attncheck.diagnosis.recorded import pass_of
-from attncheck.finding import Finding, Measurement, Verdict, verdict_of
 from attncheck.probe import describe
 from attncheck.subject.subject import Subject
 

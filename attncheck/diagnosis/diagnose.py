@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
 
+from attncheck.core.errors import Unsupported, first_line
+from attncheck.core.finding import Diagnosis, Finding, Location, Measurement, Verdict, verdict_of
 from attncheck.diagnosis.failure import Failure, failing, open_case
 from attncheck.diagnosis.locate import in_attention, locate, locate_leak, locate_padding, locate_unsteady
 from attncheck.diagnosis.outside import Outside, carried_elsewhere, explained_outside
@@ -16,9 +18,7 @@ from attncheck.diagnosis.repair import OWN_STORE, repaired
 from attncheck.diagnosis.repro import offered
 from attncheck.diagnosis.reproduce import Search, Tried
 from attncheck.diagnosis.source import with_source
-from attncheck.errors import Unsupported, first_line
 from attncheck.faults.words import advice
-from attncheck.finding import Diagnosis, Finding, Location, Measurement, Verdict, verdict_of
 from attncheck.subject.asked import Pass, all_ones
 from attncheck.subject.subject import Subject
 

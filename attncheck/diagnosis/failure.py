@@ -12,9 +12,9 @@ from typing import final
 import torch
 from torch import Tensor
 
-from attncheck.errors import Unsupported
+from attncheck.core.errors import Unsupported
+from attncheck.core.finding import Finding, Measurement, Verdict, verdict_of
 from attncheck.faults.predict import Trusted
-from attncheck.finding import Finding, Measurement, Verdict, verdict_of
 from attncheck.subject.asked import Mask2D, Pass
 from attncheck.subject.made import AFTER, Made
 from attncheck.subject.subject import Subject

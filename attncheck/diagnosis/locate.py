@@ -16,11 +16,11 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from attncheck.core.finding import BEYOND_ROUNDING, Location
 from attncheck.diagnosis.failure import Failure, Side, real_tokens
 from attncheck.diagnosis.layers import by_layer
 from attncheck.diagnosis.outside import under_padding
 from attncheck.diagnosis.trace import Event, Trace, tracing
-from attncheck.finding import BEYOND_ROUNDING, Location
 from attncheck.numerics.reorder import Reorder
 from attncheck.subject.asked import Mask2D, Pass
 from attncheck.subject.ranks import agreed

@@ -14,8 +14,8 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from attncheck.core.finding import BEYOND_ROUNDING
 from attncheck.diagnosis.trace import Event, Trace, tracing
-from attncheck.finding import BEYOND_ROUNDING
 from attncheck.numerics.reorder import Reorder
 from attncheck.subject.asked import Pass
 from attncheck.subject.subject import Subject

@@ -11,8 +11,8 @@ from typing import final
 
 from torch import Tensor
 
+from attncheck.core.errors import Unsupported
 from attncheck.diagnosis.failure import Failure, apart
-from attncheck.errors import Unsupported
 from attncheck.faults.predict_schedule import scheduled_logits
 from attncheck.subject.asked import Mask, Mask2D, Mask4D, Pass, Positions, counting
 from attncheck.subject.subject import Subject

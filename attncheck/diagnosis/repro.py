@@ -16,9 +16,9 @@ from typing import Any
 import torch
 import transformers
 
+from attncheck.core.errors import Unsupported
+from attncheck.core.finding import Finding
 from attncheck.diagnosis.recorded import pass_of
-from attncheck.errors import Unsupported
-from attncheck.finding import Finding
 from attncheck.subject.asked import Mask2D, Mask4D, Pass
 from attncheck.subject.compat import CACHE_NAMES
 from attncheck.subject.subject import Subject

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import final
 
+from attncheck.core.errors import Unsupported
+from attncheck.core.finding import Measurement
 from attncheck.diagnosis.failure import Failure, Side, open_case
-from attncheck.errors import Unsupported
 from attncheck.faults.hypotheses import hypotheses
 from attncheck.faults.hypothesis import Hypothesis
-from attncheck.finding import Measurement
 from attncheck.subject.ranks import agreed
 
 JOINED = 2

@@ -18,6 +18,18 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from attncheck.core.errors import Unsupported, first_line
+from attncheck.core.finding import (
+    Control,
+    Evidence,
+    Finding,
+    Location,
+    Measurement,
+    Verdict,
+    skipped,
+    verdict_of,
+    worst,
+)
 from attncheck.diagnosis.parts import (
     Right,
     Seen,
@@ -32,18 +44,6 @@ from attncheck.diagnosis.parts import (
     whose,
 )
 from attncheck.diagnosis.trace import Event
-from attncheck.errors import Unsupported, first_line
-from attncheck.finding import (
-    Control,
-    Evidence,
-    Finding,
-    Location,
-    Measurement,
-    Verdict,
-    skipped,
-    verdict_of,
-    worst,
-)
 from attncheck.numerics.budget import Budget
 from attncheck.probe import judge_cases
 from attncheck.subject.asked import Pass

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from attncheck.core.errors import Unsupported
+from attncheck.core.finding import Location
 from attncheck.diagnosis.reproduce import Search
-from attncheck.errors import Unsupported
 from attncheck.faults.predict import View
-from attncheck.finding import Location
 
 
 def with_source(search: Search, place: Location | None) -> Location | None:

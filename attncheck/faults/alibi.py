@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from attncheck.errors import CannotPlant
+from attncheck.core.errors import CannotPlant
 from attncheck.faults.planting import at_arguments, tokens_before
 from attncheck.subject.asked import Pass, all_ones
 from attncheck.subject.subject import Subject

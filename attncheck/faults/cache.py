@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from attncheck.errors import CannotPlant
+from attncheck.core.errors import CannotPlant
 from attncheck.faults.planting import at_arguments, at_kernel, cache_argument, repeats
 from attncheck.subject.asked import Pass
 from attncheck.subject.caches import key_values, states

@@ -14,7 +14,7 @@ import torch
 import transformers
 from torch import Tensor
 
-from attncheck.errors import CannotPlant, first_line
+from attncheck.core.errors import CannotPlant, first_line
 from attncheck.faults.planting import at_arguments, cache_argument
 from attncheck.subject.asked import Pass
 from attncheck.subject.cache_kinds import crop, may_crop, new_cache

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attncheck.errors import CannotPlant
+from attncheck.core.errors import CannotPlant
 from attncheck.faults.planting import at_arguments, tokens_before
 from attncheck.subject.asked import Pass
 from attncheck.subject.compat import cached_length

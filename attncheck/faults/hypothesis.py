@@ -11,7 +11,7 @@ from typing import Any, final
 
 from torch import Tensor
 
-from attncheck.errors import Unsupported
+from attncheck.core.errors import Unsupported
 from attncheck.faults.predict import Change, Trusted
 from attncheck.subject.asked import Pass
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attncheck.errors import CannotPlant
+from attncheck.core.errors import CannotPlant
 from attncheck.faults.planting import allowed_BHTS, at_arguments, at_kernel, tokens_before
 from attncheck.subject.asked import Pass, counting
 from attncheck.subject.judging.layers import watching

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attncheck.errors import CannotPlant
+from attncheck.core.errors import CannotPlant
 from attncheck.subject.calls import Edit, edited
 from attncheck.subject.compat import cached_length
 from attncheck.subject.judging.layers import watching

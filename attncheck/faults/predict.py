@@ -19,7 +19,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from attncheck.errors import Unsupported
+from attncheck.core.errors import Unsupported
 from attncheck.faults.predict_kernel import Scores, attend, grouped, is_own_attention, own_mask, scores_of
 from attncheck.subject.asked import Mask2D, Mask4D, Pass, Positions, counting, float_mask
 from attncheck.subject.caches import states

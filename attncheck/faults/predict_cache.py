@@ -12,7 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from attncheck.errors import Unsupported
+from attncheck.core.errors import Unsupported
 from attncheck.faults.hypothesis import Hypothesis
 from attncheck.faults.predict import Change, Trusted, View
 from attncheck.faults.predict_schedule import Edit, Held, Store, scheduled_logits

@@ -11,7 +11,7 @@ from functools import partial
 
 from torch import Tensor
 
-from attncheck.errors import Unsupported
+from attncheck.core.errors import Unsupported
 from attncheck.faults.hypothesis import Hypothesis
 from attncheck.faults.predict import Change, Trusted
 from attncheck.subject.asked import Mask2D, Pass, Positions, counting

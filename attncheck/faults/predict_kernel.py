@@ -11,7 +11,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from attncheck.errors import Unsupported
+from attncheck.core.errors import Unsupported
 from attncheck.subject.kernels.kernel_call import KernelCall
 
 HIDDEN = torch.finfo(torch.float16).min

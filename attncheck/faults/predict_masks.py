@@ -11,7 +11,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from attncheck.errors import Unsupported
+from attncheck.core.errors import Unsupported
 from attncheck.faults.hypothesis import Hypothesis
 from attncheck.faults.predict import Allowed, Change, Trusted, View, first_held, promised
 from attncheck.subject.asked import Mask2D, Mask4D, Pass, all_ones, blocks

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attncheck.core.finding import BEYOND_ROUNDING
 from attncheck.faults.hypothesis import Hypothesis
 from attncheck.faults.predict import Change, Trusted
 from attncheck.faults.predict_schedule import scheduled_logits
-from attncheck.finding import BEYOND_ROUNDING
 from attncheck.subject.asked import Mask2D, Pass, Positions, counting
 from attncheck.subject.inputs import Row
 from attncheck.subject.judging.layers import watching

@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attncheck.errors import Unsupported
+from attncheck.core.errors import Unsupported
+from attncheck.core.finding import BEYOND_ROUNDING
 from attncheck.faults.hypothesis import Hypothesis
 from attncheck.faults.predict import Trusted
 from attncheck.faults.predict_schedule import scheduled_logits
-from attncheck.finding import BEYOND_ROUNDING
 from attncheck.subject.asked import Mask2D, Pass, counting
 from attncheck.subject.made import AFTER, Made
 

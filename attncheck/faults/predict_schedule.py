@@ -18,7 +18,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from attncheck.errors import Unsupported
+from attncheck.core.errors import Unsupported
 from attncheck.faults.predict import Trusted, promised
 from attncheck.faults.predict_kernel import Scores, attend, grouped, is_own_attention, scores_of
 from attncheck.subject.asked import Mask2D, Pass, Positions, counting

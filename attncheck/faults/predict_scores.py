@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from attncheck.errors import Unsupported
+from attncheck.core.errors import Unsupported
 from attncheck.faults.hypothesis import Hypothesis
 from attncheck.faults.predict import Change, Trusted
 from attncheck.faults.predict_kernel import Scores, is_own_attention, scores_of

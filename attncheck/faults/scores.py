@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attncheck.errors import CannotPlant
+from attncheck.core.errors import CannotPlant
 from attncheck.faults.planting import at_hidden, at_kernel, at_own_kernel, repeats
 from attncheck.subject.judging.layers import watching
 from attncheck.subject.kernels.kernel_call import KernelCall

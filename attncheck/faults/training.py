@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from attncheck.errors import CannotPlant
+from attncheck.core.errors import CannotPlant
 from attncheck.faults.planting import at_arguments, at_hidden, at_kernel
 from attncheck.subject.kernels.attention import KernelCall
 from attncheck.subject.loss import own_shift

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from attncheck.errors import UsageError, unknown
+from attncheck.core.errors import UsageError, unknown
 from attncheck.faults import words_heads, words_masks, words_positions, words_state
 from attncheck.faults.entry import Entry
 

@@ -15,7 +15,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from attncheck.finding import BEYOND_ROUNDING
+from attncheck.core.finding import BEYOND_ROUNDING
 from attncheck.numerics.divergence import SLICE, largest, slices
 from attncheck.numerics.reorder import Reorder
 

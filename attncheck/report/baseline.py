@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, final
 
-from attncheck.errors import UsageError
-from attncheck.finding import Finding, Known
+from attncheck.core.errors import UsageError
+from attncheck.core.finding import Finding, Known
 from attncheck.report.fingerprint import Print, prints
 from attncheck.report.model import Report, TargetReport
 from attncheck.report.outcome import pairs

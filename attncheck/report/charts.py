@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from attncheck.finding import Finding, Measurement, Verdict, verdict_of
+from attncheck.core.finding import Finding, Measurement, Verdict, verdict_of
 from attncheck.report.numbers import number
 
 MOST_STRIPS = 24

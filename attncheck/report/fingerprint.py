@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import final
 
-from attncheck.finding import Finding, Verdict, verdict_of
+from attncheck.core.finding import Finding, Verdict, verdict_of
 from attncheck.report.model import TargetReport
 
 NUMBERS = re.compile(r"\d+(?:\.\d+)?(?:[+x×*]\d+(?:\.\d+)?)*")

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from attncheck.finding import Finding, Verdict
+from attncheck.core.finding import Finding, Verdict
 from attncheck.report.markdown import markdown
 from attncheck.report.model import Report
 from attncheck.report.outcome import label, outcome, pairs

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attncheck.finding import Finding, Measurement, Verdict, verdict_of
+from attncheck.core.finding import Finding, Measurement, Verdict, verdict_of
 from attncheck.report import charts
 from attncheck.report.model import Report
 from attncheck.report.numbers import count, number, seconds

@@ -6,7 +6,7 @@ import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable
 
-from attncheck.finding import Finding
+from attncheck.core.finding import Finding
 from attncheck.report.model import Report, TargetReport
 from attncheck.report.outcome import finding_text, label, outcome
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from attncheck.finding import Finding, Measurement, Verdict, verdict_of
+from attncheck.core.finding import Finding, Measurement, Verdict, verdict_of
 from attncheck.report.model import Report, TargetReport
 from attncheck.report.numbers import number, seconds
 from attncheck.report.outcome import Outcome, label, outcome

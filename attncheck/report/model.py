@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, final
 
-from attncheck.errors import ChecksFailed
-from attncheck.finding import (
+from attncheck.core.errors import ChecksFailed
+from attncheck.core.finding import (
     Control,
     Diagnosis,
     Evidence,

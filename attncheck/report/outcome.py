@@ -8,7 +8,7 @@ from typing import Literal
 
 from rich.console import Console
 
-from attncheck.finding import Finding, Verdict
+from attncheck.core.finding import Finding, Verdict
 from attncheck.report import table
 from attncheck.report.model import Report, TargetReport
 

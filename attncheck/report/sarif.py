@@ -6,7 +6,7 @@ import json
 from typing import Any
 from urllib.parse import quote
 
-from attncheck.finding import Finding, Verdict, verdict_of
+from attncheck.core.finding import Finding, Verdict, verdict_of
 from attncheck.report.fingerprint import prints
 from attncheck.report.model import Report, TargetReport, finite
 from attncheck.report.outcome import finding_text, label, outcome, pairs

@@ -8,7 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from attncheck.errors import UsageError
+from attncheck.core.errors import UsageError
 
 MOST_CHARACTERS = 200
 

@@ -7,7 +7,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from attncheck.finding import Finding, Measurement, Verdict, verdict_of
+from attncheck.core.finding import Finding, Measurement, Verdict, verdict_of
 from attncheck.report.model import Report, TargetReport
 from attncheck.report.numbers import count, number, seconds
 

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attncheck.errors import TargetError, first_line
-from attncheck.finding import Measurement, Verdict, skipped
+from attncheck.core.errors import TargetError, first_line
+from attncheck.core.finding import Measurement, Verdict, skipped
 from attncheck.subject.asked import Pass
 from attncheck.subject.passes import REFUSALS
 from attncheck.subject.subject import Subject

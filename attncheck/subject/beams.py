@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from attncheck.errors import Unsupported
-from attncheck.finding import Measurement, merged
+from attncheck.core.errors import Unsupported
+from attncheck.core.finding import Measurement, merged
 from attncheck.subject import generation
 from attncheck.subject.asked import Pass
 from attncheck.subject.inputs import Row, Tokens

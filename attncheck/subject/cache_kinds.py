@@ -13,7 +13,7 @@ import torch
 import transformers
 from torch import Tensor
 
-from attncheck.errors import Unsupported, first_line
+from attncheck.core.errors import Unsupported, first_line
 from attncheck.subject.caches import KEYS, key_values
 from attncheck.subject.compat import text_config
 from attncheck.subject.placement import input_device

@@ -16,7 +16,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from attncheck.errors import Unsupported, first_line
+from attncheck.core.errors import Unsupported, first_line
 from attncheck.numerics.budget import Budget
 from attncheck.subject.asked import Mask2D, Pass, all_ones, blocks, counting
 from attncheck.subject.compat import recognises_packing, text_config

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attncheck.errors import first_line
-from attncheck.finding import Measurement, Verdict, skipped, verdict_of
+from attncheck.core.errors import first_line
+from attncheck.core.finding import Measurement, Verdict, skipped, verdict_of
 from attncheck.numerics.budget import Budget, measure_budget
 from attncheck.subject.asked import Pass
 from attncheck.subject.padded import pad_rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from attncheck.errors import TargetError
+from attncheck.core.errors import TargetError
 from attncheck.subject.compat import text_config
 from attncheck.subject.shrink.shrink import DEPTHS, field_names, layers_of, per_layer_fields
 

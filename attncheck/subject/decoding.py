@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attncheck.finding import Measurement, Verdict
+from attncheck.core.finding import Measurement, Verdict
 from attncheck.numerics.budget import HEADROOM
 from attncheck.numerics.divergence import holes
 from attncheck.subject.asked import Pass, Positions

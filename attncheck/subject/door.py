@@ -12,7 +12,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from attncheck.errors import Unsupported
+from attncheck.core.errors import Unsupported
 from attncheck.subject.compat import CACHE_NAMES, cache_of
 from attncheck.subject.encoder import for_rows
 from attncheck.subject.own_cache import own_cache

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attncheck.errors import Unsupported, first_line
-from attncheck.finding import Measurement
+from attncheck.core.errors import Unsupported, first_line
+from attncheck.core.finding import Measurement
 from attncheck.subject import generation
 from attncheck.subject.asked import Pass
 from attncheck.subject.inputs import Row

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig
 
-from attncheck.errors import Unsupported, first_line
+from attncheck.core.errors import Unsupported, first_line
 from attncheck.subject.asked import Pass
 from attncheck.subject.calls import edited
 from attncheck.subject.encoder import for_rows

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attncheck.allocator import returning_memory
-from attncheck.errors import Unsupported, first_line
-from attncheck.finding import Measurement
+from attncheck.core.allocator import returning_memory
+from attncheck.core.errors import Unsupported, first_line
+from attncheck.core.finding import Measurement
 from attncheck.numerics.budget import measure_budget
 from attncheck.numerics.divergence import compare_logits
 from attncheck.subject.passes import REFUSALS

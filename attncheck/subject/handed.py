@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attncheck.errors import Unsupported
-from attncheck.finding import Measurement
+from attncheck.core.errors import Unsupported
+from attncheck.core.finding import Measurement
 from attncheck.subject.asked import Pass, all_ones, counting
 from attncheck.subject.judging.layers import watching
 from attncheck.subject.kernels.kernel_call import KernelCall

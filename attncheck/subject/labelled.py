@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from attncheck.errors import Unsupported, first_line
-from attncheck.finding import Measurement, skipped
+from attncheck.core.errors import Unsupported, first_line
+from attncheck.core.finding import Measurement, skipped
 from attncheck.subject.encoder import for_rows
 from attncheck.subject.inputs import Row
 from attncheck.subject.passes import REFUSALS

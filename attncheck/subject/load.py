@@ -11,10 +11,10 @@ import torch
 import transformers
 from torch import nn
 
-from attncheck.errors import AttncheckError, TargetError, first_line
-from attncheck.finding import Measurement
-from attncheck.registry import import_file
-from attncheck.settings import Settings
+from attncheck.core.errors import AttncheckError, TargetError, first_line
+from attncheck.core.finding import Measurement
+from attncheck.core.registry import import_file
+from attncheck.core.settings import Settings
 from attncheck.subject import builtin, compat, random_init, sharded
 from attncheck.subject.adapters import adapted, base_of, without_wrapper
 from attncheck.subject.cut import beyond, cut_layers

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attncheck.errors import Unsupported
-from attncheck.finding import Measurement, Verdict, verdict_of
+from attncheck.core.errors import Unsupported
+from attncheck.core.finding import Measurement, Verdict, verdict_of
 from attncheck.subject.asked import Pass
 from attncheck.subject.inputs import Row
 from attncheck.subject.judging.layers import watching

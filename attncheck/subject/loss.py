@@ -15,7 +15,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from attncheck.errors import Unsupported, first_line
+from attncheck.core.errors import Unsupported, first_line
 from attncheck.subject.door import Reply
 from attncheck.subject.facts import reads_ahead
 from attncheck.subject.inputs import Tokens

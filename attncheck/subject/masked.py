@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from attncheck.errors import Unsupported
-from attncheck.finding import Measurement, Verdict, merged
+from attncheck.core.errors import Unsupported
+from attncheck.core.finding import Measurement, Verdict, merged
 from attncheck.numerics.divergence import holes
 from attncheck.subject.asked import Mask2D, Pass, all_ones
 from attncheck.subject.padded import Padded, own_pad_id

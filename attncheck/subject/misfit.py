@@ -16,8 +16,8 @@ from typing import final
 import torch
 from torch import Tensor
 
-from attncheck.errors import Unsupported
-from attncheck.finding import Measurement, Verdict, merged
+from attncheck.core.errors import Unsupported
+from attncheck.core.finding import Measurement, Verdict, merged
 from attncheck.numerics.budget import HEADROOM
 from attncheck.numerics.losses import IGNORED, Loss, cross_entropy
 from attncheck.numerics.weighings import Weighing, moved, smoothed, smoothing, usual, wrong

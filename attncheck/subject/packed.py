@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import final
 
-from attncheck.finding import Measurement, Verdict, merged
+from attncheck.core.finding import Measurement, Verdict, merged
 from attncheck.subject.asked import Mask4D, Pass, Positions, blocks, counting
 from attncheck.subject.inputs import Inputs, Tokens
 from attncheck.subject.subject import Subject

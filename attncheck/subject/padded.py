@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal, final
 
-from attncheck.errors import Unsupported
-from attncheck.finding import Measurement, Verdict
+from attncheck.core.errors import Unsupported
+from attncheck.core.finding import Measurement, Verdict
 from attncheck.numerics.divergence import holes
 from attncheck.subject.asked import Mask2D, Pass, Positions
 from attncheck.subject.inputs import Inputs, Row, Tokens

@@ -18,8 +18,8 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from attncheck.allocator import return_freed_memory
-from attncheck.errors import Unsupported, first_line
+from attncheck.core.allocator import return_freed_memory
+from attncheck.core.errors import Unsupported, first_line
 from attncheck.numerics.budget import Budget
 from attncheck.subject.asked import Mask2D, Mask4D, Pass, float_mask
 from attncheck.subject.cache_kinds import new_cache

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attncheck.errors import Unsupported, first_line
+from attncheck.core.errors import Unsupported, first_line
 from attncheck.subject.passes import REFUSALS
 from attncheck.subject.subject import Subject
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attncheck.errors import TargetError, first_line
+from attncheck.core.errors import TargetError, first_line
 from attncheck.subject.coded import answer_in_float64, coded_kind
 
 ELSEWHERE = "meta"

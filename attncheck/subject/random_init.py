@@ -16,8 +16,8 @@ import transformers
 from transformers.models.auto import modeling_auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from attncheck.errors import TargetError, first_line, unknown
-from attncheck.settings import Settings
+from attncheck.core.errors import TargetError, first_line, unknown
+from attncheck.core.settings import Settings
 from attncheck.subject import compat
 from attncheck.subject.amplify import amplify
 from attncheck.subject.door import Door

@@ -24,7 +24,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.rendezvous import rendezvous
 
-from attncheck.errors import Unsupported, UsageError, first_line
+from attncheck.core.errors import Unsupported, UsageError, first_line
 from attncheck.subject.compat import CACHE_NAMES, cached_length
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attncheck.errors import Unsupported, first_line
-from attncheck.finding import Measurement
+from attncheck.core.errors import Unsupported, first_line
+from attncheck.core.finding import Measurement
 from attncheck.numerics.tables import stored_tables
 from attncheck.subject.asked import Pass, Positions, counting
 from attncheck.subject.inputs import Row, Tokens

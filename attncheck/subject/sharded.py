@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from attncheck.errors import TargetError, Unsupported
-from attncheck.settings import Settings
+from attncheck.core.errors import TargetError, Unsupported
+from attncheck.core.settings import Settings
 from attncheck.subject import ranks
 from attncheck.subject.adapters import adapted_layers
 from attncheck.subject.precision import COMFORT, free_memory

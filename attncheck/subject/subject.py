@@ -15,13 +15,13 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from attncheck.errors import Unsupported
-from attncheck.finding import Expectation, Measurement, Verdict
+from attncheck.core.errors import Unsupported
+from attncheck.core.finding import Expectation, Measurement, Verdict
+from attncheck.core.settings import Settings
 from attncheck.numerics.budget import Budget
 from attncheck.numerics.divergence import compare_logits
 from attncheck.numerics.promote import Promote
 from attncheck.numerics.widen import Widen
-from attncheck.settings import Settings
 from attncheck.subject.asked import Pass
 from attncheck.subject.buffers import buffers_of, put_buffers_back
 from attncheck.subject.capabilities import Capabilities

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, final
 
-from attncheck.errors import TargetError, unknown
+from attncheck.core.errors import TargetError, unknown
 
 Kind = Literal["hub", "folder", "gguf", "builtin", "config", "factory", "adapter"]
 

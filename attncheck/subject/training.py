@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from attncheck.errors import Unsupported, first_line
+from attncheck.core.errors import Unsupported, first_line
 from attncheck.subject.buffers import buffers_of
 from attncheck.subject.passes import REFUSALS
 from attncheck.subject.subject import Subject

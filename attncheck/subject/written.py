@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attncheck.finding import Measurement
+from attncheck.core.finding import Measurement
 from attncheck.subject.asked import Mask2D, Pass
 from attncheck.subject.generation import Generated, greedy, kept_logits, padded, run
 from attncheck.subject.inputs import Row, Tokens

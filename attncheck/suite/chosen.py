@@ -9,8 +9,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, final
 
-from attncheck import registry
-from attncheck.errors import unknown
+from attncheck.core import registry
+from attncheck.core.errors import unknown
 from attncheck.suite.load import Part
 from attncheck.suite.options import checked
 from attncheck.suite.schema import ModelEntry, ProbeEntry

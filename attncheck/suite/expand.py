@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from attncheck.errors import TargetError
+from attncheck.core.errors import TargetError
+from attncheck.core.verdict import Verdict
 from attncheck.subject.target import parse
 from attncheck.suite.choice import Choice
 from attncheck.suite.chosen import probes_of
@@ -17,7 +18,6 @@ from attncheck.suite.matrix import combinations
 from attncheck.suite.plan import Job, Plan
 from attncheck.suite.schema import ModelEntry
 from attncheck.suite.source import Place
-from attncheck.verdict import Verdict
 
 MOST_JOBS = 10_000
 Tags = Mapping[str, frozenset[str]]

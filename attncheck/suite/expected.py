@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
-from attncheck.errors import SuiteError, unknown
+from attncheck.core.errors import SuiteError, unknown
 from attncheck.suite.load import Part
 from attncheck.suite.matrix import check_names, matches
 from attncheck.suite.plan import ExpectedFailure, Job

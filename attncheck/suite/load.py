@@ -12,7 +12,7 @@ from typing import Any, final
 
 from pydantic import BaseModel, ValidationError
 
-from attncheck.errors import SuiteError, nearest
+from attncheck.core.errors import SuiteError, nearest
 from attncheck.suite.schema import SuiteFile
 from attncheck.suite.source import Place, Source, read
 

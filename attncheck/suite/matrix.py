@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from attncheck.errors import unknown
-from attncheck.settings import Settings
+from attncheck.core.errors import unknown
+from attncheck.core.settings import Settings
 from attncheck.suite.load import Part
 from attncheck.suite.schema import ModelEntry, SettingsEntry
 from attncheck.suite.source import Place

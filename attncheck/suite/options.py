@@ -9,8 +9,8 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from attncheck import registry
-from attncheck.errors import SuiteError, UsageError, unknown
+from attncheck.core import registry
+from attncheck.core.errors import SuiteError, UsageError, unknown
 from attncheck.suite.source import Place, Source
 
 

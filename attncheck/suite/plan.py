@@ -9,8 +9,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, final
 
-from attncheck.settings import Settings
-from attncheck.verdict import Verdict
+from attncheck.core.settings import Settings
+from attncheck.core.verdict import Verdict
 
 ProbeCall = tuple[str, Mapping[str, Any]]
 

@@ -18,8 +18,8 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from attncheck.settings import DtypeName
-from attncheck.verdict import Verdict
+from attncheck.core.settings import DtypeName
+from attncheck.core.verdict import Verdict
 
 JSON_SCHEMA = "https://json-schema.org/draft/2020-12/schema"
 

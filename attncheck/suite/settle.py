@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import date
 from fnmatch import fnmatchcase
 
-from attncheck.finding import Finding, Known, Verdict, verdict_of
+from attncheck.core.finding import Finding, Known, Verdict, verdict_of
 from attncheck.suite.plan import ExpectedFailure
 
 

@@ -11,7 +11,7 @@ from typing import Any, final
 
 import yaml
 
-from attncheck.errors import SuiteError
+from attncheck.core.errors import SuiteError
 
 Place = tuple[str | int, ...]
 VARIABLE = re.compile(r"\$\{([^}:]*)(?::-([^}]*))?\}")

@@ -12,8 +12,8 @@ import time
 
 import torch
 
-from attncheck.errors import Unsupported, first_line
-from attncheck.finding import Diagnosis, Finding, Measurement, Verdict, verdict_of
+from attncheck.core.errors import Unsupported, first_line
+from attncheck.core.finding import Diagnosis, Finding, Measurement, Verdict, verdict_of
 from attncheck.numerics.losses import IGNORED
 from attncheck.subject.inputs import Tokens
 from attncheck.subject.loss import ITEMS, Asked, answered, own_shift, told_items

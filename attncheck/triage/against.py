@@ -6,8 +6,8 @@ import time
 
 from attncheck.compare.page import notes, verdict_words
 from attncheck.compare.sides import Sides, held_side_by_side
-from attncheck.finding import Diagnosis, Finding, Location, Measurement, Verdict
-from attncheck.settings import Settings
+from attncheck.core.finding import Diagnosis, Finding, Location, Measurement, Verdict
+from attncheck.core.settings import Settings
 from attncheck.triage.steps import Log
 
 ADVICE = {

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import final
 
-from attncheck.finding import Diagnosis, Finding, Location, Verdict
+from attncheck.core.finding import Diagnosis, Finding, Location, Verdict
 from attncheck.triage.setting import Setting
 
 

@@ -10,8 +10,8 @@ from itertools import combinations, product
 
 from torch import Tensor
 
-from attncheck.errors import Unsupported
-from attncheck.finding import Measurement, Verdict, merged, verdict_of
+from attncheck.core.errors import Unsupported
+from attncheck.core.finding import Measurement, Verdict, merged, verdict_of
 from attncheck.subject.asked import Mask, Mask4D, Pass, all_ones, causal, counting
 from attncheck.subject.cache_kinds import KINDS
 from attncheck.subject.inputs import Row, Tokens

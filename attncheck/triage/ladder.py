@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attncheck.errors import Unsupported
-from attncheck.finding import Measurement
-from attncheck.settings import LADDER
+from attncheck.core.errors import Unsupported
+from attncheck.core.finding import Measurement
+from attncheck.core.settings import LADDER
 from attncheck.subject.asked import Pass
 from attncheck.subject.generation import greedy
 from attncheck.subject.passes import REFUSALS

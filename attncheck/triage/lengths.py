@@ -8,8 +8,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from attncheck.errors import Unsupported
-from attncheck.finding import Finding, Measurement, Verdict
+from attncheck.core.errors import Unsupported
+from attncheck.core.finding import Finding, Measurement, Verdict
 from attncheck.probe import describe
 from attncheck.subject.asked import Pass
 from attncheck.subject.inputs import Row

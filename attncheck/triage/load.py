@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from attncheck.settings import Settings
+from attncheck.core.settings import Settings
 from attncheck.subject.load import load
 from attncheck.subject.precision import DTYPES, NAMES
 from attncheck.subject.subject import Subject

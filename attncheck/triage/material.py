@@ -12,7 +12,7 @@ from typing import final
 
 from torch import nn
 
-from attncheck.errors import CannotPlant, Unsupported
+from attncheck.core.errors import CannotPlant, Unsupported
 from attncheck.faults.planting import LAYER, decoder_layers
 from attncheck.subject.inputs import Row, Tokens
 from attncheck.subject.subject import Subject

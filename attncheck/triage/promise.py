@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attncheck.errors import Unsupported
+from attncheck.core.errors import Unsupported
 from attncheck.subject.asked import Pass
 from attncheck.subject.judging.judge import held_to_promise
 from attncheck.subject.judging.layers import Attended, read_layers

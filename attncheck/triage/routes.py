@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import final
 
-from attncheck.errors import UsageError, unknown
+from attncheck.core.errors import UsageError, unknown
 
 
 @final

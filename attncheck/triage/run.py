@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import final
 
-from attncheck import registry
-from attncheck.errors import Unsupported
-from attncheck.finding import Finding, Verdict, verdict_of
+from attncheck.core import registry
+from attncheck.core.errors import Unsupported
+from attncheck.core.finding import Finding, Verdict, verdict_of
 from attncheck.session import load_findings
 from attncheck.subject.passes import REFUSALS
 from attncheck.subject.subject import Subject

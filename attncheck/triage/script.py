@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from attncheck.core.errors import Unsupported
+from attncheck.core.finding import Finding
 from attncheck.diagnosis.recorded import pass_dict
 from attncheck.diagnosis.repro import offered
-from attncheck.errors import Unsupported
-from attncheck.finding import Finding
 from attncheck.subject.asked import Pass
 from attncheck.subject.passes import REFUSALS
 from attncheck.subject.subject import Subject

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, final
 
-from attncheck.errors import CannotPlant, Unsupported
-from attncheck.finding import Verdict, verdict_of
+from attncheck.core.errors import CannotPlant, Unsupported
+from attncheck.core.finding import Verdict, verdict_of
 from attncheck.probe import Probe
 from attncheck.subject.passes import REFUSALS
 from attncheck.subject.subject import Subject

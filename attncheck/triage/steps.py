@@ -9,11 +9,11 @@ from typing import ClassVar, final
 
 import torch
 
-from attncheck import registry
+from attncheck.core import registry
+from attncheck.core.errors import Unsupported, first_line
+from attncheck.core.finding import Diagnosis, Evidence, Finding, Location, Measurement, Ruling, Verdict, verdict_of
 from attncheck.diagnosis.diagnose import Diagnoser
-from attncheck.errors import Unsupported, first_line
 from attncheck.faults.catalogue import FAULTS
-from attncheck.finding import Diagnosis, Evidence, Finding, Location, Measurement, Ruling, Verdict, verdict_of
 from attncheck.probe import Cost, Probe, describe
 from attncheck.runner import ProbeFinished, run_probes
 from attncheck.subject.asked import Mask4D, Pass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attncheck.finding import Finding
+from attncheck.core.finding import Finding
 from attncheck.triage.answer import Answer, Line, Triage
 
 MIND = {

@@ -26,8 +26,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from attncheck.errors import Unsupported
-from attncheck.finding import Evidence, Measurement, Ruling, merged
+from attncheck.core.errors import Unsupported
+from attncheck.core.finding import Evidence, Measurement, Ruling, merged
 from attncheck.probe import Cost, attempt, judge_cases
 from attncheck.subject.asked import Pass
 from attncheck.subject.decoding import pieces, yardstick

@@ -36,8 +36,8 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from attncheck.errors import Unsupported
-from attncheck.finding import Evidence, Measurement, Ruling, merged
+from attncheck.core.errors import Unsupported
+from attncheck.core.finding import Evidence, Measurement, Ruling, merged
 from attncheck.probe import Cost, attempt_call, judge_cases
 from attncheck.subject.asked import Pass
 from attncheck.subject.cache_kinds import copied, crop, may_crop, new_cache, rearrange

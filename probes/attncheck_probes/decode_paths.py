@@ -30,8 +30,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from attncheck.errors import Unsupported
-from attncheck.finding import Evidence, Measurement, Ruling
+from attncheck.core.errors import Unsupported
+from attncheck.core.finding import Evidence, Measurement, Ruling
 from attncheck.probe import Cost, attempt, judge_cases
 from attncheck.subject.asked import Pass, all_ones, counting
 from attncheck.subject.long_rows import decoded

@@ -32,8 +32,8 @@ from typing import ClassVar, Literal, final
 
 import torch
 
-from attncheck.errors import Unsupported
-from attncheck.finding import Evidence, Expectation, Measurement, Ruling, Verdict
+from attncheck.core.errors import Unsupported
+from attncheck.core.finding import Evidence, Expectation, Measurement, Ruling, Verdict
 from attncheck.probe import Cost, attempt, judge_cases
 from attncheck.subject.asked import Pass, all_ones
 from attncheck.subject.packed import Packed, blocked, isolated, pack

@@ -32,8 +32,8 @@ from typing import Any, ClassVar, final
 import torch
 from torch import Tensor
 
-from attncheck.errors import Unsupported
-from attncheck.finding import Evidence, Measurement, Ruling, merged
+from attncheck.core.errors import Unsupported
+from attncheck.core.finding import Evidence, Measurement, Ruling, merged
 from attncheck.probe import Cost, attempt, judge_cases
 from attncheck.subject import generation
 from attncheck.subject.asked import Pass

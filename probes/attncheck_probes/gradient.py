@@ -33,8 +33,8 @@ from typing import ClassVar, final
 
 import torch
 
-from attncheck.errors import Unsupported
-from attncheck.finding import Evidence, Measurement, Ruling, Verdict, merged, skipped, verdict_of
+from attncheck.core.errors import Unsupported
+from attncheck.core.finding import Evidence, Measurement, Ruling, Verdict, merged, skipped, verdict_of
 from attncheck.numerics.budget import HEADROOM
 from attncheck.numerics.divergence import holes
 from attncheck.probe import Cost, attempt, judge_cases

@@ -33,8 +33,8 @@ from typing import ClassVar, final
 
 import torch
 
-from attncheck.errors import Unsupported
-from attncheck.finding import Evidence, Measurement, Ruling, Verdict, merged
+from attncheck.core.errors import Unsupported
+from attncheck.core.finding import Evidence, Measurement, Ruling, Verdict, merged
 from attncheck.probe import Cost, attempt_call, judge_cases
 from attncheck.subject.asked import Mask4D, Pass, blocks
 from attncheck.subject.compiled import compiled_cases

@@ -36,8 +36,8 @@ from typing import Any, ClassVar, final
 
 import torch
 
-from attncheck.errors import Unsupported
-from attncheck.finding import Evidence, Measurement, Ruling, Verdict, skipped, verdict_of
+from attncheck.core.errors import Unsupported
+from attncheck.core.finding import Evidence, Measurement, Ruling, Verdict, skipped, verdict_of
 from attncheck.numerics.losses import IGNORED
 from attncheck.probe import Cost, attempt, judge_cases
 from attncheck.subject.asked import Pass

@@ -37,8 +37,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar, final
 
-from attncheck.errors import Unsupported
-from attncheck.finding import Evidence, Measurement, Ruling, Verdict, merged
+from attncheck.core.errors import Unsupported
+from attncheck.core.finding import Evidence, Measurement, Ruling, Verdict, merged
 from attncheck.numerics.divergence import holes
 from attncheck.probe import Cost, attempt_call, judge_cases
 from attncheck.subject import masked

@@ -33,8 +33,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from attncheck.errors import Unsupported
-from attncheck.finding import Evidence, Measurement, Ruling, Verdict, skipped, verdict_of
+from attncheck.core.errors import Unsupported
+from attncheck.core.finding import Evidence, Measurement, Ruling, Verdict, skipped, verdict_of
 from attncheck.probe import Cost, judge_cases
 from attncheck.subject.asked import Pass, all_ones
 from attncheck.subject.judging.judge import Verdicted

@@ -33,8 +33,8 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from attncheck.errors import Unsupported
-from attncheck.finding import Evidence, Measurement, Ruling
+from attncheck.core.errors import Unsupported
+from attncheck.core.finding import Evidence, Measurement, Ruling
 from attncheck.probe import Cost, attempt, judge_cases
 from attncheck.subject.asked import Pass
 from attncheck.subject.buffers import buffers_of, changed

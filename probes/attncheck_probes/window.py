@@ -29,8 +29,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
-from attncheck.errors import Unsupported
-from attncheck.finding import Evidence, Measurement, Ruling, skipped
+from attncheck.core.errors import Unsupported
+from attncheck.core.finding import Evidence, Measurement, Ruling, skipped
 from attncheck.probe import Cost, judge_cases
 from attncheck.subject.asked import Pass, all_ones
 from attncheck.subject.judging.promises import FULL, Reach, ReachPromise, promised_reach

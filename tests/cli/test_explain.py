@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from attncheck import registry
 from attncheck.__main__ import main
+from attncheck.core import registry
 from attncheck.faults import words
 from attncheck.faults.catalogue import FAULTS
 

@@ -189,7 +189,7 @@ PROBE = """
 from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
-from attncheck.finding import Measurement
+from attncheck.core.finding import Measurement
 from attncheck.probe import judge_cases
 
 @dataclass(frozen=True)

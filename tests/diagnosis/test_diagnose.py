@@ -9,11 +9,11 @@ import torch
 from diagnosing import explained, rotary
 from probing import loaded
 
-from attncheck import registry
+from attncheck.core import registry
+from attncheck.core.finding import Finding, Measurement, Verdict
 from attncheck.diagnosis.diagnose import Diagnoser, diagnose
 from attncheck.diagnosis.failure import apart, open_case
 from attncheck.faults.catalogue import FAULTS
-from attncheck.finding import Finding, Measurement, Verdict
 from attncheck.selftest import finding_of
 from attncheck.subject.asked import Pass
 from attncheck.subject.calls import edited

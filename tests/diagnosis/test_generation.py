@@ -10,11 +10,11 @@ from conftest import tiny_llama
 from diagnosing import explained, rotary
 from probing import loaded
 
+from attncheck.core.finding import Diagnosis, Finding
 from attncheck.faults.catalogue import FAULTS
 from attncheck.faults.hypotheses import hypotheses
 from attncheck.faults.predict import Trusted
 from attncheck.faults.predict_rotary import is_turn, tables_of
-from attncheck.finding import Diagnosis, Finding
 from attncheck.subject.asked import Mask2D, Pass
 from attncheck.subject.generation import greedy
 from attncheck.subject.subject import Subject

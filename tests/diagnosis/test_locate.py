@@ -8,11 +8,11 @@ from probing import loaded
 from torch import Tensor
 from zoo.animals import at_layer, hooked, next_key
 
-from attncheck import registry
+from attncheck.core import registry
+from attncheck.core.finding import Location
 from attncheck.diagnosis.diagnose import diagnose
 from attncheck.faults.catalogue import FAULTS
 from attncheck.faults.planting import allowed_BHTS, with_allowed
-from attncheck.finding import Location
 from attncheck.selftest import finding_of
 from attncheck.subject.kernels.kernel_call import KernelCall
 

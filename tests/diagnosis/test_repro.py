@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from probing import loaded
 
-from attncheck import registry
+from attncheck.core import registry
+from attncheck.core.errors import Unsupported
+from attncheck.core.finding import Finding
 from attncheck.diagnosis.again import run_again
 from attncheck.diagnosis.diagnose import Diagnoser
 from attncheck.diagnosis.recorded import pass_dict, pass_of
 from attncheck.diagnosis.repro import LINES, offered
-from attncheck.errors import Unsupported
-from attncheck.finding import Finding
 from attncheck.selftest import finding_of
 from attncheck.subject.asked import Mask2D, Pass, blocks
 from attncheck.subject.subject import Subject

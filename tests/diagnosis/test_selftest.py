@@ -5,10 +5,10 @@ from __future__ import annotations
 from probing import loaded
 from typer.testing import CliRunner
 
-from attncheck import registry
 from attncheck.cli.app import app
 from attncheck.cli.selftest import left
-from attncheck.finding import Diagnosis
+from attncheck.core import registry
+from attncheck.core.finding import Diagnosis
 from attncheck.selftest import Row, Selftest, coverage, names
 
 PROBES = ("future-token", "decode-paths", "kv-repeat")

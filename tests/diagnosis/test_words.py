@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from attncheck.errors import UsageError
+from attncheck.core.errors import UsageError
 from attncheck.faults.catalogue import FAULTS
 from attncheck.faults.words import GROUPS, NAMES, advice, documentation
 

@@ -10,12 +10,12 @@ import torch
 from conftest import tiny_llama
 from torch import nn
 
-from attncheck import registry
-from attncheck.finding import Verdict, verdict_of
+from attncheck.core import registry
+from attncheck.core.finding import Verdict, verdict_of
+from attncheck.core.settings import Settings
 from attncheck.numerics.divergence import compare_logits
 from attncheck.numerics.promote import Promote
 from attncheck.numerics.reorder import Reorder
-from attncheck.settings import Settings
 from attncheck.subject.asked import Pass
 from attncheck.subject.load import load
 from attncheck.subject.subject import Subject

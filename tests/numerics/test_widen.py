@@ -7,9 +7,9 @@ import copy
 import pytest
 import torch
 
+from attncheck.core.settings import Settings
 from attncheck.numerics.promote import Promote
 from attncheck.numerics.widen import Widen
-from attncheck.settings import Settings
 from attncheck.subject.compat import cache_of, plain_experts
 from attncheck.subject.door import Door
 from attncheck.subject.random_init import build

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from probing import HEALTHY, case, caught_by, finding, loaded
 
-from attncheck.finding import Verdict, verdict_of
+from attncheck.core.finding import Verdict, verdict_of
 from attncheck.subject.subject import Subject
 
 OPERATIONS = (

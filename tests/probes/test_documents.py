@@ -9,8 +9,8 @@ import transformers
 from conftest import tiny_llama
 from probing import case, finding, loaded
 
-from attncheck.finding import Verdict, verdict_of
-from attncheck.settings import Settings
+from attncheck.core.finding import Verdict, verdict_of
+from attncheck.core.settings import Settings
 from attncheck.subject.load import load
 from attncheck.subject.packed import pack
 from attncheck.subject.subject import Subject

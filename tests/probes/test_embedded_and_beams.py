@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from probing import case, finding, loaded
 
-from attncheck import registry
-from attncheck.finding import Measurement, Verdict, verdict_of
+from attncheck.core import registry
+from attncheck.core.finding import Measurement, Verdict, verdict_of
 from attncheck.probe import attempt
 from attncheck.subject.beams import NAME as BEAMS
 from attncheck.subject.beams import beam_scores

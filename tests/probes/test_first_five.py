@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from attncheck import registry
+from attncheck.core import registry
+from attncheck.core.finding import Finding, Verdict, verdict_of
+from attncheck.core.settings import Settings
 from attncheck.faults.catalogue import FAULTS
-from attncheck.finding import Finding, Verdict, verdict_of
 from attncheck.probe import judge_cases
 from attncheck.report.model import evidence_of
 from attncheck.runner import ProbeFinished, noticed, run_probes
-from attncheck.settings import Settings
 from attncheck.subject.load import load
 from attncheck.subject.subject import Subject
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from probing import HEALTHY, case, caught_by, finding, loaded
 
-from attncheck.finding import Verdict, verdict_of
+from attncheck.core.finding import Verdict, verdict_of
 from attncheck.subject.generation import greedy, kept_logits
 
 

@@ -10,7 +10,7 @@ from conftest import tiny_llama
 from probing import case, caught_by, finding, loaded
 from torch import Tensor
 
-from attncheck.finding import Verdict, verdict_of
+from attncheck.core.finding import Verdict, verdict_of
 from attncheck.subject.gradients import input_gradient
 from attncheck.subject.slopes import projections, slope_of
 from attncheck.subject.subject import Subject

@@ -8,7 +8,7 @@ import pytest
 import torch
 from probing import case, finding, loaded
 
-from attncheck.finding import Verdict, verdict_of
+from attncheck.core.finding import Verdict, verdict_of
 from attncheck.subject.cache_kinds import LONG, new_cache
 from attncheck.subject.subject import Subject
 

@@ -11,7 +11,7 @@ from conftest import tiny_llama
 from probing import HEALTHY, case, caught_by, finding, loaded
 from torch import Tensor
 
-from attncheck.finding import Verdict, verdict_of
+from attncheck.core.finding import Verdict, verdict_of
 from attncheck.numerics.losses import IGNORED, cross_entropy
 from attncheck.subject.subject import Subject
 

@@ -10,8 +10,8 @@ import torch
 from conftest import tiny_llama
 from probing import case, finding, loaded
 
-from attncheck.errors import Unsupported
-from attncheck.finding import Verdict, verdict_of
+from attncheck.core.errors import Unsupported
+from attncheck.core.finding import Verdict, verdict_of
 from attncheck.subject.asked import Pass
 from attncheck.subject.compat import CACHE_NAMES
 from attncheck.subject.long_rows import kept, long_row

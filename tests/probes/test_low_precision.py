@@ -11,8 +11,8 @@ from conftest import tiny_llama
 from probing import case, finding
 from transformers.cache_utils import DynamicLayer
 
+from attncheck.core.finding import Verdict, verdict_of
 from attncheck.diagnosis.diagnose import diagnose
-from attncheck.finding import Verdict, verdict_of
 from attncheck.subject.subject import Subject
 
 

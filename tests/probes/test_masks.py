@@ -10,7 +10,7 @@ import torch
 from probing import case, finding, loaded
 from torch import Tensor
 
-from attncheck.finding import Verdict, verdict_of
+from attncheck.core.finding import Verdict, verdict_of
 from attncheck.subject.subject import Subject
 
 Change = Callable[[Tensor], Tensor | None]

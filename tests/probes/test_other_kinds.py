@@ -9,10 +9,10 @@ import pytest
 import torch
 import transformers
 
-from attncheck import registry
-from attncheck.finding import Finding, Verdict
+from attncheck.core import registry
+from attncheck.core.finding import Finding, Verdict
+from attncheck.core.settings import Settings
 from attncheck.runner import ProbeFinished, run_probes
-from attncheck.settings import Settings
 from attncheck.subject.amplify import amplify
 from attncheck.subject.load import load
 

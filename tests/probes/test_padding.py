@@ -8,7 +8,7 @@ import transformers
 from conftest import SMALL
 from probing import HEALTHY, case, caught_by, finding, loaded
 
-from attncheck.finding import Verdict, verdict_of
+from attncheck.core.finding import Verdict, verdict_of
 from attncheck.subject.amplify import amplify
 from attncheck.subject.subject import Subject
 

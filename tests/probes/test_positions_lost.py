@@ -11,7 +11,7 @@ from conftest import tiny_llama
 from probing import case, finding, loaded
 from torch import nn
 
-from attncheck.finding import Verdict, verdict_of
+from attncheck.core.finding import Verdict, verdict_of
 from attncheck.subject.amplify import amplify
 from attncheck.subject.subject import Subject
 

@@ -12,7 +12,7 @@ import transformers
 from probing import HEALTHY, case, caught_by, finding, loaded
 from torch import Tensor
 
-from attncheck.finding import Finding, Verdict, verdict_of
+from attncheck.core.finding import Finding, Verdict, verdict_of
 from attncheck.subject.amplify import amplify
 from attncheck.subject.subject import Subject
 

@@ -12,10 +12,10 @@ import torch
 from probing import case, finding, loaded
 from torch import Tensor, nn
 
-from attncheck import registry
+from attncheck.core import registry
+from attncheck.core.finding import Measurement, Verdict, verdict_of
 from attncheck.faults.catalogue import FAULTS
 from attncheck.faults.planting import allowed_BHTS, with_allowed
-from attncheck.finding import Measurement, Verdict, verdict_of
 from attncheck.subject.judging.layers import watching
 from attncheck.subject.kernels.kernel_call import KernelCall
 from attncheck.subject.subject import Subject

@@ -11,7 +11,7 @@ import pytest
 from probing import case, caught_by, finding, loaded
 from torch import Tensor
 
-from attncheck.finding import Finding, Verdict, verdict_of
+from attncheck.core.finding import Finding, Verdict, verdict_of
 from attncheck.subject.kernels.linear_bias import paper_slopes
 from attncheck.subject.subject import Subject
 

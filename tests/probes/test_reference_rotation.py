@@ -11,8 +11,8 @@ import transformers
 from probing import finding, loaded
 from torch import Tensor, nn
 
+from attncheck.core.finding import Finding, Measurement, Verdict, verdict_of
 from attncheck.diagnosis.diagnose import diagnose
-from attncheck.finding import Finding, Measurement, Verdict, verdict_of
 from attncheck.subject.amplify import amplify
 from attncheck.subject.subject import Subject
 

@@ -10,7 +10,7 @@ import torch
 from conftest import tiny_llama
 from probing import HEALTHY, case, caught_by, finding, loaded
 
-from attncheck.finding import Verdict
+from attncheck.core.finding import Verdict
 from attncheck.subject.subject import Subject
 
 

@@ -9,7 +9,7 @@ import torch
 import transformers
 from probing import HEALTHY, case, caught_by, finding, loaded
 
-from attncheck.finding import Verdict
+from attncheck.core.finding import Verdict
 from attncheck.subject.amplify import amplify
 from attncheck.subject.judging.promises import FULL, Reach, promised_reach
 from attncheck.subject.judging.reach import Seen, excuse, wrong_pairs

@@ -13,7 +13,7 @@ from conftest import tiny_llama
 from probing import case, finding, loaded
 from torch import Tensor
 
-from attncheck.finding import Verdict, verdict_of
+from attncheck.core.finding import Verdict, verdict_of
 from attncheck.numerics.losses import IGNORED
 from attncheck.subject.subject import Subject
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from attncheck.finding import Control, Diagnosis, Finding, Known, Location, Measurement, Rung, Verdict
+from attncheck.core.finding import Control, Diagnosis, Finding, Known, Location, Measurement, Rung, Verdict
 from attncheck.report.model import Report, TargetReport, exit_code
 
 NASTY = 'a "quoted" <tag> & | pipe, `tick` \x07 bell, 100% \n second line \u2028 🙂'

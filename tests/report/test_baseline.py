@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from report.reports import case, crashed, failing, passing, report, target, vacuous
 
-from attncheck.errors import UsageError
-from attncheck.finding import Finding, Verdict
+from attncheck.core.errors import UsageError
+from attncheck.core.finding import Finding, Verdict
 from attncheck.report import baseline
 from attncheck.report.fingerprint import case_kind, prints
 

@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 from report.reports import NASTY, crashed, everything, failing, memory, passing, report, skipping, target, vacuous
 
-from attncheck.finding import Known, Verdict
+from attncheck.core.finding import Known, Verdict
 from attncheck.report import charts
 from attncheck.report.github import tell_github, workflow_commands
 from attncheck.report.html import html

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from attncheck.finding import Control, Diagnosis, Finding, Location, Measurement, Verdict, skipped
+from attncheck.core.finding import Control, Diagnosis, Finding, Location, Measurement, Verdict, skipped
 from attncheck.report.model import Report, TargetReport, from_json, to_json
 from attncheck.report.numbers import count, number, seconds
 from attncheck.report.outcome import finding_text

@@ -16,9 +16,9 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
+from attncheck.core.finding import Verdict, verdict_of
+from attncheck.core.settings import Settings
 from attncheck.diagnosis.sharding import sharding_findings
-from attncheck.finding import Verdict, verdict_of
-from attncheck.settings import Settings
 from attncheck.subject import ranks
 from attncheck.subject.load import load
 

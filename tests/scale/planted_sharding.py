@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from attncheck.__main__ import main
-from attncheck.settings import Settings
+from attncheck.core.settings import Settings
 from attncheck.subject import load as loading
 from attncheck.subject import sharded
 from attncheck.subject.calls import wrap_forward

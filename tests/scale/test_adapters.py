@@ -12,11 +12,11 @@ import transformers
 from conftest import tiny_llama
 
 import attncheck
-from attncheck.errors import TargetError
-from attncheck.finding import Verdict, verdict_of
+from attncheck.core.errors import TargetError
+from attncheck.core.finding import Verdict, verdict_of
+from attncheck.core.settings import Settings
 from attncheck.numerics.tables import stored_tables
 from attncheck.session import load_findings
-from attncheck.settings import Settings
 from attncheck.subject.adapters import adapted_layers, adapter_cases
 from attncheck.subject.load import load
 from attncheck.subject.subject import Subject

@@ -9,10 +9,10 @@ import pytest
 import torch
 from conftest import tiny_llama
 
-from attncheck import registry
-from attncheck.finding import Measurement, Verdict, verdict_of
+from attncheck.core import registry
+from attncheck.core.finding import Measurement, Verdict, verdict_of
+from attncheck.core.settings import Settings
 from attncheck.runner import ProbeFinished, run_probes
-from attncheck.settings import Settings
 from attncheck.subject import compiled as compiling
 from attncheck.subject.asked import Pass
 from attncheck.subject.compiled import compiled_cases, why_not_compiled

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from attncheck import registry
+from attncheck.core import registry
+from attncheck.core.errors import TargetError
+from attncheck.core.finding import Finding, Verdict, verdict_of
+from attncheck.core.settings import Settings
 from attncheck.diagnosis.diagnose import Diagnoser
-from attncheck.errors import TargetError
-from attncheck.finding import Finding, Verdict, verdict_of
 from attncheck.runner import ProbeFinished, run_probes
-from attncheck.settings import Settings
 from attncheck.subject.asked import Pass
 from attncheck.subject.calls import wrap_forward
 from attncheck.subject.compat import CACHE_NAMES, cached_length

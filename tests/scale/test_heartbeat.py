@@ -10,7 +10,7 @@ import pytest
 import torch
 from conftest import tiny_llama
 
-from attncheck.errors import Unsupported
+from attncheck.core.errors import Unsupported
 from attncheck.subject import ranks, sharded
 from attncheck.subject.heartbeat import Beat, Pulse, Watch
 

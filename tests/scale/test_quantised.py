@@ -12,13 +12,13 @@ import transformers
 from conftest import tiny_llama
 from torch import Tensor, nn
 
-from attncheck import registry
+from attncheck.core import registry
+from attncheck.core.errors import TargetError
+from attncheck.core.finding import Finding, Verdict
+from attncheck.core.settings import Settings
 from attncheck.diagnosis.diagnose import Diagnoser
-from attncheck.errors import TargetError
-from attncheck.finding import Finding, Verdict
 from attncheck.numerics.promote import Promote
 from attncheck.runner import ProbeFinished, run_probes
-from attncheck.settings import Settings
 from attncheck.subject.asked import Pass
 from attncheck.subject.calls import wrap_forward
 from attncheck.subject.coded import asked, coded_kind

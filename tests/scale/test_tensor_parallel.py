@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch.distributed
 
-from attncheck.errors import UsageError
+from attncheck.core.errors import UsageError
 from attncheck.subject import ranks
 
 HERE = Path(__file__).parent

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attncheck.errors import Unsupported
+from attncheck.core.errors import Unsupported
 from attncheck.subject.judging.layers import weights_of
 from attncheck.subject.kernels.inline import observe_inline
 from attncheck.subject.kernels.kernel_call import KernelCall

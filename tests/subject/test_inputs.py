@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import transformers
 
-from attncheck.errors import Unsupported
-from attncheck.settings import Settings
+from attncheck.core.errors import Unsupported
+from attncheck.core.settings import Settings
 from attncheck.subject.facts import Border, borders_of
 from attncheck.subject.inputs import build_inputs, choose_length
 from attncheck.subject.load import load

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from attncheck.errors import TargetError
-from attncheck.finding import Verdict, verdict_of
+from attncheck.core.errors import TargetError
+from attncheck.core.finding import Verdict, verdict_of
+from attncheck.core.settings import Settings
 from attncheck.session import load_findings
-from attncheck.settings import Settings
 from attncheck.subject import hub
 from attncheck.subject.load import load
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from attncheck.errors import Unsupported
+from attncheck.core.errors import Unsupported
 from attncheck.subject.asked import Mask2D, Mask4D, Pass, all_ones, blocks, causal, counting, float_mask
 from attncheck.subject.subject import Subject
 

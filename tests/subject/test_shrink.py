@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import transformers
 
-from attncheck.errors import TargetError
-from attncheck.settings import Settings
+from attncheck.core.errors import TargetError
+from attncheck.core.settings import Settings
 from attncheck.subject import random_init
 from attncheck.subject.asked import Pass
 from attncheck.subject.cut import beyond, cut_layers

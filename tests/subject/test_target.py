@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from attncheck.errors import TargetError
+from attncheck.core.errors import TargetError
 from attncheck.subject.target import parse
 
 

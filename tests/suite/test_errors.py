@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from attncheck.errors import SuiteError
+from attncheck.core.errors import SuiteError
 from attncheck.suite.expand import load_plan
 
 GOOD = """\

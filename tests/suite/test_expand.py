@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from attncheck import registry
-from attncheck.finding import Verdict
+from attncheck.core import registry
+from attncheck.core.finding import Verdict
 from attncheck.suite.choice import Choice
 from attncheck.suite.expand import load_plan
 from attncheck.suite.load import find_suite

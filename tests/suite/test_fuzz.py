@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from attncheck.errors import SuiteError
+from attncheck.core.errors import SuiteError
 from attncheck.suite.expand import load_plan
 
 SAMPLES = Path(__file__).parents[2] / "sample_configs"

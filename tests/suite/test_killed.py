@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from attncheck.cli.present import Presenter
+from attncheck.core.settings import Settings
 from attncheck.report.model import Report
 from attncheck.report.schema import first_complaint
 from attncheck.report.write import FORMATS
 from attncheck.session import Session, SessionEvent
-from attncheck.settings import Settings
 from attncheck.subject.load import load
 from attncheck.suite.plan import Job
 

@@ -4,7 +4,7 @@ from datetime import date
 
 import pytest
 
-from attncheck.finding import Control, Finding, Measurement, Verdict
+from attncheck.core.finding import Control, Finding, Measurement, Verdict
 from attncheck.suite.plan import ExpectedFailure
 from attncheck.suite.settle import settle
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from attncheck.__main__ import main
-from attncheck.errors import UsageError
-from attncheck.finding import Verdict
-from attncheck.settings import Settings
+from attncheck.core.errors import UsageError
+from attncheck.core.finding import Verdict
+from attncheck.core.settings import Settings
 from attncheck.subject.calls import edited
 from attncheck.subject.compat import CACHE_NAMES, cached_length
 from attncheck.subject.load import load

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from attncheck.finding import Verdict, verdict_of
-from attncheck.settings import Settings
+from attncheck.core.finding import Verdict, verdict_of
+from attncheck.core.settings import Settings
 from attncheck.subject.asked import Mask2D, Mask4D, Pass
 from attncheck.subject.load import load
 from attncheck.subject.subject import Subject

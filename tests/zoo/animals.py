@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attncheck.core.settings import Settings
 from attncheck.faults.catalogue import FAULTS
 from attncheck.faults.planting import allowed_BHTS, with_allowed
-from attncheck.settings import Settings
 from attncheck.subject.calls import edited
 from attncheck.subject.compat import CACHE_NAMES, cached_length
 from attncheck.subject.judging.layers import layer_index

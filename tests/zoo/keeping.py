@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from attncheck import registry
+from attncheck.core import registry
+from attncheck.core.finding import Finding, Verdict
 from attncheck.diagnosis.diagnose import Diagnoser
-from attncheck.finding import Finding, Verdict
 from attncheck.runner import noticed
 from attncheck.selftest import finding_of, names
 from attncheck.subject.subject import Subject

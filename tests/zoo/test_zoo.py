@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from attncheck.finding import Verdict
+from attncheck.core.finding import Verdict
 from zoo.animals import ANIMALS, KINDS, Animal
 from zoo.keeping import Seen, examined, twin_finding
 

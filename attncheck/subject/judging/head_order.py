@@ -15,7 +15,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from attncheck.finding import Measurement
+from attncheck.core.finding import Measurement
 from attncheck.subject.judging.layers import Attended
 from attncheck.subject.judging.sources import ROUNDINGS, source_of
 

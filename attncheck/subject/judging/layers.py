@@ -16,7 +16,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from attncheck.errors import Unsupported
+from attncheck.core.errors import Unsupported
 from attncheck.subject.asked import Pass
 from attncheck.subject.kernels.attention import intercept
 from attncheck.subject.kernels.inline import Refusals, observe_inline

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from attncheck.errors import Unsupported
-from attncheck.finding import Measurement, skipped
+from attncheck.core.errors import Unsupported
+from attncheck.core.finding import Measurement, skipped
 from attncheck.subject.asked import Pass
 from attncheck.subject.judging.head_order import OrderReader, order_cases
 from attncheck.subject.judging.layers import Attended, read_layers

@@ -13,7 +13,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from attncheck.errors import Unsupported
+from attncheck.core.errors import Unsupported
 from attncheck.subject.asked import Pass
 from attncheck.subject.judging.layers import Attended, layer_index, read_layers, weights_of
 from attncheck.subject.judging.promises import FULL, Reach

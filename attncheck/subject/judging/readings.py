@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import final
 
-from attncheck.errors import Unsupported
+from attncheck.core.errors import Unsupported
 from attncheck.subject.asked import Mask2D, Pass
 from attncheck.subject.judging.held import Known, readable_of
 from attncheck.subject.judging.judge import Verdicted, held_to_promise

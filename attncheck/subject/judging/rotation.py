@@ -14,7 +14,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from attncheck.finding import Measurement, Verdict, skipped
+from attncheck.core.finding import Measurement, Verdict, skipped
 from attncheck.numerics.budget import HEADROOM
 from attncheck.numerics.tables import stored_tables
 from attncheck.subject.judging.layers import Attended

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from attncheck.finding import Measurement, Verdict, skipped
+from attncheck.core.finding import Measurement, Verdict, skipped
 from attncheck.subject.judging.judge import Verdicted
 from attncheck.subject.judging.promises import SAME
 from attncheck.subject.judging.rope_promise import layer_word, rotary_table

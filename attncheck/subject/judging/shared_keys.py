@@ -11,7 +11,7 @@ from typing import Any, final
 
 from torch import Tensor
 
-from attncheck.finding import Measurement
+from attncheck.core.finding import Measurement
 from attncheck.subject.judging.layers import Attended
 from attncheck.subject.judging.rope_promise import layer_word
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attncheck.errors import Unsupported
+from attncheck.core.errors import Unsupported
 from attncheck.subject.kernels.kernel_call import KernelCall, look
 from attncheck.subject.kernels.product import Product
 from attncheck.subject.kernels.tape import Tape

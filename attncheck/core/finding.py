@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, final
 
-from attncheck.verdict import Verdict as Verdict
-from attncheck.verdict import worst as worst
-from attncheck.verdict import worst_of_model as worst_of_model
+from attncheck.core.verdict import Verdict as Verdict
+from attncheck.core.verdict import worst as worst
+from attncheck.core.verdict import worst_of_model as worst_of_model
 
 BEYOND_ROUNDING = 1e3
 """A difference of this many budgets is no rounding in any precision, where the budget is small beside the logits."""

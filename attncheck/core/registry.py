@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from attncheck.errors import UsageError, first_line, unknown
+from attncheck.core.errors import UsageError, first_line, unknown
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

@@ -1,0 +1,1 @@
+"""Errors, verdicts, findings and settings: what every other package may import. Standard library only."""
