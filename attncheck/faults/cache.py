@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
+from attncheck.attention.interface import KernelCall
 from attncheck.core.errors import CannotPlant
 from attncheck.faults.planting import at_arguments, at_kernel, cache_argument, repeats
 from attncheck.subject.asked import Pass
 from attncheck.subject.caches import key_values, states
 from attncheck.subject.compat import cached_length
-from attncheck.subject.kernels.attention import KernelCall
 from attncheck.subject.subject import Subject
 
 

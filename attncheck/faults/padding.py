@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attncheck.attention.call import KernelCall
 from attncheck.core.errors import CannotPlant
 from attncheck.faults.planting import allowed_BHTS, at_arguments, at_kernel, tokens_before
 from attncheck.subject.asked import Pass, counting
 from attncheck.subject.judging.layers import watching
-from attncheck.subject.kernels.kernel_call import KernelCall
 from attncheck.subject.subject import Subject
 
 SHIFT = 3

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attncheck.attention.call import Handler, KernelCall
 from attncheck.core.errors import CannotPlant
 from attncheck.subject.calls import Edit, edited
 from attncheck.subject.compat import cached_length
 from attncheck.subject.judging.layers import watching
-from attncheck.subject.kernels.kernel_call import Handler, KernelCall
 from attncheck.subject.subject import Subject
 
 LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block|layer)\.(\d+)$")

@@ -19,13 +19,13 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from attncheck.attention.call import KernelCall
 from attncheck.core.errors import Unsupported
 from attncheck.faults.predict_kernel import Scores, attend, grouped, is_own_attention, own_mask, scores_of
 from attncheck.subject.asked import Mask2D, Mask4D, Pass, Positions, counting, float_mask
 from attncheck.subject.caches import states
 from attncheck.subject.judging.layers import layer_index, watching
 from attncheck.subject.judging.promises import FULL, Reach, promised_reach
-from attncheck.subject.kernels.kernel_call import KernelCall
 from attncheck.subject.subject import Subject
 
 

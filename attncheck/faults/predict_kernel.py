@@ -11,8 +11,8 @@ from typing import final
 import torch
 from torch import Tensor
 
+from attncheck.attention.call import KernelCall
 from attncheck.core.errors import Unsupported
-from attncheck.subject.kernels.kernel_call import KernelCall
 
 HIDDEN = torch.finfo(torch.float16).min
 """A mask entry below this hides a key; one above it is a bias."""

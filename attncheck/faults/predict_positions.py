@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attncheck.attention.call import KernelCall
 from attncheck.core.finding import BEYOND_ROUNDING
 from attncheck.faults.hypothesis import Hypothesis
 from attncheck.faults.predict import Change, Trusted
@@ -20,7 +21,6 @@ from attncheck.faults.predict_schedule import scheduled_logits
 from attncheck.subject.asked import Mask2D, Pass, Positions, counting
 from attncheck.subject.inputs import Row
 from attncheck.subject.judging.layers import watching
-from attncheck.subject.kernels.kernel_call import KernelCall
 
 OFFSETS = (1, -1, 2, -2, 3, -3, 4, -4)
 Rule = Callable[[Row, int, int], list[int]]

@@ -10,9 +10,9 @@ from typing import Any
 
 from torch import Tensor
 
+from attncheck.attention.interface import KernelCall
 from attncheck.core.errors import CannotPlant
 from attncheck.faults.planting import at_arguments, at_hidden, at_kernel
-from attncheck.subject.kernels.attention import KernelCall
 from attncheck.subject.loss import own_shift
 from attncheck.subject.placement import why_not_nudged
 from attncheck.subject.slopes import projections

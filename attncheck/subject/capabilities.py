@@ -16,6 +16,9 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from attncheck.attention.call import Handler, KernelCall
+from attncheck.attention.inline import observe_inline
+from attncheck.attention.interface import intercept
 from attncheck.core.errors import Unsupported, first_line
 from attncheck.numerics.budget import Budget
 from attncheck.subject.asked import Mask2D, Pass, all_ones, blocks, counting
@@ -23,9 +26,6 @@ from attncheck.subject.compat import recognises_packing, text_config
 from attncheck.subject.door import Door
 from attncheck.subject.facts import reads_ahead
 from attncheck.subject.inputs import Inputs
-from attncheck.subject.kernels.attention import intercept
-from attncheck.subject.kernels.inline import observe_inline
-from attncheck.subject.kernels.kernel_call import Handler, KernelCall
 from attncheck.subject.passes import REFUSALS, Passes
 
 

@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
+from attncheck.attention.interface import KernelCall, intercept
 from attncheck.core.errors import Unsupported
 from attncheck.subject.asked import Pass
-from attncheck.subject.kernels.attention import KernelCall, intercept
 from attncheck.subject.subject import Subject
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attncheck.attention.rotary_tables import nudged, stored_tables
 from attncheck.numerics.budget import Budget, measure_budget
-from attncheck.numerics.tables import nudged, stored_tables
 from attncheck.subject.asked import Pass
 from attncheck.subject.buffers import buffers_of, changed, put_buffers_back
 from attncheck.subject.passes import Passes

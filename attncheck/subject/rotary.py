@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attncheck.attention.interface import KernelCall, intercept
+from attncheck.attention.rotary_tables import stored_tables
 from attncheck.core.errors import Unsupported, first_line
 from attncheck.core.finding import Measurement
-from attncheck.numerics.tables import stored_tables
 from attncheck.subject.asked import Pass, Positions, counting
 from attncheck.subject.inputs import Row, Tokens
-from attncheck.subject.kernels.attention import KernelCall, intercept
 from attncheck.subject.own_budget import own_budget
 from attncheck.subject.passes import REFUSALS
 from attncheck.subject.subject import Subject

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
+from attncheck.attention.interface import KernelCall, intercept
 from attncheck.core.errors import Unsupported, first_line
-from attncheck.subject.kernels.attention import KernelCall, intercept
 from attncheck.subject.passes import REFUSALS
 from attncheck.subject.subject import Subject
 

@@ -8,13 +8,13 @@ from probing import loaded
 from torch import Tensor
 from zoo.animals import at_layer, hooked, next_key
 
+from attncheck.attention.call import KernelCall
 from attncheck.core import registry
 from attncheck.core.finding import Location
 from attncheck.diagnosis.diagnose import diagnose
 from attncheck.faults.catalogue import FAULTS
 from attncheck.faults.planting import allowed_BHTS, with_allowed
 from attncheck.selftest import finding_of
-from attncheck.subject.kernels.kernel_call import KernelCall
 
 
 def ahead(hidden_BTW: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attncheck.numerics.reference import Terms, attend, fitted_scale, floor_of, grouped, tiled, turned
+from attncheck.attention.reference import Terms, attend, fitted_scale, floor_of, grouped, tiled, turned
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:

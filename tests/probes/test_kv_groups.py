@@ -9,8 +9,8 @@ import torch
 from probing import case, caught_by, finding, loaded
 from torch import nn
 
+from attncheck.attention.interface import KernelCall
 from attncheck.core.finding import Verdict
-from attncheck.subject.kernels.attention import KernelCall
 from attncheck.subject.subject import Subject
 from attncheck_probes.kv_groups import _tiled, _unrepeated
 

@@ -12,12 +12,12 @@ import torch
 from probing import case, finding, loaded
 from torch import Tensor, nn
 
+from attncheck.attention.call import KernelCall
 from attncheck.core import registry
 from attncheck.core.finding import Measurement, Verdict, verdict_of
 from attncheck.faults.catalogue import FAULTS
 from attncheck.faults.planting import allowed_BHTS, with_allowed
 from attncheck.subject.judging.layers import watching
-from attncheck.subject.kernels.kernel_call import KernelCall
 from attncheck.subject.subject import Subject
 
 STEP = "attention output of 4 layers, a step on the cache"

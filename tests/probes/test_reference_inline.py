@@ -11,8 +11,8 @@ import pytest
 from probing import case, caught_by, finding, loaded
 from torch import Tensor
 
+from attncheck.attention.alibi import paper_slopes
 from attncheck.core.finding import Finding, Verdict, verdict_of
-from attncheck.subject.kernels.linear_bias import paper_slopes
 from attncheck.subject.subject import Subject
 
 ONCE = "attention output of 4 layers, one forward"

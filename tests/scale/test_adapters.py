@@ -12,10 +12,10 @@ import transformers
 from conftest import tiny_llama
 
 import attncheck
+from attncheck.attention.rotary_tables import stored_tables
 from attncheck.core.errors import TargetError
 from attncheck.core.finding import Verdict, verdict_of
 from attncheck.core.settings import Settings
-from attncheck.numerics.tables import stored_tables
 from attncheck.session import load_findings
 from attncheck.subject.adapters import adapted_layers, adapter_cases
 from attncheck.subject.load import load

@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from attncheck.attention.call import KernelCall
+from attncheck.attention.inline import observe_inline
 from attncheck.core.errors import Unsupported
 from attncheck.subject.judging.layers import weights_of
-from attncheck.subject.kernels.inline import observe_inline
-from attncheck.subject.kernels.kernel_call import KernelCall
 
 B, H, T, D = 2, 3, 5, 4
 Heads = Callable[[Tensor, Tensor, Tensor], Tensor]

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from attncheck.__main__ import main
+from attncheck.attention.interface import EAGER
 from attncheck.subject.compat import attention_table
-from attncheck.subject.kernels.attention import EAGER
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "triage.md"

@@ -14,10 +14,10 @@ import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor, nn
 
+from attncheck.attention.interface import Handler, KernelCall, intercept
 from attncheck.subject import builtin
 from attncheck.subject.amplify import amplify
 from attncheck.subject.calls import wrap_forward
-from attncheck.subject.kernels.attention import Handler, KernelCall, intercept
 
 # Axes: B batch, H query heads, G key/value heads, T query positions, S key positions, D head width, R rows, C columns.
 

@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attncheck.attention.interface import KernelCall, intercept
 from attncheck.core.settings import Settings
 from attncheck.faults.catalogue import FAULTS
 from attncheck.faults.planting import allowed_BHTS, with_allowed
 from attncheck.subject.calls import edited
 from attncheck.subject.compat import CACHE_NAMES, cached_length
 from attncheck.subject.judging.layers import layer_index
-from attncheck.subject.kernels.attention import KernelCall, intercept
 from attncheck.subject.load import load
 from attncheck.subject.subject import Subject
 

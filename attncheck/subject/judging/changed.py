@@ -11,7 +11,7 @@ from typing import final
 
 from torch import Tensor
 
-from attncheck.numerics.reference import Terms, tiled
+from attncheck.attention.reference import Terms, tiled
 from attncheck.subject.judging.computed import Computed
 from attncheck.subject.judging.held import Option
 

@@ -11,7 +11,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from attncheck.numerics.reference import Terms, attend, budget_from, floor_of
+from attncheck.attention.reference import Terms, attend, budget_from, floor_of
 from attncheck.subject.judging.formed import Formed, formed, new_slots
 from attncheck.subject.judging.held import Known
 from attncheck.subject.judging.layers import Attended

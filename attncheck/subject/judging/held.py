@@ -12,7 +12,8 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from attncheck.numerics.reference import Terms, grouped
+from attncheck.attention.alibi import as_promised, promised_slopes, slopes_of
+from attncheck.attention.reference import Terms, grouped
 from attncheck.subject.judging.layers import Attended, weights_of
 from attncheck.subject.judging.promises import (
     FULL,
@@ -26,7 +27,6 @@ from attncheck.subject.judging.promises import (
 )
 from attncheck.subject.judging.sources import Source
 from attncheck.subject.judging.standing import Standing
-from attncheck.subject.kernels.linear_bias import as_promised, promised_slopes, slopes_of
 
 READABLE = float(torch.finfo(torch.float16).min)
 SINKS = ("s_aux", "sinks")

@@ -14,8 +14,8 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from attncheck.attention.reference import Terms, fitted_scale
 from attncheck.core.errors import Unsupported
-from attncheck.numerics.reference import Terms, fitted_scale
 from attncheck.subject.judging.changed import changes_of
 from attncheck.subject.judging.computed import Computed, Inputs, inputs_of
 from attncheck.subject.judging.held import (

@@ -16,11 +16,11 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from attncheck.attention.call import Handler, KernelCall
+from attncheck.attention.inline import Refusals, observe_inline
+from attncheck.attention.interface import intercept
 from attncheck.core.errors import Unsupported
 from attncheck.subject.asked import Pass
-from attncheck.subject.kernels.attention import intercept
-from attncheck.subject.kernels.inline import Refusals, observe_inline
-from attncheck.subject.kernels.kernel_call import Handler, KernelCall
 from attncheck.subject.subject import Subject
 
 NUMBER = re.compile(r"\.(\d+)(?=\.|$)")

@@ -14,9 +14,9 @@ from typing import final
 import torch
 from torch import Tensor
 
+from attncheck.attention.rotary_tables import stored_tables
 from attncheck.core.finding import Measurement, Verdict, skipped
 from attncheck.numerics.budget import HEADROOM
-from attncheck.numerics.tables import stored_tables
 from attncheck.subject.judging.layers import Attended
 from attncheck.subject.judging.promises import known_factor
 from attncheck.subject.judging.rope_promise import BORN, RopePromise, layer_word, promised_rotations

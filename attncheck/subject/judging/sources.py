@@ -14,7 +14,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from attncheck.numerics.reference import Turn, turned
+from attncheck.attention.reference import Turn, turned
 
 ROUNDINGS = 64
 """Lengths and turns are compared within this many units in the last place of the model's dtype."""

@@ -16,10 +16,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from attncheck.attention.call import Handler as Handler
+from attncheck.attention.call import Kernel, look
+from attncheck.attention.call import KernelCall as KernelCall
 from attncheck.subject.compat import attention_table
-from attncheck.subject.kernels.kernel_call import Handler as Handler
-from attncheck.subject.kernels.kernel_call import Kernel, look
-from attncheck.subject.kernels.kernel_call import KernelCall as KernelCall
 
 EAGER = "eager_attention_forward"
 

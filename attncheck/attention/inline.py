@@ -17,11 +17,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from attncheck.subject.kernels.fused import fused_call
-from attncheck.subject.kernels.kernel_call import Handler, KernelCall, look, looking_away
-from attncheck.subject.kernels.product import Product, product_of
-from attncheck.subject.kernels.scored import scored_call
-from attncheck.subject.kernels.tape import MOST_STEPS, Tape
+from attncheck.attention.call import Handler, KernelCall, look, looking_away
+from attncheck.attention.fused import fused_call
+from attncheck.attention.product import Product, product_of
+from attncheck.attention.scored import scored_call
+from attncheck.attention.tape import MOST_STEPS, Tape
 
 Refusals = dict[int, str]
 """For modules (by identity) that pass scores through a softmax: why that is not understood as attention."""

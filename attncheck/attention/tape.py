@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from attncheck.attention.product import Product
 from attncheck.numerics.widen import IN_PLACE
-from attncheck.subject.kernels.product import Product
 
 SOFTMAX = frozenset({F.softmax, torch.softmax, torch.Tensor.softmax})
 MOST_STEPS = 64

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attncheck.attention.call import KernelCall, look
+from attncheck.attention.product import Product
+from attncheck.attention.tape import Tape
 from attncheck.core.errors import Unsupported
-from attncheck.subject.kernels.kernel_call import KernelCall, look
-from attncheck.subject.kernels.product import Product
-from attncheck.subject.kernels.tape import Tape
 
 HIDDEN = -5e3
 """What is added to a score to hide its key is below this (the oldest models add -10000); no bias is."""
