@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from attncheck.core.errors import Unsupported, UsageError
+from attncheck.judge.attention_span import Seen, excuse, seen_at_kernel, seen_in_gradient
+from attncheck.judge.config_spec import FULL, promised_reach
 from attncheck.subject.asked import Mask2D, Pass
-from attncheck.subject.judging.promises import FULL, promised_reach
-from attncheck.subject.judging.reach import Seen, excuse, seen_at_kernel, seen_in_gradient
 from attncheck.subject.padded import pad_id
 from attncheck.subject.subject import Subject
 

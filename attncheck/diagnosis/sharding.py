@@ -44,11 +44,11 @@ from attncheck.diagnosis.parts import (
     whose,
 )
 from attncheck.diagnosis.trace import Event
+from attncheck.judge.layers import layer_index
 from attncheck.numerics.budget import Budget
 from attncheck.probe import judge_cases
 from attncheck.subject.asked import Pass
 from attncheck.subject.digest import digests
-from attncheck.subject.judging.layers import layer_index
 from attncheck.subject.padded import pad_rows
 from attncheck.subject.placement import is_sharded
 from attncheck.subject.precision import DTYPES

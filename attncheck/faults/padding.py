@@ -14,8 +14,8 @@ from torch import Tensor
 from attncheck.attention.call import KernelCall
 from attncheck.core.errors import CannotPlant
 from attncheck.faults.planting import allowed_BHTS, at_arguments, at_kernel, tokens_before
+from attncheck.judge.layers import watching
 from attncheck.subject.asked import Pass, counting
-from attncheck.subject.judging.layers import watching
 from attncheck.subject.subject import Subject
 
 SHIFT = 3

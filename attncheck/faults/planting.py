@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from attncheck.attention.call import Handler, KernelCall
 from attncheck.core.errors import CannotPlant
+from attncheck.judge.layers import watching
 from attncheck.subject.calls import Edit, edited
 from attncheck.subject.compat import cached_length
-from attncheck.subject.judging.layers import watching
 from attncheck.subject.subject import Subject
 
 LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block|layer)\.(\d+)$")

@@ -22,9 +22,9 @@ from attncheck.attention.call import KernelCall
 from attncheck.core.errors import Unsupported
 from attncheck.faults.predict import Trusted, promised
 from attncheck.faults.predict_kernel import Scores, attend, grouped, is_own_attention, scores_of
+from attncheck.judge.config_spec import Reach
+from attncheck.judge.layers import watching
 from attncheck.subject.asked import Mask2D, Pass, Positions, counting
-from attncheck.subject.judging.layers import watching
-from attncheck.subject.judging.promises import Reach
 
 
 @final

@@ -17,7 +17,7 @@ from torch import Tensor
 from attncheck.attention.call import KernelCall
 from attncheck.core.errors import CannotPlant
 from attncheck.faults.planting import at_hidden, at_kernel, at_own_kernel, repeats
-from attncheck.subject.judging.layers import watching
+from attncheck.judge.layers import watching
 from attncheck.subject.subject import Subject
 
 SCALE = 0.5

@@ -16,9 +16,9 @@ from torch import Tensor
 from attncheck.attention.call import KernelCall
 from attncheck.core.errors import CannotPlant
 from attncheck.faults.planting import allowed_BHTS, at_arguments, at_kernel, with_allowed
+from attncheck.judge.layers import watching
 from attncheck.subject.asked import Pass
 from attncheck.subject.inputs import Tokens
-from attncheck.subject.judging.layers import watching
 from attncheck.subject.subject import Subject
 
 

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from attncheck.attention.call import KernelCall
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Measurement
+from attncheck.judge.layers import watching
 from attncheck.subject.asked import Pass, all_ones, counting
-from attncheck.subject.judging.layers import watching
 from attncheck.subject.subject import Subject
 
 NAME = "position_ids"

@@ -17,9 +17,9 @@ from torch import Tensor
 from attncheck.attention.call import KernelCall
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Measurement, Verdict, verdict_of
+from attncheck.judge.layers import watching
 from attncheck.subject.asked import Pass
 from attncheck.subject.inputs import Row
-from attncheck.subject.judging.layers import watching
 from attncheck.subject.own_budget import own_budget
 from attncheck.subject.subject import Subject
 

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from attncheck.core.errors import Unsupported, first_line
+from attncheck.judge.attention_span import attention_modules
 from attncheck.numerics.rebuilt import Rebuilding
 from attncheck.numerics.shift import Direction, Shift, drawn
 from attncheck.subject.gradients import frozen, mixture, room
-from attncheck.subject.judging.reach import attention_modules
 from attncheck.subject.passes import REFUSALS
 from attncheck.subject.placement import why_not_nudged
 from attncheck.subject.precision import widens

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from attncheck.core.errors import Unsupported
+from attncheck.judge.judge import held_to_promise
+from attncheck.judge.layers import Attended, read_layers
 from attncheck.subject.asked import Pass
-from attncheck.subject.judging.judge import held_to_promise
-from attncheck.subject.judging.layers import Attended, read_layers
 from attncheck.subject.passes import REFUSALS
 from attncheck.subject.subject import Subject
 

@@ -35,9 +35,9 @@ from torch import Tensor
 from attncheck.attention.call import KernelCall
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Evidence, Measurement, Ruling, Verdict
+from attncheck.judge.layers import watching
 from attncheck.probe import Cost, attempt, judge_cases
 from attncheck.subject.asked import Pass
-from attncheck.subject.judging.layers import watching
 from attncheck.subject.subject import Subject
 
 # Axes: B batch, H query heads, G key/value heads, T query positions, S key positions, D head width.

@@ -35,12 +35,12 @@ from typing import ClassVar, final
 
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Evidence, Measurement, Ruling, Verdict, skipped, verdict_of
+from attncheck.judge.declared_scale import scale_cases
+from attncheck.judge.judge import Verdicted
+from attncheck.judge.layer_results import Reading, read_forward, read_pieces, schedule
+from attncheck.judge.projected import projection_cases
 from attncheck.probe import Cost, judge_cases
 from attncheck.subject.asked import Pass, all_ones
-from attncheck.subject.judging.judge import Verdicted
-from attncheck.subject.judging.projected import projection_cases
-from attncheck.subject.judging.readings import Reading, read_forward, read_pieces, schedule
-from attncheck.subject.judging.scale_claims import scale_cases
 from attncheck.subject.padded import pad_rows
 from attncheck.subject.subject import Subject
 

@@ -31,10 +31,10 @@ from typing import ClassVar, final
 
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Evidence, Measurement, Ruling, skipped
+from attncheck.judge.attention_span import Seen, drawn, excuse, reads_ahead, seen_at_kernel, seen_in_gradient, wrong_pairs
+from attncheck.judge.config_spec import FULL, Reach, ReachPromise, promised_reach
 from attncheck.probe import Cost, judge_cases
 from attncheck.subject.asked import Pass, all_ones
-from attncheck.subject.judging.promises import FULL, Reach, ReachPromise, promised_reach
-from attncheck.subject.judging.reach import Seen, drawn, excuse, reads_ahead, seen_at_kernel, seen_in_gradient, wrong_pairs
 from attncheck.subject.subject import Subject
 
 # Axes: T query positions, S key positions.

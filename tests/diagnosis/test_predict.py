@@ -10,8 +10,8 @@ from attncheck.faults.catalogue import FAULTS
 from attncheck.faults.hypotheses import hypotheses
 from attncheck.faults.predict import Trusted, promised, segments_of
 from attncheck.faults.words import NAMES
+from attncheck.judge.config_spec import Reach
 from attncheck.subject.asked import Mask2D, Pass, blocks
-from attncheck.subject.judging.promises import Reach
 
 ON_SCHEDULE = (
     "position-restart",

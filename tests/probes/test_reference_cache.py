@@ -17,7 +17,7 @@ from attncheck.core import registry
 from attncheck.core.finding import Measurement, Verdict, verdict_of
 from attncheck.faults.catalogue import FAULTS
 from attncheck.faults.planting import allowed_BHTS, with_allowed
-from attncheck.subject.judging.layers import watching
+from attncheck.judge.layers import watching
 from attncheck.subject.subject import Subject
 
 STEP = "attention output of 4 layers, a step on the cache"

@@ -10,9 +10,9 @@ import transformers
 from probing import HEALTHY, case, caught_by, finding, loaded
 
 from attncheck.core.finding import Verdict
+from attncheck.judge.attention_span import Seen, excuse, wrong_pairs
+from attncheck.judge.config_spec import FULL, Reach, promised_reach
 from attncheck.subject.amplify import amplify
-from attncheck.subject.judging.promises import FULL, Reach, promised_reach
-from attncheck.subject.judging.reach import Seen, excuse, wrong_pairs
 from attncheck.subject.subject import Subject
 
 

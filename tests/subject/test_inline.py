@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from attncheck.attention.call import KernelCall
 from attncheck.attention.inline import observe_inline
 from attncheck.core.errors import Unsupported
-from attncheck.subject.judging.layers import weights_of
+from attncheck.judge.layers import weights_of
 
 B, H, T, D = 2, 3, 5, 4
 Heads = Callable[[Tensor, Tensor, Tensor], Tensor]

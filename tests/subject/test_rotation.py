@@ -12,8 +12,8 @@ import transformers
 from torch import Tensor
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from attncheck.subject.judging.rope_promise import promised_rotations
-from attncheck.subject.judging.turning import turning_of
+from attncheck.judge.rope_spec import promised_rotations
+from attncheck.judge.rotation_angles import turning_of
 
 WIDTH = 16
 LENGTH = 24

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from attncheck.subject.judging.promises import FULL, Reach
-from attncheck.subject.judging.standing import Standing
+from attncheck.judge.call_position import Standing
+from attncheck.judge.config_spec import FULL, Reach
 
 CPU = torch.device("cpu")
 

@@ -19,9 +19,9 @@ from attncheck.attention.interface import KernelCall, intercept
 from attncheck.core.settings import Settings
 from attncheck.faults.catalogue import FAULTS
 from attncheck.faults.planting import allowed_BHTS, with_allowed
+from attncheck.judge.layers import layer_index
 from attncheck.subject.calls import edited
 from attncheck.subject.compat import CACHE_NAMES, cached_length
-from attncheck.subject.judging.layers import layer_index
 from attncheck.subject.load import load
 from attncheck.subject.subject import Subject
 

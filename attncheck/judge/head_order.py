@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from attncheck.core.finding import Measurement
-from attncheck.subject.judging.layers import Attended
-from attncheck.subject.judging.sources import ROUNDINGS, source_of
+from attncheck.judge.layers import Attended
+from attncheck.judge.projections import ROUNDINGS, source_of
 
 COARSE = 1e-3
 """Where rounding alone moves lengths by this part, one head cannot be told from another by its lengths."""

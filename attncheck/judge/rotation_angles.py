@@ -16,7 +16,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from attncheck.subject.judging.sources import ROUNDINGS, blocks_of, matched
+from attncheck.judge.projections import ROUNDINGS, blocks_of, matched
 
 COARSEST = ROUNDINGS * torch.finfo(torch.float32).eps
 """Lengths that differ by less are those of one projection: tables may have been stored in float32."""

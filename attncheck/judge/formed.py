@@ -11,9 +11,9 @@ from typing import final
 import torch
 from torch import Tensor
 
-from attncheck.subject.judging.layers import Attended
-from attncheck.subject.judging.sources import ROUNDINGS, Source, blocks_of, turned_or_none
-from attncheck.subject.judging.standing import Standing
+from attncheck.judge.call_position import Standing
+from attncheck.judge.layers import Attended
+from attncheck.judge.projections import ROUNDINGS, Source, blocks_of, turned_or_none
 
 
 @final

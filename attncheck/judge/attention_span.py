@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from attncheck.core.errors import Unsupported
+from attncheck.judge.config_spec import FULL, Reach
+from attncheck.judge.layers import Attended, layer_index, read_layers, weights_of
 from attncheck.subject.asked import Pass
-from attncheck.subject.judging.layers import Attended, layer_index, read_layers, weights_of
-from attncheck.subject.judging.promises import FULL, Reach
 from attncheck.subject.subject import Subject
 
 QUERY = re.compile(

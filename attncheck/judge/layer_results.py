@@ -12,12 +12,12 @@ from itertools import accumulate
 from typing import final
 
 from attncheck.core.errors import Unsupported
+from attncheck.judge.attention_span import Seen, excuse
+from attncheck.judge.call_position import Standing
+from attncheck.judge.judge import Verdicted, held_to_promise
+from attncheck.judge.layer_spec import Known, readable_of
+from attncheck.judge.layers import Attended, read_layers
 from attncheck.subject.asked import Mask2D, Pass
-from attncheck.subject.judging.held import Known, readable_of
-from attncheck.subject.judging.judge import Verdicted, held_to_promise
-from attncheck.subject.judging.layers import Attended, read_layers
-from attncheck.subject.judging.reach import Seen, excuse
-from attncheck.subject.judging.standing import Standing
 from attncheck.subject.subject import Subject
 
 OTHER = "attends to something else than the model's own tokens"

@@ -16,12 +16,12 @@ from torch import Tensor
 
 from attncheck.attention.rotary_tables import stored_tables
 from attncheck.core.finding import Measurement, Verdict, skipped
+from attncheck.judge.config_spec import known_factor
+from attncheck.judge.layers import Attended
+from attncheck.judge.projections import ROUNDINGS
+from attncheck.judge.rope_spec import BORN, RopePromise, layer_word, promised_rotations
+from attncheck.judge.rotation_angles import Layout, Turning, shared_part, turning_of
 from attncheck.numerics.budget import HEADROOM
-from attncheck.subject.judging.layers import Attended
-from attncheck.subject.judging.promises import known_factor
-from attncheck.subject.judging.rope_promise import BORN, RopePromise, layer_word, promised_rotations
-from attncheck.subject.judging.sources import ROUNDINGS
-from attncheck.subject.judging.turning import Layout, Turning, shared_part, turning_of
 from attncheck.subject.precision import DTYPES, NAMES
 from attncheck.subject.subject import Subject
 

@@ -12,8 +12,8 @@ from typing import Any, final
 from torch import Tensor
 
 from attncheck.core.finding import Measurement
-from attncheck.subject.judging.layers import Attended
-from attncheck.subject.judging.rope_promise import layer_word
+from attncheck.judge.layers import Attended
+from attncheck.judge.rope_spec import layer_word
 
 Print = tuple[float, ...]
 """What is kept of a layer's keys to know them again."""

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from attncheck.attention.reference import Terms, attend, budget_from, floor_of
-from attncheck.subject.judging.formed import Formed, formed, new_slots
-from attncheck.subject.judging.held import Known
-from attncheck.subject.judging.layers import Attended
-from attncheck.subject.judging.promises import known_factor
-from attncheck.subject.judging.sources import ROUNDINGS, Source, source_of
-from attncheck.subject.judging.standing import Standing
+from attncheck.judge.call_position import Standing
+from attncheck.judge.config_spec import known_factor
+from attncheck.judge.formed import Formed, formed, new_slots
+from attncheck.judge.layer_spec import Known
+from attncheck.judge.layers import Attended
+from attncheck.judge.projections import ROUNDINGS, Source, source_of
 
 COARSE = 1e-3
 """Where rounding alone moves lengths by this part, a projection cannot be told from another one by its lengths."""

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Measurement, skipped
+from attncheck.judge.head_order import OrderReader, order_cases
+from attncheck.judge.layers import Attended, read_layers
+from attncheck.judge.rotation import RotationReader, rotation_cases
+from attncheck.judge.shared_keys import SharedReader, shared_cases
 from attncheck.subject.asked import Pass
-from attncheck.subject.judging.head_order import OrderReader, order_cases
-from attncheck.subject.judging.layers import Attended, read_layers
-from attncheck.subject.judging.rotation import RotationReader, rotation_cases
-from attncheck.subject.judging.shared_keys import SharedReader, shared_cases
 from attncheck.subject.subject import Subject
 
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from attncheck.core.finding import Measurement, Verdict, skipped
-from attncheck.subject.judging.judge import Verdicted
-from attncheck.subject.judging.promises import SAME
-from attncheck.subject.judging.rope_promise import layer_word, rotary_table
+from attncheck.judge.config_spec import SAME
+from attncheck.judge.judge import Verdicted
+from attncheck.judge.rope_spec import layer_word, rotary_table
 from attncheck.subject.subject import Subject
 
 STATED = re.compile(r"(?=.*(attn|attention|qk|query|softmax|score))(?=.*(scal|mult|factor))|^scale$|^scaling$")

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from attncheck.attention.alibi import as_promised, promised_slopes, slopes_of
 from attncheck.attention.reference import Terms, grouped
-from attncheck.subject.judging.layers import Attended, weights_of
-from attncheck.subject.judging.promises import (
+from attncheck.judge.call_position import Standing
+from attncheck.judge.config_spec import (
     FULL,
     SAME,
     Reach,
@@ -25,8 +25,8 @@ from attncheck.subject.judging.promises import (
     promised_scales,
     sinks_of,
 )
-from attncheck.subject.judging.sources import Source
-from attncheck.subject.judging.standing import Standing
+from attncheck.judge.layers import Attended, weights_of
+from attncheck.judge.projections import Source
 
 READABLE = float(torch.finfo(torch.float16).min)
 SINKS = ("s_aux", "sinks")

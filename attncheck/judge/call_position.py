@@ -11,7 +11,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from attncheck.subject.judging.promises import Reach
+from attncheck.judge.config_spec import Reach
 
 
 @final

@@ -12,8 +12,8 @@ from typing import final
 from torch import Tensor
 
 from attncheck.attention.reference import Terms, tiled
-from attncheck.subject.judging.computed import Computed
-from attncheck.subject.judging.held import Option
+from attncheck.judge.computed import Computed
+from attncheck.judge.layer_spec import Option
 
 NEARLY = 1e-6
 """A usual scale is meant where the fitted one is this near to it."""

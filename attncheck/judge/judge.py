@@ -16,9 +16,11 @@ from torch import Tensor, nn
 
 from attncheck.attention.reference import Terms, fitted_scale
 from attncheck.core.errors import Unsupported
-from attncheck.subject.judging.changed import changes_of
-from attncheck.subject.judging.computed import Computed, Inputs, inputs_of
-from attncheck.subject.judging.held import (
+from attncheck.judge.call_position import Standing
+from attncheck.judge.changed import changes_of
+from attncheck.judge.computed import Computed, Inputs, inputs_of
+from attncheck.judge.config_spec import ReachPromise, ScalePromise, promised_reach
+from attncheck.judge.layer_spec import (
     SINKS,
     UNTRACED,
     Context,
@@ -29,9 +31,7 @@ from attncheck.subject.judging.held import (
     options_of,
     readable_of,
 )
-from attncheck.subject.judging.layers import Attended, weights_of
-from attncheck.subject.judging.promises import ReachPromise, ScalePromise, promised_reach
-from attncheck.subject.judging.standing import Standing
+from attncheck.judge.layers import Attended, weights_of
 
 UNDERSTOOD = frozenset({"position_bias", "position_ids", "cache_position"})
 NEARLY = 1e-6
