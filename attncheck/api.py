@@ -20,10 +20,10 @@ from attncheck.core.settings import Settings
 from attncheck.report.model import Report
 from attncheck.session import Session, load_job
 from attncheck.subject import compat
-from attncheck.subject.adapters import without_wrapper
-from attncheck.subject.load import settle_dtype
 from attncheck.subject.subject import Subject
 from attncheck.suite.plan import Job
+from attncheck.targets.adapters import without_wrapper
+from attncheck.targets.load import settle_dtype
 
 COMMAND = "attncheck.check(…)"
 

@@ -16,7 +16,7 @@ from attncheck.core import registry
 from attncheck.core.errors import AttncheckError, Unsupported, first_line
 from attncheck.core.settings import Settings
 from attncheck.subject.asked import Pass
-from attncheck.subject.load import load
+from attncheck.targets.load import load
 
 PACKAGES = ("torch", "transformers", "accelerate", "safetensors", "gguf")
 IMPLEMENTATIONS = ("eager", "sdpa", "flex_attention", "flash_attention_2")

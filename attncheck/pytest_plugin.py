@@ -64,7 +64,7 @@ def _plan(config: pytest.Config) -> Plan | None:
 def _planned(targets: tuple[str, ...], suite: str | None, probes: tuple[str, ...]) -> Plan:
     from attncheck.cli.planning import Asked, planned
     from attncheck.core.settings import Settings
-    from attncheck.subject.target import parse
+    from attncheck.targets.target import parse
 
     for target in targets:
         parse(target)

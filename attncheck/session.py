@@ -24,10 +24,10 @@ from attncheck.gate import Gate
 from attncheck.probe import Probe, describe, judge_cases
 from attncheck.report.model import Report, TargetReport, exit_code
 from attncheck.runner import ControlStarted, Event, ProbeFinished, ProbeStarted, run_probes
-from attncheck.subject.adapters import adapter_cases
-from attncheck.subject.load import load
 from attncheck.subject.subject import Subject
 from attncheck.suite.plan import Job
+from attncheck.targets.adapters import adapter_cases
+from attncheck.targets.load import load
 
 
 @final

@@ -24,9 +24,9 @@ from attncheck.core.settings import Settings
 from attncheck.report.model import TargetReport, from_json
 from attncheck.report.write import write_report
 from attncheck.session import Session, environment
-from attncheck.subject import random_init
-from attncheck.subject.target import is_glob as is_glob
 from attncheck.suite.plan import Job
+from attncheck.targets import random_init
+from attncheck.targets.target import is_glob as is_glob
 
 PRELOADED = ("torch", "transformers", "attncheck.session")
 

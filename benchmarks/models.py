@@ -24,8 +24,8 @@ def subject_of(source: str | Shape, dtype: str, length: int | None = None) -> Su
     """The subject behind a target or of a shape."""
     from attncheck.core.settings import Settings
     from attncheck.subject import compat
-    from attncheck.subject.load import load, settle_dtype
     from attncheck.subject.subject import Subject
+    from attncheck.targets.load import load, settle_dtype
 
     if isinstance(source, str):
         return load(source, Settings(dtype=dtype, length=length))
@@ -41,7 +41,7 @@ def drawn(shape: Shape) -> Any:
     import torch
     import transformers
 
-    from attncheck.subject.amplify import amplify
+    from attncheck.targets.amplify import amplify
 
     torch.manual_seed(0)
     config = transformers.LlamaConfig(

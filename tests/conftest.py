@@ -13,9 +13,9 @@ import transformers
 
 from attncheck.core.settings import Settings
 from attncheck.subject import compat
-from attncheck.subject.amplify import amplify
-from attncheck.subject.load import load
 from attncheck.subject.subject import Subject
+from attncheck.targets.amplify import amplify
+from attncheck.targets.load import load
 
 compat.quiet()
 torch.set_num_threads(1)

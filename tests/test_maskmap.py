@@ -12,8 +12,8 @@ from attncheck.core.errors import Unsupported, UsageError
 from attncheck.core.settings import Settings
 from attncheck.mapdraw import png, svg
 from attncheck.maskmap import Ask, alike, maps, shrunk
-from attncheck.subject.load import load
 from attncheck.subject.subject import Subject
+from attncheck.targets.load import load
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from attncheck.core.finding import Finding, Verdict, verdict_of
 from attncheck.core.settings import Settings
 from attncheck.runner import ProbeFinished, run_probes
 from attncheck.subject.asked import Pass
-from attncheck.subject.load import load
+from attncheck.targets.load import load
 
 pytestmark = pytest.mark.smoke
 FIVE = ("future-token", "decode-paths", "position-reset", "document-leakage", "kv-repeat")

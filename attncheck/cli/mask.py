@@ -94,7 +94,7 @@ def _lengths(option: str, text: str) -> tuple[int, ...]:
 def _maps(target: str, settings: Settings, ask: Ask, wanted: list[int]) -> list[LayerMap]:
     from attncheck.core.errors import TargetError, Unsupported
     from attncheck.maskmap import maps
-    from attncheck.subject.load import load
+    from attncheck.targets.load import load
 
     subject = load(target, settings)
     try:

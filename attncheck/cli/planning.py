@@ -11,8 +11,8 @@ from typing import final
 from attncheck.core import registry
 from attncheck.core.errors import UsageError
 from attncheck.core.settings import Settings
-from attncheck.subject.target import DEFAULT
 from attncheck.suite.plan import Job, Plan, ProbeCall
+from attncheck.targets.target import DEFAULT
 
 NO_SUITE = Path()
 

@@ -55,7 +55,7 @@ def record(
     from attncheck.compare.record import described
     from attncheck.compare.record import record as recorded
     from attncheck.compare.trace import save
-    from attncheck.subject.load import load
+    from attncheck.targets.load import load
 
     with Progress(not no_progress, 1) as bar:
         bar.says(f"loading {target}")

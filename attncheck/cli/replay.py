@@ -57,7 +57,7 @@ def _chosen(report: Report, which: str | None) -> list[tuple[TargetReport, Findi
 
 
 def _subject(target: TargetReport) -> Any:
-    from attncheck.subject.load import load
+    from attncheck.targets.load import load
 
     known = set(Settings.__dataclass_fields__)
     asked = {key: value for key, value in dict(target.settings.get("asked", {})).items() if key in known}

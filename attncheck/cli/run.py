@@ -19,8 +19,8 @@ from attncheck.cli.ranked import ended, is_first, tp_size
 from attncheck.core.errors import UsageError
 from attncheck.core.settings import Settings
 from attncheck.core.verdict import Verdict
-from attncheck.subject.target import is_glob
 from attncheck.suite.plan import Job, Plan
+from attncheck.targets.target import is_glob
 
 if TYPE_CHECKING:
     from attncheck.cli.present import Presenter

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attncheck.core.settings import Settings
-from attncheck.subject.target import DEFAULT
+from attncheck.targets.target import DEFAULT
 
 if TYPE_CHECKING:
     from attncheck.selftest import Row
@@ -59,7 +59,7 @@ def left(faults: list[str], rows: list[Row], each: int | None) -> list[str]:
 def _one(target: str, probes: list[str], faults: list[str], thorough: bool) -> list[Row]:
     from attncheck.core import registry
     from attncheck.selftest import Selftest
-    from attncheck.subject.load import load
+    from attncheck.targets.load import load
 
     typer.echo(f"{target}\n{LINE.format('fault', 'caught by', 'named', 'located', 's')}")
     rows = []

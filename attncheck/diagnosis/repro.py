@@ -22,7 +22,7 @@ from attncheck.diagnosis.recorded import pass_of
 from attncheck.subject.asked import Mask2D, Mask4D, Pass
 from attncheck.subject.compat import CACHE_NAMES
 from attncheck.subject.subject import Subject
-from attncheck.subject.target import parse
+from attncheck.targets.target import parse
 
 LINES = 30
 PATIENCE = 180

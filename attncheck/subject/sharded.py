@@ -15,9 +15,9 @@ from torch import nn
 from attncheck.core.errors import TargetError, Unsupported
 from attncheck.core.settings import Settings
 from attncheck.subject import ranks
-from attncheck.subject.adapters import adapted_layers
 from attncheck.subject.precision import COMFORT, free_memory
-from attncheck.subject.target import Target
+from attncheck.targets.adapters import adapted_layers
+from attncheck.targets.target import Target
 
 
 def wanted(settings: Settings) -> bool:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from attncheck.core.errors import TargetError
 from attncheck.core.verdict import Verdict
-from attncheck.subject.target import parse
 from attncheck.suite.choice import Choice
 from attncheck.suite.chosen import probes_of
 from attncheck.suite.expected import with_expected
@@ -18,6 +17,7 @@ from attncheck.suite.matrix import combinations
 from attncheck.suite.plan import Job, Plan
 from attncheck.suite.schema import ModelEntry
 from attncheck.suite.source import Place
+from attncheck.targets.target import parse
 
 MOST_JOBS = 10_000
 Tags = Mapping[str, frozenset[str]]

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from attncheck.core.settings import Settings
-from attncheck.subject.load import load
 from attncheck.subject.precision import DTYPES, NAMES
 from attncheck.subject.subject import Subject
+from attncheck.targets.load import load
 
 USUAL = "float32"
 SLOW = 30_000_000

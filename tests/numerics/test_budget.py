@@ -17,8 +17,8 @@ from attncheck.numerics.divergence import compare_logits
 from attncheck.numerics.promote import Promote
 from attncheck.numerics.reorder import Reorder
 from attncheck.subject.asked import Pass
-from attncheck.subject.load import load
 from attncheck.subject.subject import Subject
+from attncheck.targets.load import load
 
 
 @pytest.mark.parametrize(("dtype", "low", "high"), [("float64", 1e-16, 1e-12), ("float32", 1e-8, 1e-3), ("bfloat16", 1e-4, 1.0)])

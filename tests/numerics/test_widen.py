@@ -12,7 +12,7 @@ from attncheck.numerics.promote import Promote
 from attncheck.numerics.widen import Widen
 from attncheck.subject.compat import cache_of, plain_experts
 from attncheck.subject.door import Door
-from attncheck.subject.random_init import build
+from attncheck.targets.random_init import build
 
 IDS_BT = torch.arange(3, 35)[None]
 

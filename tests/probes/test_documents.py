@@ -11,9 +11,9 @@ from probing import case, finding, loaded
 
 from attncheck.core.finding import Verdict, verdict_of
 from attncheck.core.settings import Settings
-from attncheck.subject.load import load
 from attncheck.subject.packed import pack
 from attncheck.subject.subject import Subject
+from attncheck.targets.load import load
 
 STRICT = "restarted positions, no mask, cache off"
 BLOCKED = "4D block mask, restarted positions"

@@ -11,8 +11,8 @@ from attncheck.faults.catalogue import FAULTS
 from attncheck.probe import judge_cases
 from attncheck.report.model import evidence_of
 from attncheck.runner import ProbeFinished, noticed, run_probes
-from attncheck.subject.load import load
 from attncheck.subject.subject import Subject
+from attncheck.targets.load import load
 
 FIVE = ("future-token", "decode-paths", "position-reset", "document-leakage", "kv-repeat")
 HEALTHY = ("gqa", "mha", "window", "alibi", "moe")

@@ -13,8 +13,8 @@ from attncheck.core import registry
 from attncheck.core.finding import Finding, Verdict
 from attncheck.core.settings import Settings
 from attncheck.runner import ProbeFinished, run_probes
-from attncheck.subject.amplify import amplify
-from attncheck.subject.load import load
+from attncheck.targets.amplify import amplify
+from attncheck.targets.load import load
 
 ACCUSING = {Verdict.FAIL, Verdict.ERROR, Verdict.VACUOUS, Verdict.NOISE}
 

@@ -9,8 +9,8 @@ from conftest import SMALL
 from probing import HEALTHY, case, caught_by, finding, loaded
 
 from attncheck.core.finding import Verdict, verdict_of
-from attncheck.subject.amplify import amplify
 from attncheck.subject.subject import Subject
+from attncheck.targets.amplify import amplify
 
 
 @pytest.mark.parametrize("name", HEALTHY)

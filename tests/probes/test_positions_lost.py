@@ -12,8 +12,8 @@ from probing import case, finding, loaded
 from torch import nn
 
 from attncheck.core.finding import Verdict, verdict_of
-from attncheck.subject.amplify import amplify
 from attncheck.subject.subject import Subject
+from attncheck.targets.amplify import amplify
 
 NAME = "other positions must differ"
 

@@ -13,8 +13,8 @@ from probing import HEALTHY, case, caught_by, finding, loaded
 from torch import Tensor
 
 from attncheck.core.finding import Finding, Verdict, verdict_of
-from attncheck.subject.amplify import amplify
 from attncheck.subject.subject import Subject
+from attncheck.targets.amplify import amplify
 
 
 @pytest.mark.parametrize("name", HEALTHY)

@@ -13,8 +13,8 @@ from probing import case, finding, loaded
 from torch import Tensor
 
 from attncheck.core.finding import Finding, Verdict, verdict_of
-from attncheck.subject.amplify import amplify
 from attncheck.subject.subject import Subject
+from attncheck.targets.amplify import amplify
 
 
 def _scaled(change: Callable[[Any], None], **sizes: Any) -> Finding:

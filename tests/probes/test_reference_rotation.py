@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from attncheck.core.finding import Finding, Measurement, Verdict, verdict_of
 from attncheck.diagnosis.diagnose import diagnose
-from attncheck.subject.amplify import amplify
 from attncheck.subject.subject import Subject
+from attncheck.targets.amplify import amplify
 
 SIZES = {
     "vocab_size": 64,

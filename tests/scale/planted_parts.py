@@ -20,7 +20,7 @@ from attncheck.core.finding import Verdict, verdict_of
 from attncheck.core.settings import Settings
 from attncheck.diagnosis.sharding import sharding_findings
 from attncheck.subject import ranks
-from attncheck.subject.load import load
+from attncheck.targets.load import load
 
 ATTENTION = "model.layers.1.self_attn"
 

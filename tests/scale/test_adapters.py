@@ -17,9 +17,9 @@ from attncheck.core.errors import TargetError
 from attncheck.core.finding import Verdict, verdict_of
 from attncheck.core.settings import Settings
 from attncheck.session import load_findings
-from attncheck.subject.adapters import adapted_layers, adapter_cases
-from attncheck.subject.load import load
 from attncheck.subject.subject import Subject
+from attncheck.targets.adapters import adapted_layers, adapter_cases
+from attncheck.targets.load import load
 
 peft = pytest.importorskip("peft", reason="PEFT is not installed")
 SHORT = Settings(length=12)

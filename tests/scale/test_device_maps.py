@@ -17,10 +17,10 @@ from attncheck.runner import ProbeFinished, run_probes
 from attncheck.subject.asked import Pass
 from attncheck.subject.calls import wrap_forward
 from attncheck.subject.compat import CACHE_NAMES, cached_length
-from attncheck.subject.load import load
 from attncheck.subject.placement import offloaded
-from attncheck.subject.random_init import build
 from attncheck.subject.subject import Subject
+from attncheck.targets.load import load
+from attncheck.targets.random_init import build
 
 MAP = {"model.embed_tokens": "cpu", "model.norm": "cpu", "model.rotary_emb": "cpu", "lm_head": "cpu"}
 

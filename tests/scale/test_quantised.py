@@ -23,9 +23,9 @@ from attncheck.subject.asked import Pass
 from attncheck.subject.calls import wrap_forward
 from attncheck.subject.coded import asked, coded_kind
 from attncheck.subject.compat import CACHE_NAMES, cached_length
-from attncheck.subject.load import settle_dtype
 from attncheck.subject.placement import quantised
 from attncheck.subject.subject import Subject
+from attncheck.targets.load import settle_dtype
 
 WRONG = (Verdict.ERROR, Verdict.FAIL, Verdict.VACUOUS)
 

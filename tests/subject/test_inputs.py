@@ -9,7 +9,7 @@ from attncheck.core.errors import Unsupported
 from attncheck.core.settings import Settings
 from attncheck.subject.facts import Border, borders_of
 from attncheck.subject.inputs import build_inputs, choose_length
-from attncheck.subject.load import load
+from attncheck.targets.load import load
 
 
 def test_the_length_lies_past_the_window_and_cuts_on_both_sides() -> None:

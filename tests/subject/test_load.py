@@ -13,8 +13,8 @@ from attncheck.core.errors import TargetError
 from attncheck.core.finding import Verdict, verdict_of
 from attncheck.core.settings import Settings
 from attncheck.session import load_findings
-from attncheck.subject import hub
-from attncheck.subject.load import load
+from attncheck.targets import hub
+from attncheck.targets.load import load
 
 Save = Callable[..., Path]
 

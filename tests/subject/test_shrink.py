@@ -8,13 +8,13 @@ import transformers
 
 from attncheck.core.errors import TargetError
 from attncheck.core.settings import Settings
-from attncheck.subject import random_init
 from attncheck.subject.asked import Pass
-from attncheck.subject.cut import beyond, cut_layers
-from attncheck.subject.load import load
-from attncheck.subject.shrink import rules
-from attncheck.subject.shrink.rope import shrunk_rope
-from attncheck.subject.shrink.shrink import per_layer_fields, representatives, shrink
+from attncheck.targets import random_init
+from attncheck.targets.cut import beyond, cut_layers
+from attncheck.targets.load import load
+from attncheck.targets.shrink import rules
+from attncheck.targets.shrink.rope import shrunk_rope
+from attncheck.targets.shrink.shrink import per_layer_fields, representatives, shrink
 
 FIVE = pytest.mark.skipif(int(transformers.__version__.split(".")[0]) < 5, reason="types of transformers 5")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from attncheck.core.errors import TargetError
-from attncheck.subject.target import parse
+from attncheck.targets.target import parse
 
 
 def test_kinds_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,8 +18,8 @@ from attncheck.report.model import Report
 from attncheck.report.schema import first_complaint
 from attncheck.report.write import FORMATS
 from attncheck.session import Session, SessionEvent
-from attncheck.subject.load import load
 from attncheck.suite.plan import Job
+from attncheck.targets.load import load
 
 KILLS = 20
 PROBES = (("future-token", {}), ("kv-repeat", {}), ("document-leakage", {}))

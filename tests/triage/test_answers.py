@@ -15,7 +15,7 @@ from attncheck.core.finding import Verdict
 from attncheck.core.settings import Settings
 from attncheck.subject.calls import edited
 from attncheck.subject.compat import CACHE_NAMES, cached_length
-from attncheck.subject.load import load
+from attncheck.targets.load import load
 from attncheck.triage.answer import Answer, Question, Split
 from attncheck.triage.markdown import markdown
 from attncheck.triage.page import turned
@@ -102,7 +102,7 @@ def test_the_report_is_written_and_the_exit_code_says_confirmed(tmp_path: Path) 
 
 def test_the_script_is_made_of_the_smallest_passes_and_shows_the_fault(tmp_path: Path) -> None:
     factory = tmp_path / "made.py"
-    made = "from attncheck.subject.builtin import build\n\n\ndef model():\n    return build('broken-positions', None)\n"
+    made = "from attncheck.targets.builtin import build\n\n\ndef model():\n    return build('broken-positions', None)\n"
     factory.write_text(made)
     investigation = asked(f"{factory}:model", symptom="cache")
     investigation.repro = tmp_path

@@ -9,8 +9,8 @@ import pytest
 from attncheck.core.finding import Verdict, verdict_of
 from attncheck.core.settings import Settings
 from attncheck.subject.asked import Mask2D, Mask4D, Pass
-from attncheck.subject.load import load
 from attncheck.subject.subject import Subject
+from attncheck.targets.load import load
 from attncheck.triage import axes, smallest
 from attncheck.triage.material import depth, material, shallower, shorter
 from attncheck.triage.setting import Setting

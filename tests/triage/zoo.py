@@ -15,9 +15,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor, nn
 
 from attncheck.attention.interface import Handler, KernelCall, intercept
-from attncheck.subject import builtin
-from attncheck.subject.amplify import amplify
 from attncheck.subject.calls import wrap_forward
+from attncheck.targets import builtin
+from attncheck.targets.amplify import amplify
 
 # Axes: B batch, H query heads, G key/value heads, T query positions, S key positions, D head width, R rows, C columns.
 

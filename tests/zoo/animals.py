@@ -22,8 +22,8 @@ from attncheck.faults.planting import allowed_BHTS, with_allowed
 from attncheck.judge.layers import layer_index
 from attncheck.subject.calls import edited
 from attncheck.subject.compat import CACHE_NAMES, cached_length
-from attncheck.subject.load import load
 from attncheck.subject.subject import Subject
+from attncheck.targets.load import load
 
 Plant = Callable[[Subject], AbstractContextManager[None]]
 

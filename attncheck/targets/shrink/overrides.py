@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from attncheck.subject.shrink.rules import BLOCK, CONTEXT, HEAD_DIM, HIDDEN, INDEX_HEADS, INNER, WINDOW
+from attncheck.targets.shrink.rules import BLOCK, CONTEXT, HEAD_DIM, HIDDEN, INDEX_HEADS, INNER, WINDOW
 
 UNSET: Final = object()
 """The field goes back to the default of its class."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from attncheck.subject.shrink.rules import HEAD_DIM, ROTARY_DIM, SWITCH
+from attncheck.targets.shrink.rules import HEAD_DIM, ROTARY_DIM, SWITCH
 
 
 def shrunk_rope(table: Any, *, latent: bool) -> Any:

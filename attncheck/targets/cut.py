@@ -7,7 +7,7 @@ from typing import Any
 
 from attncheck.core.errors import TargetError
 from attncheck.subject.compat import text_config
-from attncheck.subject.shrink.shrink import DEPTHS, field_names, layers_of, per_layer_fields
+from attncheck.targets.shrink.shrink import DEPTHS, field_names, layers_of, per_layer_fields
 
 NUMBER = re.compile(r"\.(\d+)\.")
 

@@ -15,14 +15,15 @@ from attncheck.core.errors import AttncheckError, TargetError, first_line
 from attncheck.core.finding import Measurement
 from attncheck.core.registry import import_file
 from attncheck.core.settings import Settings
-from attncheck.subject import builtin, compat, random_init, sharded
-from attncheck.subject.adapters import adapted, base_of, without_wrapper
-from attncheck.subject.cut import beyond, cut_layers
-from attncheck.subject.hub import reachable
+from attncheck.subject import compat, sharded
 from attncheck.subject.placement import device_map_arguments, device_named, drop_with, move, offloaded, quantised, why_not_cast
 from attncheck.subject.precision import DTYPES, NAMES, cast_back, own_dtypes, widens
 from attncheck.subject.subject import Subject
-from attncheck.subject.target import Target, parse
+from attncheck.targets import builtin, random_init
+from attncheck.targets.adapters import adapted, base_of, without_wrapper
+from attncheck.targets.cut import beyond, cut_layers
+from attncheck.targets.hub import reachable
+from attncheck.targets.target import Target, parse
 
 Loaded = tuple[Any, Any, dict[str, Any]]
 NOTICED = {

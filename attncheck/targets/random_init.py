@@ -19,11 +19,11 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from attncheck.core.errors import TargetError, first_line, unknown
 from attncheck.core.settings import Settings
 from attncheck.subject import compat
-from attncheck.subject.amplify import amplify
 from attncheck.subject.door import Door
 from attncheck.subject.encoder import fixed_input
-from attncheck.subject.shrink.rules import LAYERS, Wanted
-from attncheck.subject.shrink.shrink import shrink
+from attncheck.targets.amplify import amplify
+from attncheck.targets.shrink.rules import LAYERS, Wanted
+from attncheck.targets.shrink.shrink import shrink
 
 HEADS: Mapping[str, tuple[str, str]] = {
     "causal": ("AutoModelForCausalLM", "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"),

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 import transformers
 
-from attncheck.subject.amplify import amplify
 from attncheck.subject.calls import wrap_forward
 from attncheck.subject.compat import CACHE_NAMES, cached_length
+from attncheck.targets.amplify import amplify
 
 SIZE: dict[str, Any] = {"vocab_size": 128, "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4}
 SPECIAL: dict[str, Any] = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}

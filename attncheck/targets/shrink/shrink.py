@@ -16,9 +16,9 @@ from typing import Any, final
 from transformers import PretrainedConfig
 
 from attncheck.subject import compat
-from attncheck.subject.shrink.overrides import OVERRIDES, UNSET
-from attncheck.subject.shrink.rope import has_length_switch, shrunk_rope
-from attncheck.subject.shrink.rules import HEADS, SWITCH, VOCAB, Wanted, keep, size_of
+from attncheck.targets.shrink.overrides import OVERRIDES, UNSET
+from attncheck.targets.shrink.rope import has_length_switch, shrunk_rope
+from attncheck.targets.shrink.rules import HEADS, SWITCH, VOCAB, Wanted, keep, size_of
 
 TOKEN_IDS = re.compile(r".*_token_(id|index)|.*_token_ids")
 ORDINARY = 100
