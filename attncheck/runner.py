@@ -11,10 +11,10 @@ from typing import Any, final
 from attncheck.core.allocator import return_freed_memory
 from attncheck.core.errors import CannotPlant, Unsupported, first_line
 from attncheck.core.finding import Control, Evidence, Finding, Measurement, Rung, Verdict, verdict_of, worst
+from attncheck.distributed.ranks import failed_alone, gathered, working_on
 from attncheck.faults.base import Fault
 from attncheck.faults.catalogue import FAULTS
 from attncheck.probe import Probe
-from attncheck.subject.ranks import failed_alone, gathered, working_on
 from attncheck.subject.subject import Subject
 
 CONTROLS = 2

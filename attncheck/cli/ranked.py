@@ -38,7 +38,7 @@ def hush() -> None:
 
 def ended(code: int) -> int:
     """The exit code of this process, once all have come this far: that of the run in the first, 0 in the others."""
-    from attncheck.subject import ranks
+    from attncheck.distributed import ranks
 
     if code != INTERRUPTED:
         ranks.part()

@@ -21,9 +21,9 @@ from attncheck.diagnosis.failure import Failure, Side, real_tokens
 from attncheck.diagnosis.layers import by_layer
 from attncheck.diagnosis.outside import under_padding
 from attncheck.diagnosis.trace import Event, Trace, tracing
+from attncheck.distributed.ranks import agreed
 from attncheck.numerics.reorder import Reorder
 from attncheck.subject.asked import Mask2D, Pass
-from attncheck.subject.ranks import agreed
 from attncheck.subject.subject import Subject
 
 NUMBER = re.compile(r"\.(\d+)(?=\.|$)")

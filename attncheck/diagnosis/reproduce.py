@@ -15,9 +15,9 @@ from typing import final
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Measurement
 from attncheck.diagnosis.failure import Failure, Side, open_case
+from attncheck.distributed.ranks import agreed
 from attncheck.faults.hypotheses import hypotheses
 from attncheck.faults.hypothesis import Hypothesis
-from attncheck.subject.ranks import agreed
 
 JOINED = 2
 """How many guesses are tried together with each other one."""

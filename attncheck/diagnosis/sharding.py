@@ -44,6 +44,8 @@ from attncheck.diagnosis.parts import (
     whose,
 )
 from attncheck.diagnosis.trace import Event
+from attncheck.distributed.ranks import agreed, by_first, failed_alone, gathered, working_on
+from attncheck.distributed.sharded import wanted, whole_of, why_not_whole
 from attncheck.judge.layers import layer_index
 from attncheck.numerics.budget import Budget
 from attncheck.probe import judge_cases
@@ -52,8 +54,6 @@ from attncheck.subject.digest import digests
 from attncheck.subject.padded import pad_rows
 from attncheck.subject.placement import is_sharded
 from attncheck.subject.precision import DTYPES
-from attncheck.subject.ranks import agreed, by_first, failed_alone, gathered, working_on
-from attncheck.subject.sharded import wanted, whole_of, why_not_whole
 from attncheck.subject.subject import Subject
 
 NAME = "sharding"

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Expectation, Measurement, Verdict
 from attncheck.core.settings import Settings
+from attncheck.distributed.ranks import agreed, keep_in_step
 from attncheck.numerics.budget import Budget
 from attncheck.numerics.divergence import compare_logits
 from attncheck.numerics.promote import Promote
@@ -34,7 +35,6 @@ from attncheck.subject.own_budget import own_budget
 from attncheck.subject.passes import REFUSALS, Passes
 from attncheck.subject.placement import input_device, undisturbed, why_not_cast
 from attncheck.subject.precision import DTYPES, NAMES, cast_back, fits, own_dtypes, widens
-from attncheck.subject.ranks import agreed, keep_in_step
 
 LEAST_MEMORY = 16 << 20
 MEMORY_SHARE = 0.04

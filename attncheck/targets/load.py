@@ -15,7 +15,8 @@ from attncheck.core.errors import AttncheckError, TargetError, first_line
 from attncheck.core.finding import Measurement
 from attncheck.core.registry import import_file
 from attncheck.core.settings import Settings
-from attncheck.subject import compat, sharded
+from attncheck.distributed import sharded
+from attncheck.subject import compat
 from attncheck.subject.placement import device_map_arguments, device_named, drop_with, move, offloaded, quantised, why_not_cast
 from attncheck.subject.precision import DTYPES, NAMES, cast_back, own_dtypes, widens
 from attncheck.subject.subject import Subject

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from attncheck.core.finding import Verdict, verdict_of
 from attncheck.core.settings import Settings
 from attncheck.diagnosis.sharding import sharding_findings
-from attncheck.subject import ranks
+from attncheck.distributed import ranks
 from attncheck.targets.load import load
 
 ATTENTION = "model.layers.1.self_attn"

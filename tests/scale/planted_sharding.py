@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 from attncheck.__main__ import main
 from attncheck.core.settings import Settings
-from attncheck.subject import sharded
+from attncheck.distributed import sharded
 from attncheck.subject.calls import wrap_forward
 from attncheck.subject.compat import CACHE_NAMES, cached_length
 from attncheck.subject.subject import Subject

@@ -11,8 +11,8 @@ import torch
 from conftest import tiny_llama
 
 from attncheck.core.errors import Unsupported
-from attncheck.subject import ranks, sharded
-from attncheck.subject.heartbeat import Beat, Pulse, Watch
+from attncheck.distributed import ranks, sharded
+from attncheck.distributed.heartbeat import Beat, Pulse, Watch
 
 
 def watched(seconds: float, act: Any) -> list[tuple[float, bool, str]]:

@@ -12,7 +12,7 @@ import pytest
 import torch.distributed
 
 from attncheck.core.errors import UsageError
-from attncheck.subject import ranks
+from attncheck.distributed import ranks
 
 HERE = Path(__file__).parent
 TYPES = ("llama", "qwen3", "gemma3_text", "gpt_oss")

@@ -28,7 +28,7 @@ from attncheck.core.errors import Unsupported, UsageError, first_line
 from attncheck.subject.compat import CACHE_NAMES, cached_length
 
 if TYPE_CHECKING:
-    from attncheck.subject.heartbeat import Watch
+    from attncheck.distributed.heartbeat import Watch
 
 T = TypeVar("T")
 LONGEST = 1800.0
@@ -171,7 +171,7 @@ def _watch(rank: int, size: int, limit: float) -> Watch:
     """A watch with a connection of its own, so that it never waits behind the main thread."""
     from torch._C._distributed_c10d import PrefixStore, TCPStore
 
-    from attncheck.subject.heartbeat import Watch
+    from attncheck.distributed.heartbeat import Watch
 
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     connection = TCPStore(address, port, is_master=False, timeout=datetime.timedelta(seconds=AFTER_LOSS))
