@@ -17,10 +17,10 @@ from attncheck.core import registry
 from attncheck.core.errors import UsageError, unknown
 from attncheck.core.finding import Verdict
 from attncheck.core.settings import Settings
+from attncheck.model import compat
+from attncheck.model.subject import Subject
 from attncheck.report.model import Report
 from attncheck.session import Session, load_job
-from attncheck.subject import compat
-from attncheck.subject.subject import Subject
 from attncheck.suite.plan import Job
 from attncheck.targets.adapters import without_wrapper
 from attncheck.targets.load import settle_dtype

@@ -15,7 +15,7 @@ from attncheck import __version__
 from attncheck.core import registry
 from attncheck.core.errors import AttncheckError, Unsupported, first_line
 from attncheck.core.settings import Settings
-from attncheck.subject.asked import Pass
+from attncheck.model.forward_spec import Pass
 from attncheck.targets.load import load
 
 PACKAGES = ("torch", "transformers", "accelerate", "safetensors", "gguf")

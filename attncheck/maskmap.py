@@ -18,9 +18,9 @@ from torch import Tensor
 from attncheck.core.errors import Unsupported, UsageError
 from attncheck.judge.attention_span import Seen, excuse, seen_at_kernel, seen_in_gradient
 from attncheck.judge.config_spec import FULL, promised_reach
-from attncheck.subject.asked import Mask2D, Pass
-from attncheck.subject.padded import pad_id
-from attncheck.subject.subject import Subject
+from attncheck.model.forward_spec import Mask2D, Pass
+from attncheck.model.padding import pad_id
+from attncheck.model.subject import Subject
 
 READ, EXTRA, LACKING, NEITHER, UNKNOWN = "#", "+", "-", ".", " "
 """Read as promised; read and not promised; promised and not read; neither; not asked, or the query is padding."""

@@ -10,8 +10,8 @@ from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 from attncheck.core.errors import Unsupported, first_line
 from attncheck.core.finding import Evidence, Measurement, Ruling, Verdict, skipped, verdict_of, worst_of_model
-from attncheck.subject.passes import REFUSALS
-from attncheck.subject.subject import Subject
+from attncheck.model.passes import REFUSALS
+from attncheck.model.subject import Subject
 
 Cost = Literal["cheap", "dear"]
 
@@ -20,7 +20,7 @@ Cost = Literal["cheap", "dear"]
 class Probe(Protocol):
     """One question about a model's attention.
 
-    `needs` names capabilities (`attncheck.subject.capabilities.Capabilities`): a missing one skips the probe with its
+    `needs` names capabilities (`attncheck.model.capabilities.Capabilities`): a missing one skips the probe with its
     reason. `controls` names faults in order of preference; the first two that can be planted must be caught.
     """
 

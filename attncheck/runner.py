@@ -14,8 +14,8 @@ from attncheck.core.finding import Control, Evidence, Finding, Measurement, Rung
 from attncheck.distributed.ranks import failed_alone, gathered, working_on
 from attncheck.faults.base import Fault
 from attncheck.faults.catalogue import FAULTS
+from attncheck.model.subject import Subject
 from attncheck.probe import Probe
-from attncheck.subject.subject import Subject
 
 CONTROLS = 2
 MUCH_WORSE = 1.5

@@ -12,9 +12,9 @@ from attncheck.core.finding import Diagnosis, Finding, Location, Measurement, Ve
 from attncheck.diagnosis.diagnose import Diagnoser
 from attncheck.faults.base import Fault
 from attncheck.faults.catalogue import FAULTS
+from attncheck.model.subject import Subject
 from attncheck.probe import Probe
 from attncheck.runner import ProbeFinished, noticed, run_probes
-from attncheck.subject.subject import Subject
 
 SAME_FROM_OUTSIDE: dict[str, frozenset[str]] = {
     "generate-positions": frozenset({"position-offset"}),

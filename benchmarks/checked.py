@@ -113,7 +113,7 @@ def numbers_of(subject: Any) -> dict[str, int]:
 def noted(subject: Any, kwargs: dict[str, Any], args: tuple[Any, ...]) -> Call:
     import torch
 
-    from attncheck.subject.compat import CACHE_NAMES, cached_length
+    from attncheck.model.compat import CACHE_NAMES, cached_length
 
     ids = kwargs["input_ids"] if "input_ids" in kwargs else args[0]
     rows, new = ids.shape
@@ -147,7 +147,7 @@ class Replay:
     def seconds(self, call: Call) -> float:
         import torch
 
-        from attncheck.subject.compat import cache_of
+        from attncheck.model.compat import cache_of
 
         ids = self.row[:, call.cached : call.cached + call.new].expand(call.rows, -1)
         self.model.to(getattr(torch, call.dtype))

@@ -19,7 +19,7 @@ MIB = 1 << 20
 
 def allowed(run: Run) -> dict[str, int]:
     """The formula, term by term, in bytes: what a run may take beyond the weights and one forward."""
-    from attncheck.subject.subject import LEAST_MEMORY, MEMORY_SHARE
+    from attncheck.model.subject import LEAST_MEMORY, MEMORY_SHARE
 
     of, most = run.numbers, max(call.rows * (call.cached + call.new) for made in run.calls for call in made)
     derived = any(call.gradient for made in run.calls for call in made)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from attncheck.subject.subject import Subject
+    from attncheck.model.subject import Subject
 
 
 class Shape(NamedTuple):
@@ -23,8 +23,8 @@ class Shape(NamedTuple):
 def subject_of(source: str | Shape, dtype: str, length: int | None = None) -> Subject:
     """The subject behind a target or of a shape."""
     from attncheck.core.settings import Settings
-    from attncheck.subject import compat
-    from attncheck.subject.subject import Subject
+    from attncheck.model import compat
+    from attncheck.model.subject import Subject
     from attncheck.targets.load import load, settle_dtype
 
     if isinstance(source, str):

@@ -12,8 +12,8 @@ import torch
 import transformers
 
 from attncheck.core.settings import Settings
-from attncheck.subject import compat
-from attncheck.subject.subject import Subject
+from attncheck.model import compat
+from attncheck.model.subject import Subject
 from attncheck.targets.amplify import amplify
 from attncheck.targets.load import load
 

@@ -9,8 +9,8 @@ from conftest import tiny_llama
 from attncheck.core import registry
 from attncheck.core.finding import Finding
 from attncheck.diagnosis.diagnose import diagnose
+from attncheck.model.subject import Subject
 from attncheck.selftest import finding_of
-from attncheck.subject.subject import Subject
 
 
 def explained(subject: Subject, probe: str) -> Finding:

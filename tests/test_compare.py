@@ -21,7 +21,7 @@ from attncheck.compare.sides import changed, held_side_by_side
 from attncheck.core.errors import TargetError, UsageError
 from attncheck.core.settings import Settings
 from attncheck.faults.catalogue import FAULTS
-from attncheck.subject.subject import Subject
+from attncheck.model.subject import Subject
 from attncheck.targets.load import load
 
 ROOT = Path(__file__).parent.parent

@@ -12,7 +12,7 @@ from attncheck.core.errors import Unsupported, UsageError
 from attncheck.core.settings import Settings
 from attncheck.mapdraw import png, svg
 from attncheck.maskmap import Ask, alike, maps, shrunk
-from attncheck.subject.subject import Subject
+from attncheck.model.subject import Subject
 from attncheck.targets.load import load
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from attncheck.attention.call import Handler as Handler
 from attncheck.attention.call import Kernel, look
 from attncheck.attention.call import KernelCall as KernelCall
-from attncheck.subject.compat import attention_table
+from attncheck.model.compat import attention_table
 
 EAGER = "eager_attention_forward"
 

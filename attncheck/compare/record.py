@@ -16,14 +16,14 @@ from torch import Tensor
 
 from attncheck.core.errors import TargetError, Unsupported
 from attncheck.diagnosis.trace import Event, Trace, tracing
+from attncheck.model.digest import digests
+from attncheck.model.forward_spec import Pass
+from attncheck.model.inputs import Tokens
+from attncheck.model.padding import Padded, pad_id
+from attncheck.model.passes import REFUSALS
+from attncheck.model.subject import Subject
 from attncheck.numerics.reorder import Reorder
 from attncheck.session import environment
-from attncheck.subject.asked import Pass
-from attncheck.subject.digest import digests
-from attncheck.subject.inputs import Tokens
-from attncheck.subject.padded import Padded, pad_id
-from attncheck.subject.passes import REFUSALS
-from attncheck.subject.subject import Subject
 
 SHARE = 0.5
 PLAIN, CHUNKED, PADDED = "one forward", "in chunks on a cache", "left-padded batch"

@@ -16,7 +16,7 @@ from attncheck.compare.record import Recording, record
 from attncheck.compare.weights import Differing
 from attncheck.core.errors import UsageError, unknown
 from attncheck.core.settings import DTYPES, Settings
-from attncheck.subject.subject import Subject
+from attncheck.model.subject import Subject
 from attncheck.targets.load import load
 
 CHANGEABLE: dict[str, Callable[[str], Any]] = {

@@ -46,7 +46,7 @@ class Measurement:
     `beside` are figures to be shown next to `value`, by name.
 
     `asked` holds the two passes (got, want) that a diagnosis can run again, and `made` how the first one's logits were made
-    where that was no plain pass (`attncheck.subject.made`); both stay in memory and are not part of a report.
+    where that was no plain pass (`attncheck.model.provenance`); both stay in memory and are not part of a report.
     `fault` names the fault that this case's own numbers reproduce, where the probe itself computed the prediction (a fitted
     scale, a map of heads, a loss shifted twice), with the largest deviation from that prediction in `fault_residual` and
     the module in `module`.

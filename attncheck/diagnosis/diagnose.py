@@ -19,8 +19,8 @@ from attncheck.diagnosis.repro import offered
 from attncheck.diagnosis.reproduce import Search, Tried
 from attncheck.diagnosis.source import with_source
 from attncheck.faults.words import advice
-from attncheck.subject.asked import Pass, all_ones
-from attncheck.subject.subject import Subject
+from attncheck.model.forward_spec import Pass, all_ones
+from attncheck.model.subject import Subject
 
 SHARE = 0.75
 """The search for more runners-up ends when it has taken this share of the failed probe's own time."""

@@ -15,9 +15,9 @@ from torch import Tensor
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Finding, Measurement, Verdict, verdict_of
 from attncheck.faults.predict import Trusted
-from attncheck.subject.asked import Mask2D, Pass
-from attncheck.subject.made import AFTER, Made
-from attncheck.subject.subject import Subject
+from attncheck.model.forward_spec import Mask2D, Pass
+from attncheck.model.provenance import AFTER, Made
+from attncheck.model.subject import Subject
 
 FEW_CHUNKS = 6
 LONG = 64

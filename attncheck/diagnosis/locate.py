@@ -22,9 +22,9 @@ from attncheck.diagnosis.layers import by_layer
 from attncheck.diagnosis.outside import under_padding
 from attncheck.diagnosis.trace import Event, Trace, tracing
 from attncheck.distributed.ranks import agreed
+from attncheck.model.forward_spec import Mask2D, Pass
+from attncheck.model.subject import Subject
 from attncheck.numerics.reorder import Reorder
-from attncheck.subject.asked import Mask2D, Pass
-from attncheck.subject.subject import Subject
 
 NUMBER = re.compile(r"\.(\d+)(?=\.|$)")
 ATTENTION = re.compile(r"att(?:entio)?n", re.IGNORECASE)

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from attncheck.diagnosis.failure import Failure, Side, apart, real_tokens, set_back
 from attncheck.faults.predict import Change, Trusted
-from attncheck.subject.asked import Mask2D, Mask4D, Pass, counting
-from attncheck.subject.inputs import Row
+from attncheck.model.forward_spec import Mask2D, Mask4D, Pass, counting
+from attncheck.model.inputs import Row
 
 
 @final

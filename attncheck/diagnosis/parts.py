@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from attncheck.core.finding import BEYOND_ROUNDING
 from attncheck.diagnosis.trace import Event, Trace, tracing
+from attncheck.model.forward_spec import Pass
+from attncheck.model.subject import Subject
 from attncheck.numerics.reorder import Reorder
-from attncheck.subject.asked import Pass
-from attncheck.subject.subject import Subject
 
 SHARE = 0.5
 SLACK = 1e-9

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from attncheck.subject.asked import Mask, Mask2D, Mask4D, Pass
+from attncheck.model.forward_spec import Mask, Mask2D, Mask4D, Pass
 
 PLAIN = ("use_cache", "attn", "cache_kind", "attentions", "unpromoted")
 

@@ -14,8 +14,8 @@ from torch import Tensor
 from attncheck.core.errors import Unsupported
 from attncheck.diagnosis.failure import Failure, apart
 from attncheck.faults.predict_schedule import scheduled_logits
-from attncheck.subject.asked import Mask, Mask2D, Mask4D, Pass, Positions, counting
-from attncheck.subject.subject import Subject
+from attncheck.model.forward_spec import Mask, Mask2D, Mask4D, Pass, Positions, counting
+from attncheck.model.subject import Subject
 
 IMPLEMENTATIONS = ("eager", "sdpa")
 OWN_STORE = "own key/value store"

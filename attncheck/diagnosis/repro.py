@@ -19,9 +19,9 @@ import transformers
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Finding
 from attncheck.diagnosis.recorded import pass_of
-from attncheck.subject.asked import Mask2D, Mask4D, Pass
-from attncheck.subject.compat import CACHE_NAMES
-from attncheck.subject.subject import Subject
+from attncheck.model.compat import CACHE_NAMES
+from attncheck.model.forward_spec import Mask2D, Mask4D, Pass
+from attncheck.model.subject import Subject
 from attncheck.targets.target import parse
 
 LINES = 30

@@ -47,14 +47,14 @@ from attncheck.diagnosis.trace import Event
 from attncheck.distributed.ranks import agreed, by_first, failed_alone, gathered, working_on
 from attncheck.distributed.sharded import wanted, whole_of, why_not_whole
 from attncheck.judge.layers import layer_index
+from attncheck.model.digest import digests
+from attncheck.model.forward_spec import Pass
+from attncheck.model.padding import pad_rows
+from attncheck.model.placement import is_sharded
+from attncheck.model.precision import DTYPES
+from attncheck.model.subject import Subject
 from attncheck.numerics.budget import Budget
 from attncheck.probe import judge_cases
-from attncheck.subject.asked import Pass
-from attncheck.subject.digest import digests
-from attncheck.subject.padded import pad_rows
-from attncheck.subject.placement import is_sharded
-from attncheck.subject.precision import DTYPES
-from attncheck.subject.subject import Subject
 
 NAME = "sharding"
 CONTROL = "reduction-doubled"

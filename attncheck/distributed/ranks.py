@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.distributed.rendezvous import rendezvous
 
 from attncheck.core.errors import Unsupported, UsageError, first_line
-from attncheck.subject.compat import CACHE_NAMES, cached_length
+from attncheck.model.compat import CACHE_NAMES, cached_length
 
 if TYPE_CHECKING:
     from attncheck.distributed.heartbeat import Watch

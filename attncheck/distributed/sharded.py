@@ -15,7 +15,7 @@ from torch import nn
 from attncheck.core.errors import TargetError, Unsupported
 from attncheck.core.settings import Settings
 from attncheck.distributed import ranks
-from attncheck.subject.precision import COMFORT, free_memory
+from attncheck.model.precision import COMFORT, free_memory
 from attncheck.targets.adapters import adapted_layers
 from attncheck.targets.target import Target
 

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from attncheck.core.errors import CannotPlant
 from attncheck.faults.planting import at_arguments, tokens_before
-from attncheck.subject.asked import Pass, all_ones
-from attncheck.subject.subject import Subject
+from attncheck.model.forward_spec import Pass, all_ones
+from attncheck.model.subject import Subject
 
 NAME = "alibi"
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
 if TYPE_CHECKING:
-    from attncheck.subject.subject import Subject
+    from attncheck.model.subject import Subject
 
 Plant = Callable[["Subject"], AbstractContextManager[None]]
 

@@ -17,10 +17,10 @@ from transformers import DynamicCache
 from attncheck.attention.interface import KernelCall
 from attncheck.core.errors import CannotPlant
 from attncheck.faults.planting import at_arguments, at_kernel, cache_argument, repeats
-from attncheck.subject.asked import Pass
-from attncheck.subject.caches import key_values, states
-from attncheck.subject.compat import cached_length
-from attncheck.subject.subject import Subject
+from attncheck.model.caches import key_values, states
+from attncheck.model.compat import cached_length
+from attncheck.model.forward_spec import Pass
+from attncheck.model.subject import Subject
 
 
 def _before_each_call(subject: Subject, change: Callable[[Any], None]) -> AbstractContextManager[None]:

@@ -16,12 +16,12 @@ from torch import Tensor
 
 from attncheck.core.errors import CannotPlant, first_line
 from attncheck.faults.planting import at_arguments, cache_argument
-from attncheck.subject.asked import Pass
-from attncheck.subject.cache_kinds import crop, may_crop, new_cache
-from attncheck.subject.caches import KEYS, VALUES, CachedTensor, key_values, tensors_of
-from attncheck.subject.compat import cached_length
-from attncheck.subject.passes import REFUSALS
-from attncheck.subject.subject import Subject
+from attncheck.model.cache_kinds import crop, may_crop, new_cache
+from attncheck.model.caches import KEYS, VALUES, CachedTensor, key_values, tensors_of
+from attncheck.model.compat import cached_length
+from attncheck.model.forward_spec import Pass
+from attncheck.model.passes import REFUSALS
+from attncheck.model.subject import Subject
 
 ROPE_BASE = 10000.0
 TOO_MANY = 1

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from attncheck.core.errors import CannotPlant
 from attncheck.faults.planting import at_arguments, tokens_before
-from attncheck.subject.asked import Pass
-from attncheck.subject.compat import cached_length
-from attncheck.subject.subject import Subject
+from attncheck.model.compat import cached_length
+from attncheck.model.forward_spec import Pass
+from attncheck.model.subject import Subject
 
 KEEP = "logits_to_keep"
 

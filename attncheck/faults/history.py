@@ -14,8 +14,8 @@ from torch import Tensor
 
 from attncheck.core.errors import CannotPlant
 from attncheck.faults.planting import at_arguments, tokens_before
-from attncheck.subject.asked import Pass
-from attncheck.subject.subject import Subject
+from attncheck.model.forward_spec import Pass
+from attncheck.model.subject import Subject
 
 FREQUENCIES = "inv_freq"
 STRETCH = 0.5

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from attncheck.faults import predict_cache, predict_generation, predict_masks, predict_positions, predict_rotary, predict_scores
 from attncheck.faults.hypothesis import Hypothesis
 from attncheck.faults.predict import Trusted
-from attncheck.subject.asked import Pass
-from attncheck.subject.made import Made
+from attncheck.model.forward_spec import Pass
+from attncheck.model.provenance import Made
 
 
 def hypotheses(trusted: Trusted, asked: Pass, made: Made | None = None) -> Iterator[Hypothesis]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from attncheck.core.errors import Unsupported
 from attncheck.faults.predict import Change, Trusted
-from attncheck.subject.asked import Pass
+from attncheck.model.forward_spec import Pass
 
 Predict = Callable[[Trusted, Pass], Tensor]
 

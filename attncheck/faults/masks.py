@@ -16,8 +16,8 @@ from torch import Tensor
 from attncheck.attention.interface import KernelCall
 from attncheck.core.errors import CannotPlant
 from attncheck.faults.planting import allowed_BHTS, at_arguments, at_hidden, at_kernel, tokens_before, with_allowed
-from attncheck.subject.asked import Pass
-from attncheck.subject.subject import Subject
+from attncheck.model.forward_spec import Pass
+from attncheck.model.subject import Subject
 
 LEAK = 0.1
 

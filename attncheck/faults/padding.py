@@ -15,8 +15,8 @@ from attncheck.attention.call import KernelCall
 from attncheck.core.errors import CannotPlant
 from attncheck.faults.planting import allowed_BHTS, at_arguments, at_kernel, tokens_before
 from attncheck.judge.layers import watching
-from attncheck.subject.asked import Pass, counting
-from attncheck.subject.subject import Subject
+from attncheck.model.forward_spec import Pass, counting
+from attncheck.model.subject import Subject
 
 SHIFT = 3
 

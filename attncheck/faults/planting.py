@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from attncheck.attention.call import Handler, KernelCall
 from attncheck.core.errors import CannotPlant
 from attncheck.judge.layers import watching
-from attncheck.subject.calls import Edit, edited
-from attncheck.subject.compat import cached_length
-from attncheck.subject.subject import Subject
+from attncheck.model.compat import cached_length
+from attncheck.model.subject import Subject
+from attncheck.model.wrapped_forward import Edit, edited
 
 LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block|layer)\.(\d+)$")
 

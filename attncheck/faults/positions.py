@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attncheck.core.errors import CannotPlant
 from attncheck.faults.planting import at_arguments, tokens_before
-from attncheck.subject.subject import Subject
+from attncheck.model.subject import Subject
 
 OFFSET = 1
 Rule = Callable[[int, int], Tensor]

@@ -24,9 +24,9 @@ from attncheck.core.errors import Unsupported
 from attncheck.faults.predict_kernel import Scores, attend, grouped, is_own_attention, own_mask, scores_of
 from attncheck.judge.config_spec import FULL, Reach, promised_reach
 from attncheck.judge.layers import layer_index, watching
-from attncheck.subject.asked import Mask2D, Mask4D, Pass, Positions, counting, float_mask
-from attncheck.subject.caches import states
-from attncheck.subject.subject import Subject
+from attncheck.model.caches import states
+from attncheck.model.forward_spec import Mask2D, Mask4D, Pass, Positions, counting, float_mask
+from attncheck.model.subject import Subject
 
 
 @final

@@ -16,9 +16,9 @@ from attncheck.core.errors import Unsupported
 from attncheck.faults.hypothesis import Hypothesis
 from attncheck.faults.predict import Change, Trusted, View
 from attncheck.faults.predict_schedule import Edit, Held, Store, scheduled_logits
-from attncheck.subject.asked import Pass, counting
-from attncheck.subject.caches import key_values, states
-from attncheck.subject.compat import cached_length
+from attncheck.model.caches import key_values, states
+from attncheck.model.compat import cached_length
+from attncheck.model.forward_spec import Pass, counting
 
 LOW = (torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float32)
 USUAL_BASE = 10000.0

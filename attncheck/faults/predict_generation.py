@@ -14,9 +14,9 @@ from torch import Tensor
 from attncheck.core.errors import Unsupported
 from attncheck.faults.hypothesis import Hypothesis
 from attncheck.faults.predict import Change, Trusted
-from attncheck.subject.asked import Mask2D, Pass, Positions, counting
-from attncheck.subject.inputs import Row
-from attncheck.subject.made import Made
+from attncheck.model.forward_spec import Mask2D, Pass, Positions, counting
+from attncheck.model.inputs import Row
+from attncheck.model.provenance import Made
 
 Rule = Callable[[int, int], int]
 

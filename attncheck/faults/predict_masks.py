@@ -15,7 +15,7 @@ from attncheck.core.errors import Unsupported
 from attncheck.faults.hypothesis import Hypothesis
 from attncheck.faults.predict import Allowed, Change, Trusted, View, first_held, promised
 from attncheck.judge.config_spec import FULL, Reach
-from attncheck.subject.asked import Mask2D, Mask4D, Pass, all_ones, blocks
+from attncheck.model.forward_spec import Mask2D, Mask4D, Pass, all_ones, blocks
 
 WINDOW_STEPS = (1, -1, 2, -2)
 ReachRule = Callable[[Reach], Reach]

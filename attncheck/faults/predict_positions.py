@@ -19,8 +19,8 @@ from attncheck.faults.hypothesis import Hypothesis
 from attncheck.faults.predict import Change, Trusted
 from attncheck.faults.predict_schedule import scheduled_logits
 from attncheck.judge.layers import watching
-from attncheck.subject.asked import Mask2D, Pass, Positions, counting
-from attncheck.subject.inputs import Row
+from attncheck.model.forward_spec import Mask2D, Pass, Positions, counting
+from attncheck.model.inputs import Row
 
 OFFSETS = (1, -1, 2, -2, 3, -3, 4, -4)
 Rule = Callable[[Row, int, int], list[int]]

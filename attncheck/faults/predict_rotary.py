@@ -21,8 +21,8 @@ from attncheck.core.finding import BEYOND_ROUNDING
 from attncheck.faults.hypothesis import Hypothesis
 from attncheck.faults.predict import Trusted
 from attncheck.faults.predict_schedule import scheduled_logits
-from attncheck.subject.asked import Mask2D, Pass, counting
-from attncheck.subject.made import AFTER, Made
+from attncheck.model.forward_spec import Mask2D, Pass, counting
+from attncheck.model.provenance import AFTER, Made
 
 Turn = tuple[Tensor, Tensor]
 """cos and sin, (B, T, R) each."""

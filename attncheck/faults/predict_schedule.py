@@ -24,7 +24,7 @@ from attncheck.faults.predict import Trusted, promised
 from attncheck.faults.predict_kernel import Scores, attend, grouped, is_own_attention, scores_of
 from attncheck.judge.config_spec import Reach
 from attncheck.judge.layers import watching
-from attncheck.subject.asked import Mask2D, Pass, Positions, counting
+from attncheck.model.forward_spec import Mask2D, Pass, Positions, counting
 
 
 @final

@@ -18,7 +18,7 @@ from attncheck.faults.hypothesis import Hypothesis
 from attncheck.faults.predict import Change, Trusted
 from attncheck.faults.predict_kernel import Scores, is_own_attention, scores_of
 from attncheck.judge.layers import watching, weights_of
-from attncheck.subject.asked import Mask2D, Pass
+from attncheck.model.forward_spec import Mask2D, Pass
 
 
 def hypotheses(trusted: Trusted, asked: Pass) -> Iterator[Hypothesis]:

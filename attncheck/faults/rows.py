@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from torch import Tensor
 
 from attncheck.faults.planting import at_hidden
-from attncheck.subject.subject import Subject
+from attncheck.model.subject import Subject
 
 SHARE = 0.1
 

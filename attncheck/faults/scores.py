@@ -18,7 +18,7 @@ from attncheck.attention.call import KernelCall
 from attncheck.core.errors import CannotPlant
 from attncheck.faults.planting import at_hidden, at_kernel, at_own_kernel, repeats
 from attncheck.judge.layers import watching
-from attncheck.subject.subject import Subject
+from attncheck.model.subject import Subject
 
 SCALE = 0.5
 DROPOUT = 0.1

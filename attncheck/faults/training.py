@@ -13,10 +13,10 @@ from torch import Tensor
 from attncheck.attention.interface import KernelCall
 from attncheck.core.errors import CannotPlant
 from attncheck.faults.planting import at_arguments, at_hidden, at_kernel
-from attncheck.subject.loss import own_shift
-from attncheck.subject.placement import why_not_nudged
-from attncheck.subject.slopes import projections
-from attncheck.subject.subject import Subject
+from attncheck.model.directional_derivatives import projections
+from attncheck.model.loss import own_shift
+from attncheck.model.placement import why_not_nudged
+from attncheck.model.subject import Subject
 
 IGNORED = -100
 

@@ -17,9 +17,9 @@ from attncheck.attention.call import KernelCall
 from attncheck.core.errors import CannotPlant
 from attncheck.faults.planting import allowed_BHTS, at_arguments, at_kernel, with_allowed
 from attncheck.judge.layers import watching
-from attncheck.subject.asked import Pass
-from attncheck.subject.inputs import Tokens
-from attncheck.subject.subject import Subject
+from attncheck.model.forward_spec import Pass
+from attncheck.model.inputs import Tokens
+from attncheck.model.subject import Subject
 
 
 @final

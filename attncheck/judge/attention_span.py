@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from attncheck.core.errors import Unsupported
 from attncheck.judge.config_spec import FULL, Reach
 from attncheck.judge.layers import Attended, layer_index, read_layers, weights_of
-from attncheck.subject.asked import Pass
-from attncheck.subject.subject import Subject
+from attncheck.model.forward_spec import Pass
+from attncheck.model.subject import Subject
 
 QUERY = re.compile(
     r"^(q|wq|q_proj|q_a_proj|q_b_proj|query|q_lin|query_proj|q_attn|c_attn|query_key_value|qkv|qkv_proj|Wqkv|in_proj)$", re.I

@@ -16,7 +16,7 @@ from typing import Any, Literal, final
 import torch
 from torch import Tensor, nn
 
-from attncheck.subject.facts import WINDOWS
+from attncheck.model.facts import WINDOWS
 
 Kind = Literal["full", "sliding", "chunked"]
 PER_LAYER = ("layer_types", "attention_layers", "attn_layers")

@@ -14,7 +14,7 @@ from attncheck.core.finding import Measurement, Verdict, skipped
 from attncheck.judge.config_spec import SAME
 from attncheck.judge.judge import Verdicted
 from attncheck.judge.rope_spec import layer_word, rotary_table
-from attncheck.subject.subject import Subject
+from attncheck.model.subject import Subject
 
 STATED = re.compile(r"(?=.*(attn|attention|qk|query|softmax|score))(?=.*(scal|mult|factor))|^scale$|^scaling$")
 SIZES = ("hidden_size", "n_embd", "d_model", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "head_dim")

@@ -17,8 +17,8 @@ from attncheck.judge.call_position import Standing
 from attncheck.judge.judge import Verdicted, held_to_promise
 from attncheck.judge.layer_spec import Known, readable_of
 from attncheck.judge.layers import Attended, read_layers
-from attncheck.subject.asked import Mask2D, Pass
-from attncheck.subject.subject import Subject
+from attncheck.model.forward_spec import Mask2D, Pass
+from attncheck.model.subject import Subject
 
 OTHER = "attends to something else than the model's own tokens"
 Called = tuple[str, int]

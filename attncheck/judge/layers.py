@@ -20,8 +20,8 @@ from attncheck.attention.call import Handler, KernelCall
 from attncheck.attention.inline import Refusals, observe_inline
 from attncheck.attention.interface import intercept
 from attncheck.core.errors import Unsupported
-from attncheck.subject.asked import Pass
-from attncheck.subject.subject import Subject
+from attncheck.model.forward_spec import Pass
+from attncheck.model.subject import Subject
 
 NUMBER = re.compile(r"\.(\d+)(?=\.|$)")
 

@@ -10,8 +10,8 @@ from attncheck.judge.head_order import OrderReader, order_cases
 from attncheck.judge.layers import Attended, read_layers
 from attncheck.judge.rotation import RotationReader, rotation_cases
 from attncheck.judge.shared_keys import SharedReader, shared_cases
-from attncheck.subject.asked import Pass
-from attncheck.subject.subject import Subject
+from attncheck.model.forward_spec import Pass
+from attncheck.model.subject import Subject
 
 
 def projection_cases(subject: Subject) -> Iterator[Measurement]:

@@ -21,9 +21,9 @@ from attncheck.judge.layers import Attended
 from attncheck.judge.projections import ROUNDINGS
 from attncheck.judge.rope_spec import BORN, RopePromise, layer_word, promised_rotations
 from attncheck.judge.rotation_angles import Layout, Turning, shared_part, turning_of
+from attncheck.model.precision import DTYPES, NAMES
+from attncheck.model.subject import Subject
 from attncheck.numerics.budget import HEADROOM
-from attncheck.subject.precision import DTYPES, NAMES
-from attncheck.subject.subject import Subject
 
 COARSE = 1e-3
 NEARLY = 1e-5

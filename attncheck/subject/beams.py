@@ -11,10 +11,10 @@ import torch
 
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Measurement, merged
-from attncheck.subject import generation
-from attncheck.subject.asked import Pass
-from attncheck.subject.inputs import Row, Tokens
-from attncheck.subject.subject import Subject
+from attncheck.model import generation
+from attncheck.model.forward_spec import Pass
+from attncheck.model.inputs import Row, Tokens
+from attncheck.model.subject import Subject
 
 NAME = "beam search scores"
 

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from attncheck.core.errors import first_line
 from attncheck.core.finding import Measurement, Verdict, skipped, verdict_of
+from attncheck.model.forward_spec import Pass
+from attncheck.model.padding import pad_rows
+from attncheck.model.subject import Subject
 from attncheck.numerics.budget import Budget, measure_budget
-from attncheck.subject.asked import Pass
-from attncheck.subject.padded import pad_rows
-from attncheck.subject.subject import Subject
 
 
 def compiled_cases(subject: Subject) -> Iterator[Measurement]:

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from attncheck.core.errors import Unsupported, first_line
 from attncheck.core.finding import Measurement
-from attncheck.subject import generation
-from attncheck.subject.asked import Pass
-from attncheck.subject.inputs import Row
-from attncheck.subject.passes import REFUSALS
-from attncheck.subject.subject import Subject
+from attncheck.model import generation
+from attncheck.model.forward_spec import Pass
+from attncheck.model.inputs import Row
+from attncheck.model.passes import REFUSALS
+from attncheck.model.subject import Subject
 
 NAME = "inputs_embeds"
 

@@ -20,8 +20,8 @@ from attncheck.attention.call import KernelCall
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Measurement
 from attncheck.judge.layers import watching
-from attncheck.subject.asked import Pass, all_ones, counting
-from attncheck.subject.subject import Subject
+from attncheck.model.forward_spec import Pass, all_ones, counting
+from attncheck.model.subject import Subject
 
 NAME = "position_ids"
 CLOSE = 1e-6

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from attncheck.core.errors import Unsupported, first_line
 from attncheck.core.finding import Measurement, skipped
-from attncheck.subject.encoder import for_rows
-from attncheck.subject.inputs import Row
-from attncheck.subject.passes import REFUSALS
-from attncheck.subject.subject import Subject
+from attncheck.model.encoder_inputs import for_rows
+from attncheck.model.inputs import Row
+from attncheck.model.passes import REFUSALS
+from attncheck.model.subject import Subject
 
 AHEAD = "labels alone: not read before they are predicted"
 BEHIND = "labels alone: read right after they are predicted"

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Measurement, Verdict, merged
+from attncheck.model.forward_spec import Mask2D, Pass, all_ones
+from attncheck.model.padding import Padded, own_pad_id
+from attncheck.model.subject import Subject
 from attncheck.numerics.divergence import holes
-from attncheck.subject.asked import Mask2D, Pass, all_ones
-from attncheck.subject.padded import Padded, own_pad_id
-from attncheck.subject.subject import Subject
 
 DTYPES = ("bool", "int32", "float32")
 """What a mask may be instead of the int64 that tokenizers return."""

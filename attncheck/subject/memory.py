@@ -16,8 +16,8 @@ from torch.utils._pytree import tree_leaves
 
 from attncheck.attention.interface import KernelCall, intercept
 from attncheck.core.errors import Unsupported
-from attncheck.subject.asked import Pass
-from attncheck.subject.subject import Subject
+from attncheck.model.forward_spec import Pass
+from attncheck.model.subject import Subject
 
 
 @final

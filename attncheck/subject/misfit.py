@@ -18,12 +18,12 @@ from torch import Tensor
 
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Measurement, Verdict, merged
+from attncheck.model.compat import text_config
+from attncheck.model.loss import Asked, answered, caller_shifts, slopes_of_loss
+from attncheck.model.subject import Subject
 from attncheck.numerics.budget import HEADROOM
 from attncheck.numerics.losses import IGNORED, Loss, cross_entropy
 from attncheck.numerics.weighings import Weighing, moved, smoothed, smoothing, usual, wrong
-from attncheck.subject.compat import text_config
-from attncheck.subject.loss import Asked, answered, caller_shifts, slopes_of_loss
-from attncheck.subject.subject import Subject
 
 SALT = 37
 

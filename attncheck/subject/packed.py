@@ -10,9 +10,9 @@ from itertools import pairwise
 from typing import final
 
 from attncheck.core.finding import Measurement, Verdict, merged
-from attncheck.subject.asked import Mask4D, Pass, Positions, blocks, counting
-from attncheck.subject.inputs import Inputs, Tokens
-from attncheck.subject.subject import Subject
+from attncheck.model.forward_spec import Mask4D, Pass, Positions, blocks, counting
+from attncheck.model.inputs import Inputs, Tokens
+from attncheck.model.subject import Subject
 
 LEAST = 2
 """Tokens of the shortest document: one of text and its EOS."""

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from attncheck.core.errors import Unsupported, first_line
-from attncheck.subject.passes import REFUSALS
-from attncheck.subject.subject import Subject
+from attncheck.model.passes import REFUSALS
+from attncheck.model.subject import Subject
 
 PIXELS = "pixel_values"
 SEED = 29

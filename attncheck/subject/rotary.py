@@ -15,11 +15,11 @@ from attncheck.attention.interface import KernelCall, intercept
 from attncheck.attention.rotary_tables import stored_tables
 from attncheck.core.errors import Unsupported, first_line
 from attncheck.core.finding import Measurement
-from attncheck.subject.asked import Pass, Positions, counting
-from attncheck.subject.inputs import Row, Tokens
-from attncheck.subject.own_budget import own_budget
-from attncheck.subject.passes import REFUSALS
-from attncheck.subject.subject import Subject
+from attncheck.model.forward_spec import Pass, Positions, counting
+from attncheck.model.inputs import Row, Tokens
+from attncheck.model.noise_floor import own_budget
+from attncheck.model.passes import REFUSALS
+from attncheck.model.subject import Subject
 
 CLOSE = 1e-6
 """Relative: far below what scaling by a position does, far above what a turn leaves behind in float64."""

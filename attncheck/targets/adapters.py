@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from attncheck.core.errors import TargetError, first_line
 from attncheck.core.finding import Measurement, Verdict, skipped
-from attncheck.subject.asked import Pass
-from attncheck.subject.passes import REFUSALS
-from attncheck.subject.subject import Subject
+from attncheck.model.forward_spec import Pass
+from attncheck.model.passes import REFUSALS
+from attncheck.model.subject import Subject
 
 FILE = "adapter_config.json"
 MARKS = ("merge", "unmerge", "get_base_layer", "enable_adapters")

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 import transformers
 
-from attncheck.subject.calls import wrap_forward
-from attncheck.subject.compat import CACHE_NAMES, cached_length
+from attncheck.model.compat import CACHE_NAMES, cached_length
+from attncheck.model.wrapped_forward import wrap_forward
 from attncheck.targets.amplify import amplify
 
 SIZE: dict[str, Any] = {"vocab_size": 128, "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4}

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from attncheck.core.errors import TargetError
-from attncheck.subject.compat import text_config
+from attncheck.model.compat import text_config
 from attncheck.targets.shrink.shrink import DEPTHS, field_names, layers_of, per_layer_fields
 
 NUMBER = re.compile(r"\.(\d+)\.")

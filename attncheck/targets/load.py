@@ -16,10 +16,10 @@ from attncheck.core.finding import Measurement
 from attncheck.core.registry import import_file
 from attncheck.core.settings import Settings
 from attncheck.distributed import sharded
-from attncheck.subject import compat
-from attncheck.subject.placement import device_map_arguments, device_named, drop_with, move, offloaded, quantised, why_not_cast
-from attncheck.subject.precision import DTYPES, NAMES, cast_back, own_dtypes, widens
-from attncheck.subject.subject import Subject
+from attncheck.model import compat
+from attncheck.model.placement import device_map_arguments, device_named, drop_with, move, offloaded, quantised, why_not_cast
+from attncheck.model.precision import DTYPES, NAMES, cast_back, own_dtypes, widens
+from attncheck.model.subject import Subject
 from attncheck.targets import builtin, random_init
 from attncheck.targets.adapters import adapted, base_of, without_wrapper
 from attncheck.targets.cut import beyond, cut_layers

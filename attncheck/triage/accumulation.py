@@ -14,11 +14,11 @@ import torch
 
 from attncheck.core.errors import Unsupported, first_line
 from attncheck.core.finding import Diagnosis, Finding, Measurement, Verdict, verdict_of
+from attncheck.model.inputs import Tokens
+from attncheck.model.loss import ITEMS, Asked, answered, own_shift, told_items
+from attncheck.model.passes import REFUSALS
+from attncheck.model.subject import Subject
 from attncheck.numerics.losses import IGNORED
-from attncheck.subject.inputs import Tokens
-from attncheck.subject.loss import ITEMS, Asked, answered, own_shift, told_items
-from attncheck.subject.passes import REFUSALS
-from attncheck.subject.subject import Subject
 from attncheck.triage.steps import Log
 
 ROWS = 4

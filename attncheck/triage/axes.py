@@ -12,11 +12,11 @@ from torch import Tensor
 
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Measurement, Verdict, merged, verdict_of
-from attncheck.subject.asked import Mask, Mask4D, Pass, all_ones, causal, counting
-from attncheck.subject.cache_kinds import KINDS
-from attncheck.subject.inputs import Row, Tokens
-from attncheck.subject.padded import Padded, Side, pad_id
-from attncheck.subject.subject import Subject
+from attncheck.model.cache_kinds import KINDS
+from attncheck.model.forward_spec import Mask, Mask4D, Pass, all_ones, causal, counting
+from attncheck.model.inputs import Row, Tokens
+from attncheck.model.padding import Padded, Side, pad_id
+from attncheck.model.subject import Subject
 from attncheck.triage.material import Material
 from attncheck.triage.setting import Setting
 

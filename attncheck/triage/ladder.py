@@ -17,11 +17,11 @@ from torch import Tensor
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Measurement
 from attncheck.core.settings import LADDER
-from attncheck.subject.asked import Pass
-from attncheck.subject.generation import greedy
-from attncheck.subject.passes import REFUSALS
-from attncheck.subject.precision import DTYPES, fits
-from attncheck.subject.subject import Subject
+from attncheck.model.forward_spec import Pass
+from attncheck.model.generation import greedy
+from attncheck.model.passes import REFUSALS
+from attncheck.model.precision import DTYPES, fits
+from attncheck.model.subject import Subject
 from attncheck.triage import axes
 from attncheck.triage.answer import Line, Split
 from attncheck.triage.material import Material

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Finding, Measurement, Verdict
+from attncheck.model.forward_spec import Pass
+from attncheck.model.inputs import Row
+from attncheck.model.passes import REFUSALS
+from attncheck.model.subject import Subject
 from attncheck.probe import describe
-from attncheck.subject.asked import Pass
-from attncheck.subject.inputs import Row
-from attncheck.subject.passes import REFUSALS
-from attncheck.subject.subject import Subject
 from attncheck.triage import axes, steps
 
 POWERS = (32, 64, 128, 256)

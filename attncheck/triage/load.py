@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from attncheck.core.settings import Settings
-from attncheck.subject.precision import DTYPES, NAMES
-from attncheck.subject.subject import Subject
+from attncheck.model.precision import DTYPES, NAMES
+from attncheck.model.subject import Subject
 from attncheck.targets.load import load
 
 USUAL = "float32"

@@ -14,8 +14,8 @@ from torch import nn
 
 from attncheck.core.errors import CannotPlant, Unsupported
 from attncheck.faults.planting import LAYER, decoder_layers
-from attncheck.subject.inputs import Row, Tokens
-from attncheck.subject.subject import Subject
+from attncheck.model.inputs import Row, Tokens
+from attncheck.model.subject import Subject
 
 LONGEST = 96
 """Prompts are cut to this many tokens: enough for every border within reach, and every pass stays quick."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from attncheck.core.errors import Unsupported
 from attncheck.judge.judge import held_to_promise
 from attncheck.judge.layers import Attended, read_layers
-from attncheck.subject.asked import Pass
-from attncheck.subject.passes import REFUSALS
-from attncheck.subject.subject import Subject
+from attncheck.model.forward_spec import Pass
+from attncheck.model.passes import REFUSALS
+from attncheck.model.subject import Subject
 
 
 def kept(subject: Subject, asked: Pass) -> bool:

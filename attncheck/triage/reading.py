@@ -9,7 +9,7 @@ import torch
 import transformers
 
 from attncheck import __version__
-from attncheck.subject.subject import Subject
+from attncheck.model.subject import Subject
 from attncheck.triage.answer import Question, Remark
 from attncheck.triage.material import Material
 

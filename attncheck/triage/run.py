@@ -14,9 +14,9 @@ from typing import final
 from attncheck.core import registry
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Finding, Verdict, verdict_of
+from attncheck.model.passes import REFUSALS
+from attncheck.model.subject import Subject
 from attncheck.session import load_findings
-from attncheck.subject.passes import REFUSALS
-from attncheck.subject.subject import Subject
 from attncheck.triage import axes, ladder, lengths, promise, reading, smallest, steps
 from attncheck.triage.accumulation import accumulated
 from attncheck.triage.answer import Answer, Line, Question, Remark, Smallest, Split, Triage

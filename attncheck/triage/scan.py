@@ -13,9 +13,9 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from attncheck.subject.asked import Pass
-from attncheck.subject.inputs import Tokens
-from attncheck.subject.subject import Subject
+from attncheck.model.forward_spec import Pass
+from attncheck.model.inputs import Tokens
+from attncheck.model.subject import Subject
 
 
 @final

@@ -9,9 +9,9 @@ from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Finding
 from attncheck.diagnosis.recorded import pass_dict
 from attncheck.diagnosis.repro import offered
-from attncheck.subject.asked import Pass
-from attncheck.subject.passes import REFUSALS
-from attncheck.subject.subject import Subject
+from attncheck.model.forward_spec import Pass
+from attncheck.model.passes import REFUSALS
+from attncheck.model.subject import Subject
 
 Pair = tuple[Pass, Pass]
 

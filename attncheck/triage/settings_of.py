@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attncheck.subject.asked import Mask, Mask2D, Mask4D, Pass
+from attncheck.model.forward_spec import Mask, Mask2D, Mask4D, Pass
 from attncheck.triage.setting import Setting
 
 

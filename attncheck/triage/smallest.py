@@ -11,9 +11,9 @@ from typing import Any, TypeVar, final
 
 from attncheck.core.errors import CannotPlant, Unsupported
 from attncheck.core.finding import Verdict, verdict_of
+from attncheck.model.passes import REFUSALS
+from attncheck.model.subject import Subject
 from attncheck.probe import Probe
-from attncheck.subject.passes import REFUSALS
-from attncheck.subject.subject import Subject
 from attncheck.triage import axes
 from attncheck.triage.answer import Smallest
 from attncheck.triage.material import Material, depth, shallower, shorter

@@ -14,12 +14,12 @@ from attncheck.core.errors import Unsupported, first_line
 from attncheck.core.finding import Diagnosis, Evidence, Finding, Location, Measurement, Ruling, Verdict, verdict_of
 from attncheck.diagnosis.diagnose import Diagnoser
 from attncheck.faults.catalogue import FAULTS
+from attncheck.model.forward_spec import Mask4D, Pass
+from attncheck.model.loss import ACCUMULATING
+from attncheck.model.passes import REFUSALS
+from attncheck.model.subject import Subject
 from attncheck.probe import Cost, Probe, describe
 from attncheck.runner import ProbeFinished, run_probes
-from attncheck.subject.asked import Mask4D, Pass
-from attncheck.subject.loss import ACCUMULATING
-from attncheck.subject.passes import REFUSALS
-from attncheck.subject.subject import Subject
 from attncheck.triage import axes
 from attncheck.triage.answer import Remark, Step
 from attncheck.triage.material import Material

@@ -28,11 +28,11 @@ from typing import ClassVar, final
 
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Evidence, Measurement, Ruling, merged
+from attncheck.model.decoding import pieces, yardstick
+from attncheck.model.forward_spec import Pass
+from attncheck.model.inputs import Tokens
+from attncheck.model.subject import Subject
 from attncheck.probe import Cost, attempt, judge_cases
-from attncheck.subject.asked import Pass
-from attncheck.subject.decoding import pieces, yardstick
-from attncheck.subject.inputs import Tokens
-from attncheck.subject.subject import Subject
 
 # Axes: B batch, T positions, V vocabulary.
 

@@ -38,13 +38,13 @@ from torch import Tensor
 
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Evidence, Measurement, Ruling, merged
+from attncheck.model.cache_kinds import copied, crop, may_crop, new_cache, rearrange
+from attncheck.model.decoding import approximate, continued, filled, pieces, unstored, yardstick
+from attncheck.model.forward_spec import Pass
+from attncheck.model.inputs import Row
+from attncheck.model.padding import pad_rows
+from attncheck.model.subject import Subject
 from attncheck.probe import Cost, attempt_call, judge_cases
-from attncheck.subject.asked import Pass
-from attncheck.subject.cache_kinds import copied, crop, may_crop, new_cache, rearrange
-from attncheck.subject.decoding import approximate, continued, filled, pieces, unstored, yardstick
-from attncheck.subject.inputs import Row
-from attncheck.subject.padded import pad_rows
-from attncheck.subject.subject import Subject
 
 # Axes: B batch, T positions, V vocabulary.
 

@@ -34,10 +34,10 @@ import torch
 
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Evidence, Expectation, Measurement, Ruling, Verdict
+from attncheck.model.forward_spec import Pass, all_ones
+from attncheck.model.subject import Subject
 from attncheck.probe import Cost, attempt, judge_cases
-from attncheck.subject.asked import Pass, all_ones
 from attncheck.subject.packed import Packed, blocked, isolated, pack
-from attncheck.subject.subject import Subject
 
 # Axes: B batch, T positions, V vocabulary.
 

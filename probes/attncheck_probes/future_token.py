@@ -30,10 +30,10 @@ from typing import ClassVar, final
 
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Evidence, Measurement, Ruling, merged
+from attncheck.model.forward_spec import Pass, all_ones
+from attncheck.model.long_inputs import ends_compared
+from attncheck.model.subject import Subject
 from attncheck.probe import Cost, attempt, judge_cases
-from attncheck.subject.asked import Pass, all_ones
-from attncheck.subject.long_rows import ends_compared
-from attncheck.subject.subject import Subject
 
 # Axes: B batch, T positions, V vocabulary.
 

@@ -34,15 +34,15 @@ from torch import Tensor
 
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Evidence, Measurement, Ruling, merged
+from attncheck.model import generation
+from attncheck.model.compat import cache_of, cached_length
+from attncheck.model.forward_spec import Pass
+from attncheck.model.generate_pass import PIECES, with_batch, with_greedy, with_kept
+from attncheck.model.inputs import Row
+from attncheck.model.subject import Subject
 from attncheck.probe import Cost, attempt, judge_cases
-from attncheck.subject import generation
-from attncheck.subject.asked import Pass
 from attncheck.subject.beams import beam_scores
-from attncheck.subject.compat import cache_of, cached_length
 from attncheck.subject.embedded import embedded, embedded_answer, replaced
-from attncheck.subject.inputs import Row
-from attncheck.subject.subject import Subject
-from attncheck.subject.written import PIECES, with_batch, with_greedy, with_kept
 
 # Axes: B batch, T positions, N generated tokens, V vocabulary.
 

@@ -35,13 +35,13 @@ import torch
 
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Evidence, Measurement, Ruling, Verdict, merged, skipped, verdict_of
+from attncheck.model.directional_derivatives import projections, slope_of, why_no_slope
+from attncheck.model.gradients import compare_gradients, input_gradient, switched_gradient
+from attncheck.model.subject import Subject
+from attncheck.model.training import training
 from attncheck.numerics.budget import HEADROOM
 from attncheck.numerics.divergence import holes
 from attncheck.probe import Cost, attempt, judge_cases
-from attncheck.subject.gradients import compare_gradients, input_gradient, switched_gradient
-from attncheck.subject.slopes import projections, slope_of, why_no_slope
-from attncheck.subject.subject import Subject
-from attncheck.subject.training import training
 
 # Axes: B batch, T positions, W hidden width.
 

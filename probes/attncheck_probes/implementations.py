@@ -35,14 +35,14 @@ import torch
 
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Evidence, Measurement, Ruling, Verdict, merged
+from attncheck.model.forward_spec import Mask4D, Pass, blocks
+from attncheck.model.gradients import switched_gradient
+from attncheck.model.padding import pad_rows
+from attncheck.model.subject import Subject
+from attncheck.model.switching import chosen, not_switched
+from attncheck.model.training import without_randomness
 from attncheck.probe import Cost, attempt_call, judge_cases
-from attncheck.subject.asked import Mask4D, Pass, blocks
 from attncheck.subject.compiled import compiled_cases
-from attncheck.subject.gradients import switched_gradient
-from attncheck.subject.padded import pad_rows
-from attncheck.subject.subject import Subject
-from attncheck.subject.switching import chosen, not_switched
-from attncheck.subject.training import without_randomness
 
 # Axes: B batch, T positions, V vocabulary, W hidden width.
 

@@ -36,9 +36,9 @@ from attncheck.attention.call import KernelCall
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Evidence, Measurement, Ruling, Verdict
 from attncheck.judge.layers import watching
+from attncheck.model.forward_spec import Pass
+from attncheck.model.subject import Subject
 from attncheck.probe import Cost, attempt, judge_cases
-from attncheck.subject.asked import Pass
-from attncheck.subject.subject import Subject
 
 # Axes: B batch, H query heads, G key/value heads, T query positions, S key positions, D head width.
 

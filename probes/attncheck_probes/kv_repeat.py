@@ -30,11 +30,11 @@ from typing import ClassVar, final
 
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Evidence, Measurement, Ruling, Verdict
+from attncheck.model.caches import CachedTensor, key_values, repeated_heads
+from attncheck.model.forward_spec import Pass
+from attncheck.model.subject import Subject
 from attncheck.probe import Cost, attempt, judge_cases
-from attncheck.subject.asked import Pass
-from attncheck.subject.caches import CachedTensor, key_values, repeated_heads
 from attncheck.subject.memory import decode_step, promised_heads
-from attncheck.subject.subject import Subject
 
 # Axes: B batch, H query heads, G key/value heads, S cached positions, D head width.
 

@@ -38,15 +38,15 @@ import torch
 
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Evidence, Measurement, Ruling, Verdict, skipped, verdict_of
+from attncheck.model.forward_spec import Pass
+from attncheck.model.inputs import Row
+from attncheck.model.loss import ITEMS, STEPS, Asked, answered, own_shift, told_items
+from attncheck.model.subject import Subject
 from attncheck.numerics.losses import IGNORED
 from attncheck.probe import Cost, attempt, judge_cases
-from attncheck.subject.asked import Pass
-from attncheck.subject.inputs import Row
 from attncheck.subject.labelled import labels_alone
-from attncheck.subject.loss import ITEMS, STEPS, Asked, answered, own_shift, told_items
 from attncheck.subject.misfit import accumulated, answer, at_first_sight, held, in_steps, measured
 from attncheck.subject.pictures import loss_with_picture
-from attncheck.subject.subject import Subject
 
 # Axes: B batch, T positions, V vocabulary.
 

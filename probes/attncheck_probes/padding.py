@@ -39,14 +39,14 @@ from typing import ClassVar, final
 
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Evidence, Measurement, Ruling, Verdict, merged
+from attncheck.model.decoding import pieces, yardstick
+from attncheck.model.forward_spec import Mask2D, Pass, counting
+from attncheck.model.inputs import Row
+from attncheck.model.padding import Padded, Side, eager_in_plain_float64, pad_rows
+from attncheck.model.subject import Subject
 from attncheck.numerics.divergence import holes
 from attncheck.probe import Cost, attempt_call, judge_cases
 from attncheck.subject import masked
-from attncheck.subject.asked import Mask2D, Pass, counting
-from attncheck.subject.decoding import pieces, yardstick
-from attncheck.subject.inputs import Row
-from attncheck.subject.padded import Padded, Side, eager_in_plain_float64, pad_rows
-from attncheck.subject.subject import Subject
 
 # Axes: B batch, T positions, V vocabulary.
 

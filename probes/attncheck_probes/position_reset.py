@@ -33,13 +33,13 @@ from typing import ClassVar, final
 
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Evidence, Measurement, Ruling
+from attncheck.model.forward_spec import Pass, counting
+from attncheck.model.generate_pass import with_greedy
+from attncheck.model.generation import greedy
+from attncheck.model.subject import Subject
 from attncheck.probe import Cost, attempt, judge_cases
-from attncheck.subject.asked import Pass, counting
-from attncheck.subject.generation import greedy
 from attncheck.subject.handed import unread
 from attncheck.subject.rotary import shifted
-from attncheck.subject.subject import Subject
-from attncheck.subject.written import with_greedy
 
 # Axes: B batch, T positions, V vocabulary, N generated tokens.
 

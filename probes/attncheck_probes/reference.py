@@ -39,10 +39,10 @@ from attncheck.judge.declared_scale import scale_cases
 from attncheck.judge.judge import Verdicted
 from attncheck.judge.layer_results import Reading, read_forward, read_pieces, schedule
 from attncheck.judge.projected import projection_cases
+from attncheck.model.forward_spec import Pass, all_ones
+from attncheck.model.padding import pad_rows
+from attncheck.model.subject import Subject
 from attncheck.probe import Cost, judge_cases
-from attncheck.subject.asked import Pass, all_ones
-from attncheck.subject.padded import pad_rows
-from attncheck.subject.subject import Subject
 
 # Axes: B batch, H query heads, G key/value heads, T positions, D head width.
 

@@ -35,13 +35,13 @@ from torch import Tensor
 
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Evidence, Measurement, Ruling
+from attncheck.model.buffers import buffers_of, changed
+from attncheck.model.forward_spec import Pass
+from attncheck.model.inputs import Row
+from attncheck.model.placement import weights_in_memory
+from attncheck.model.provenance import AFTER, Made
+from attncheck.model.subject import Subject
 from attncheck.probe import Cost, attempt, judge_cases
-from attncheck.subject.asked import Pass
-from attncheck.subject.buffers import buffers_of, changed
-from attncheck.subject.inputs import Row
-from attncheck.subject.made import AFTER, Made
-from attncheck.subject.placement import weights_in_memory
-from attncheck.subject.subject import Subject
 
 # Axes: B batch, T positions, V vocabulary.
 

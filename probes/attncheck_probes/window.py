@@ -33,9 +33,9 @@ from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Evidence, Measurement, Ruling, skipped
 from attncheck.judge.attention_span import Seen, drawn, excuse, reads_ahead, seen_at_kernel, seen_in_gradient, wrong_pairs
 from attncheck.judge.config_spec import FULL, Reach, ReachPromise, promised_reach
+from attncheck.model.forward_spec import Pass, all_ones
+from attncheck.model.subject import Subject
 from attncheck.probe import Cost, judge_cases
-from attncheck.subject.asked import Pass, all_ones
-from attncheck.subject.subject import Subject
 
 # Axes: T query positions, S key positions.
 

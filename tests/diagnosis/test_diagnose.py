@@ -14,10 +14,10 @@ from attncheck.core.finding import Finding, Measurement, Verdict
 from attncheck.diagnosis.diagnose import Diagnoser, diagnose
 from attncheck.diagnosis.failure import apart, open_case
 from attncheck.faults.catalogue import FAULTS
+from attncheck.model.forward_spec import Pass
+from attncheck.model.subject import Subject
+from attncheck.model.wrapped_forward import edited
 from attncheck.selftest import finding_of
-from attncheck.subject.asked import Pass
-from attncheck.subject.calls import edited
-from attncheck.subject.subject import Subject
 
 
 def test_broken_positions_restart() -> None:

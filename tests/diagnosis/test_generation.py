@@ -15,10 +15,10 @@ from attncheck.faults.catalogue import FAULTS
 from attncheck.faults.hypotheses import hypotheses
 from attncheck.faults.predict import Trusted
 from attncheck.faults.predict_rotary import is_turn, tables_of
-from attncheck.subject.asked import Mask2D, Pass
-from attncheck.subject.generation import greedy
-from attncheck.subject.subject import Subject
-from attncheck.subject.written import written
+from attncheck.model.forward_spec import Mask2D, Pass
+from attncheck.model.generate_pass import written
+from attncheck.model.generation import greedy
+from attncheck.model.subject import Subject
 
 
 def planted(target: str, probe: str, *faults: str) -> Finding:

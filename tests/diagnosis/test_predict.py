@@ -11,7 +11,7 @@ from attncheck.faults.hypotheses import hypotheses
 from attncheck.faults.predict import Trusted, promised, segments_of
 from attncheck.faults.words import NAMES
 from attncheck.judge.config_spec import Reach
-from attncheck.subject.asked import Mask2D, Pass, blocks
+from attncheck.model.forward_spec import Mask2D, Pass, blocks
 
 ON_SCHEDULE = (
     "position-restart",

@@ -17,9 +17,9 @@ from attncheck.diagnosis.again import run_again
 from attncheck.diagnosis.diagnose import Diagnoser
 from attncheck.diagnosis.recorded import pass_dict, pass_of
 from attncheck.diagnosis.repro import LINES, offered
+from attncheck.model.forward_spec import Mask2D, Pass, blocks
+from attncheck.model.subject import Subject
 from attncheck.selftest import finding_of
-from attncheck.subject.asked import Mask2D, Pass, blocks
-from attncheck.subject.subject import Subject
 
 FACTORY = """
 import functools, torch, transformers

@@ -13,11 +13,11 @@ from torch import nn
 from attncheck.core import registry
 from attncheck.core.finding import Verdict, verdict_of
 from attncheck.core.settings import Settings
+from attncheck.model.forward_spec import Pass
+from attncheck.model.subject import Subject
 from attncheck.numerics.divergence import compare_logits
 from attncheck.numerics.promote import Promote
 from attncheck.numerics.reorder import Reorder
-from attncheck.subject.asked import Pass
-from attncheck.subject.subject import Subject
 from attncheck.targets.load import load
 
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from attncheck.core.settings import Settings
+from attncheck.model.compat import cache_of, plain_experts
+from attncheck.model.forward import Door
 from attncheck.numerics.promote import Promote
 from attncheck.numerics.widen import Widen
-from attncheck.subject.compat import cache_of, plain_experts
-from attncheck.subject.door import Door
 from attncheck.targets.random_init import build
 
 IDS_BT = torch.arange(3, 35)[None]

@@ -6,7 +6,7 @@ import pytest
 from probing import HEALTHY, caught_by, finding, loaded
 
 from attncheck.core.finding import Verdict
-from attncheck.subject.subject import Subject
+from attncheck.model.subject import Subject
 
 
 @pytest.mark.parametrize("name", HEALTHY)

@@ -6,7 +6,7 @@ import pytest
 from probing import HEALTHY, case, caught_by, finding, loaded
 
 from attncheck.core.finding import Verdict, verdict_of
-from attncheck.subject.subject import Subject
+from attncheck.model.subject import Subject
 
 OPERATIONS = (
     "tokens rolled back",

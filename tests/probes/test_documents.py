@@ -11,8 +11,8 @@ from probing import case, finding, loaded
 
 from attncheck.core.finding import Verdict, verdict_of
 from attncheck.core.settings import Settings
+from attncheck.model.subject import Subject
 from attncheck.subject.packed import pack
-from attncheck.subject.subject import Subject
 from attncheck.targets.load import load
 
 STRICT = "restarted positions, no mask, cache off"

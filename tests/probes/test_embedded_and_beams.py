@@ -9,11 +9,11 @@ from probing import case, finding, loaded
 
 from attncheck.core import registry
 from attncheck.core.finding import Measurement, Verdict, verdict_of
+from attncheck.model.subject import Subject
 from attncheck.probe import attempt
 from attncheck.subject.beams import NAME as BEAMS
 from attncheck.subject.beams import beam_scores
 from attncheck.subject.embedded import embedded
-from attncheck.subject.subject import Subject
 
 
 def beams(subject: Subject) -> Measurement:

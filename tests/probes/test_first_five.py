@@ -8,10 +8,10 @@ from attncheck.core import registry
 from attncheck.core.finding import Finding, Verdict, verdict_of
 from attncheck.core.settings import Settings
 from attncheck.faults.catalogue import FAULTS
+from attncheck.model.subject import Subject
 from attncheck.probe import judge_cases
 from attncheck.report.model import evidence_of
 from attncheck.runner import ProbeFinished, noticed, run_probes
-from attncheck.subject.subject import Subject
 from attncheck.targets.load import load
 
 FIVE = ("future-token", "decode-paths", "position-reset", "document-leakage", "kv-repeat")

@@ -9,7 +9,7 @@ import torch
 from probing import HEALTHY, case, caught_by, finding, loaded
 
 from attncheck.core.finding import Verdict, verdict_of
-from attncheck.subject.generation import greedy, kept_logits
+from attncheck.model.generation import greedy, kept_logits
 
 
 @pytest.mark.parametrize("name", HEALTHY)

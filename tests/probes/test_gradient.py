@@ -11,10 +11,10 @@ from probing import case, caught_by, finding, loaded
 from torch import Tensor
 
 from attncheck.core.finding import Verdict, verdict_of
-from attncheck.subject.gradients import input_gradient
-from attncheck.subject.slopes import projections, slope_of
-from attncheck.subject.subject import Subject
-from attncheck.subject.training import training
+from attncheck.model.directional_derivatives import projections, slope_of
+from attncheck.model.gradients import input_gradient
+from attncheck.model.subject import Subject
+from attncheck.model.training import training
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import torch
 from probing import case, finding, loaded
 
 from attncheck.core.finding import Verdict, verdict_of
-from attncheck.subject.cache_kinds import LONG, new_cache
-from attncheck.subject.subject import Subject
+from attncheck.model.cache_kinds import LONG, new_cache
+from attncheck.model.subject import Subject
 
 UNSTORED = "read with `use_cache=False`"
 BLOCK = 64

@@ -9,8 +9,8 @@ import torch
 from probing import HEALTHY, case, caught_by, finding, loaded
 
 from attncheck.core.finding import Verdict, verdict_of
-from attncheck.subject.subject import Subject
-from attncheck.subject.training import without_randomness
+from attncheck.model.subject import Subject
+from attncheck.model.training import without_randomness
 
 
 @pytest.mark.parametrize("name", HEALTHY)

@@ -11,7 +11,7 @@ from torch import nn
 
 from attncheck.attention.interface import KernelCall
 from attncheck.core.finding import Verdict
-from attncheck.subject.subject import Subject
+from attncheck.model.subject import Subject
 from attncheck_probes.kv_groups import _tiled, _unrepeated
 
 

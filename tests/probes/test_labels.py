@@ -12,8 +12,8 @@ from probing import HEALTHY, case, caught_by, finding, loaded
 from torch import Tensor
 
 from attncheck.core.finding import Verdict, verdict_of
+from attncheck.model.subject import Subject
 from attncheck.numerics.losses import IGNORED, cross_entropy
-from attncheck.subject.subject import Subject
 
 
 @pytest.mark.parametrize("name", HEALTHY)

@@ -12,10 +12,10 @@ from probing import case, finding, loaded
 
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Verdict, verdict_of
-from attncheck.subject.asked import Pass
-from attncheck.subject.compat import CACHE_NAMES
-from attncheck.subject.long_rows import kept, long_row
-from attncheck.subject.subject import Subject
+from attncheck.model.compat import CACHE_NAMES
+from attncheck.model.forward_spec import Pass
+from attncheck.model.long_inputs import kept, long_row
+from attncheck.model.subject import Subject
 
 
 @pytest.fixture

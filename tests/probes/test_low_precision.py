@@ -13,7 +13,7 @@ from transformers.cache_utils import DynamicLayer
 
 from attncheck.core.finding import Verdict, verdict_of
 from attncheck.diagnosis.diagnose import diagnose
-from attncheck.subject.subject import Subject
+from attncheck.model.subject import Subject
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from probing import case, finding, loaded
 from torch import Tensor
 
 from attncheck.core.finding import Verdict, verdict_of
-from attncheck.subject.subject import Subject
+from attncheck.model.subject import Subject
 
 Change = Callable[[Tensor], Tensor | None]
 NEW = (

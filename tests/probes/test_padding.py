@@ -9,7 +9,7 @@ from conftest import SMALL
 from probing import HEALTHY, case, caught_by, finding, loaded
 
 from attncheck.core.finding import Verdict, verdict_of
-from attncheck.subject.subject import Subject
+from attncheck.model.subject import Subject
 from attncheck.targets.amplify import amplify
 
 

@@ -12,7 +12,7 @@ from probing import case, finding, loaded
 from torch import nn
 
 from attncheck.core.finding import Verdict, verdict_of
-from attncheck.subject.subject import Subject
+from attncheck.model.subject import Subject
 from attncheck.targets.amplify import amplify
 
 NAME = "other positions must differ"

@@ -18,7 +18,7 @@ from attncheck.core.finding import Measurement, Verdict, verdict_of
 from attncheck.faults.catalogue import FAULTS
 from attncheck.faults.planting import allowed_BHTS, with_allowed
 from attncheck.judge.layers import watching
-from attncheck.subject.subject import Subject
+from attncheck.model.subject import Subject
 
 STEP = "attention output of 4 layers, a step on the cache"
 PADDED = "attention output of 4 layers, left padding, a step on the cache"

@@ -13,7 +13,7 @@ from probing import case, finding, loaded
 from torch import Tensor
 
 from attncheck.core.finding import Finding, Verdict, verdict_of
-from attncheck.subject.subject import Subject
+from attncheck.model.subject import Subject
 from attncheck.targets.amplify import amplify
 
 

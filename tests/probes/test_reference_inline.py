@@ -13,7 +13,7 @@ from torch import Tensor
 
 from attncheck.attention.alibi import paper_slopes
 from attncheck.core.finding import Finding, Verdict, verdict_of
-from attncheck.subject.subject import Subject
+from attncheck.model.subject import Subject
 
 ONCE = "attention output of 4 layers, one forward"
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from attncheck.core.finding import Finding, Measurement, Verdict, verdict_of
 from attncheck.diagnosis.diagnose import diagnose
-from attncheck.subject.subject import Subject
+from attncheck.model.subject import Subject
 from attncheck.targets.amplify import amplify
 
 SIZES = {

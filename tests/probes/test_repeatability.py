@@ -11,7 +11,7 @@ from conftest import tiny_llama
 from probing import HEALTHY, case, caught_by, finding, loaded
 
 from attncheck.core.finding import Verdict
-from attncheck.subject.subject import Subject
+from attncheck.model.subject import Subject
 
 
 @pytest.mark.parametrize("name", HEALTHY)

@@ -12,7 +12,7 @@ from probing import HEALTHY, case, caught_by, finding, loaded
 from attncheck.core.finding import Verdict
 from attncheck.judge.attention_span import Seen, excuse, wrong_pairs
 from attncheck.judge.config_spec import FULL, Reach, promised_reach
-from attncheck.subject.subject import Subject
+from attncheck.model.subject import Subject
 from attncheck.targets.amplify import amplify
 
 

@@ -14,8 +14,8 @@ from probing import case, finding, loaded
 from torch import Tensor
 
 from attncheck.core.finding import Verdict, verdict_of
+from attncheck.model.subject import Subject
 from attncheck.numerics.losses import IGNORED
-from attncheck.subject.subject import Subject
 
 
 def _wrapped(model: Any, call: Callable[..., Any]) -> Subject:

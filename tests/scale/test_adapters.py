@@ -16,8 +16,8 @@ from attncheck.attention.rotary_tables import stored_tables
 from attncheck.core.errors import TargetError
 from attncheck.core.finding import Verdict, verdict_of
 from attncheck.core.settings import Settings
+from attncheck.model.subject import Subject
 from attncheck.session import load_findings
-from attncheck.subject.subject import Subject
 from attncheck.targets.adapters import adapted_layers, adapter_cases
 from attncheck.targets.load import load
 

@@ -12,11 +12,11 @@ from conftest import tiny_llama
 from attncheck.core import registry
 from attncheck.core.finding import Measurement, Verdict, verdict_of
 from attncheck.core.settings import Settings
+from attncheck.model.forward_spec import Pass
+from attncheck.model.subject import Subject
 from attncheck.runner import ProbeFinished, run_probes
 from attncheck.subject import compiled as compiling
-from attncheck.subject.asked import Pass
 from attncheck.subject.compiled import compiled_cases, why_not_compiled
-from attncheck.subject.subject import Subject
 
 BACKEND = "eager"
 """Traced and run without generated code: what a compiler sees of the model, in a tenth of the time."""

@@ -13,12 +13,12 @@ from attncheck.core.errors import TargetError
 from attncheck.core.finding import Finding, Verdict, verdict_of
 from attncheck.core.settings import Settings
 from attncheck.diagnosis.diagnose import Diagnoser
+from attncheck.model.compat import CACHE_NAMES, cached_length
+from attncheck.model.forward_spec import Pass
+from attncheck.model.placement import offloaded
+from attncheck.model.subject import Subject
+from attncheck.model.wrapped_forward import wrap_forward
 from attncheck.runner import ProbeFinished, run_probes
-from attncheck.subject.asked import Pass
-from attncheck.subject.calls import wrap_forward
-from attncheck.subject.compat import CACHE_NAMES, cached_length
-from attncheck.subject.placement import offloaded
-from attncheck.subject.subject import Subject
 from attncheck.targets.load import load
 from attncheck.targets.random_init import build
 

@@ -17,14 +17,14 @@ from attncheck.core.errors import TargetError
 from attncheck.core.finding import Finding, Verdict
 from attncheck.core.settings import Settings
 from attncheck.diagnosis.diagnose import Diagnoser
+from attncheck.model.compat import CACHE_NAMES, cached_length
+from attncheck.model.forward_spec import Pass
+from attncheck.model.placement import quantised
+from attncheck.model.quantized import asked, coded_kind
+from attncheck.model.subject import Subject
+from attncheck.model.wrapped_forward import wrap_forward
 from attncheck.numerics.promote import Promote
 from attncheck.runner import ProbeFinished, run_probes
-from attncheck.subject.asked import Pass
-from attncheck.subject.calls import wrap_forward
-from attncheck.subject.coded import asked, coded_kind
-from attncheck.subject.compat import CACHE_NAMES, cached_length
-from attncheck.subject.placement import quantised
-from attncheck.subject.subject import Subject
 from attncheck.targets.load import settle_dtype
 
 WRONG = (Verdict.ERROR, Verdict.FAIL, Verdict.VACUOUS)

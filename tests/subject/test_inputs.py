@@ -7,8 +7,8 @@ import transformers
 
 from attncheck.core.errors import Unsupported
 from attncheck.core.settings import Settings
-from attncheck.subject.facts import Border, borders_of
-from attncheck.subject.inputs import build_inputs, choose_length
+from attncheck.model.facts import Border, borders_of
+from attncheck.model.inputs import build_inputs, choose_length
 from attncheck.targets.load import load
 
 

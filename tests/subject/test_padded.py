@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from attncheck.subject.asked import Mask2D
-from attncheck.subject.padded import pad_id, pad_rows
-from attncheck.subject.subject import Subject
+from attncheck.model.forward_spec import Mask2D
+from attncheck.model.padding import pad_id, pad_rows
+from attncheck.model.subject import Subject
 
 
 def test_the_padded_rows_hold_the_rows_alone_on_the_right_side(subject: Subject) -> None:

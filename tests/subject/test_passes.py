@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from attncheck.core.errors import Unsupported
-from attncheck.subject.asked import Mask2D, Mask4D, Pass, all_ones, blocks, causal, counting, float_mask
-from attncheck.subject.subject import Subject
+from attncheck.model.forward_spec import Mask2D, Mask4D, Pass, all_ones, blocks, causal, counting, float_mask
+from attncheck.model.subject import Subject
 
 
 def test_one_pass_runs_once(subject: Subject) -> None:

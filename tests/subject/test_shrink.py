@@ -8,7 +8,7 @@ import transformers
 
 from attncheck.core.errors import TargetError
 from attncheck.core.settings import Settings
-from attncheck.subject.asked import Pass
+from attncheck.model.forward_spec import Pass
 from attncheck.targets import random_init
 from attncheck.targets.cut import beyond, cut_layers
 from attncheck.targets.load import load

@@ -13,8 +13,8 @@ from attncheck.__main__ import main
 from attncheck.core.errors import UsageError
 from attncheck.core.finding import Verdict
 from attncheck.core.settings import Settings
-from attncheck.subject.calls import edited
-from attncheck.subject.compat import CACHE_NAMES, cached_length
+from attncheck.model.compat import CACHE_NAMES, cached_length
+from attncheck.model.wrapped_forward import edited
 from attncheck.targets.load import load
 from attncheck.triage.answer import Answer, Question, Split
 from attncheck.triage.markdown import markdown

@@ -12,7 +12,7 @@ import pytest
 
 from attncheck.__main__ import main
 from attncheck.attention.interface import EAGER
-from attncheck.subject.compat import attention_table
+from attncheck.model.compat import attention_table
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "triage.md"

@@ -8,8 +8,8 @@ import pytest
 
 from attncheck.core.finding import Verdict, verdict_of
 from attncheck.core.settings import Settings
-from attncheck.subject.asked import Mask2D, Mask4D, Pass
-from attncheck.subject.subject import Subject
+from attncheck.model.forward_spec import Mask2D, Mask4D, Pass
+from attncheck.model.subject import Subject
 from attncheck.targets.load import load
 from attncheck.triage import axes, smallest
 from attncheck.triage.material import depth, material, shallower, shorter

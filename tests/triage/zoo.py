@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor, nn
 
 from attncheck.attention.interface import Handler, KernelCall, intercept
-from attncheck.subject.calls import wrap_forward
+from attncheck.model.wrapped_forward import wrap_forward
 from attncheck.targets import builtin
 from attncheck.targets.amplify import amplify
 

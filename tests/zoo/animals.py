@@ -20,9 +20,9 @@ from attncheck.core.settings import Settings
 from attncheck.faults.catalogue import FAULTS
 from attncheck.faults.planting import allowed_BHTS, with_allowed
 from attncheck.judge.layers import layer_index
-from attncheck.subject.calls import edited
-from attncheck.subject.compat import CACHE_NAMES, cached_length
-from attncheck.subject.subject import Subject
+from attncheck.model.compat import CACHE_NAMES, cached_length
+from attncheck.model.subject import Subject
+from attncheck.model.wrapped_forward import edited
 from attncheck.targets.load import load
 
 Plant = Callable[[Subject], AbstractContextManager[None]]

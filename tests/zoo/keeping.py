@@ -8,9 +8,9 @@ from functools import lru_cache
 from attncheck.core import registry
 from attncheck.core.finding import Finding, Verdict
 from attncheck.diagnosis.diagnose import Diagnoser
+from attncheck.model.subject import Subject
 from attncheck.runner import noticed
 from attncheck.selftest import finding_of, names
-from attncheck.subject.subject import Subject
 from zoo.animals import Animal, healthy
 
 

@@ -15,7 +15,7 @@ from typing import Any, final
 
 from transformers import PretrainedConfig
 
-from attncheck.subject import compat
+from attncheck.model import compat
 from attncheck.targets.shrink.overrides import OVERRIDES, UNSET
 from attncheck.targets.shrink.rope import has_length_switch, shrunk_rope
 from attncheck.targets.shrink.rules import HEADS, SWITCH, VOCAB, Wanted, keep, size_of

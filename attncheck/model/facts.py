@@ -7,7 +7,7 @@ from typing import Any, final
 
 from torch import nn
 
-from attncheck.subject.compat import text_config
+from attncheck.model.compat import text_config
 
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers")
 HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "decoder_attention_heads")

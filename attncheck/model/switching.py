@@ -8,8 +8,8 @@ import torch
 
 from attncheck.attention.interface import KernelCall, intercept
 from attncheck.core.errors import Unsupported, first_line
-from attncheck.subject.passes import REFUSALS
-from attncheck.subject.subject import Subject
+from attncheck.model.passes import REFUSALS
+from attncheck.model.subject import Subject
 
 SHORT = 4
 USUAL = "sdpa"

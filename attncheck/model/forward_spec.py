@@ -12,7 +12,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from attncheck.subject.inputs import Tokens
+from attncheck.model.inputs import Tokens
 
 Positions = tuple[tuple[int, ...], ...]
 
@@ -52,7 +52,7 @@ Mask = Mask2D | Mask4D | None
 class Pass:
     """One way of asking. `chunks` are the lengths fed one after the other on a cache; empty means one forward.
 
-    `cache_kind` is a kind of `attncheck.subject.cache_kinds`, made beforehand and handed in; empty leaves it to the model.
+    `cache_kind` is a kind of `attncheck.model.cache_kinds`, made beforehand and handed in; empty leaves it to the model.
     `attentions` asks for the attention weights as well. `unpromoted` leaves hidden float32 where the library has it.
     """
 

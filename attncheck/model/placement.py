@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from attncheck.core.errors import TargetError, first_line
-from attncheck.subject.coded import answer_in_float64, coded_kind
+from attncheck.model.quantized import answer_in_float64, coded_kind
 
 ELSEWHERE = "meta"
 """The device of a parameter whose values are on disk or in another memory until its layer runs."""

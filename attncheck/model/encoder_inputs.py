@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attncheck.subject.compat import text_config
-from attncheck.subject.facts import first_int
+from attncheck.model.compat import text_config
+from attncheck.model.facts import first_int
 
 LENGTH = 11
 WIDTHS = ("d_model", "hidden_size")

@@ -14,9 +14,9 @@ import transformers
 from torch import Tensor
 
 from attncheck.core.errors import Unsupported, first_line
-from attncheck.subject.caches import KEYS, key_values
-from attncheck.subject.compat import text_config
-from attncheck.subject.placement import input_device
+from attncheck.model.caches import KEYS, key_values
+from attncheck.model.compat import text_config
+from attncheck.model.placement import input_device
 
 SPARE = 5
 """Slots that a static cache has beyond what is fed: a model that takes the buffer's end for the newest token shows it."""

@@ -20,13 +20,13 @@ from attncheck.attention.call import Handler, KernelCall
 from attncheck.attention.inline import observe_inline
 from attncheck.attention.interface import intercept
 from attncheck.core.errors import Unsupported, first_line
+from attncheck.model.compat import recognises_packing, text_config
+from attncheck.model.facts import reads_ahead
+from attncheck.model.forward import Door
+from attncheck.model.forward_spec import Mask2D, Pass, all_ones, blocks, counting
+from attncheck.model.inputs import Inputs
+from attncheck.model.passes import REFUSALS, Passes
 from attncheck.numerics.budget import Budget
-from attncheck.subject.asked import Mask2D, Pass, all_ones, blocks, counting
-from attncheck.subject.compat import recognises_packing, text_config
-from attncheck.subject.door import Door
-from attncheck.subject.facts import reads_ahead
-from attncheck.subject.inputs import Inputs
-from attncheck.subject.passes import REFUSALS, Passes
 
 
 @final

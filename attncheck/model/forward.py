@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from attncheck.core.errors import Unsupported
-from attncheck.subject.compat import CACHE_NAMES, cache_of
-from attncheck.subject.encoder import for_rows
-from attncheck.subject.own_cache import own_cache
+from attncheck.model.compat import CACHE_NAMES, cache_of
+from attncheck.model.encoder_inputs import for_rows
+from attncheck.model.own_cache import own_cache
 
 
 @final

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 from attncheck.core.errors import Unsupported, first_line
 from attncheck.judge.attention_span import attention_modules
+from attncheck.model.gradients import frozen, mixture, room
+from attncheck.model.passes import REFUSALS
+from attncheck.model.placement import why_not_nudged
+from attncheck.model.precision import widens
+from attncheck.model.subject import Subject
 from attncheck.numerics.rebuilt import Rebuilding
 from attncheck.numerics.shift import Direction, Shift, drawn
-from attncheck.subject.gradients import frozen, mixture, room
-from attncheck.subject.passes import REFUSALS
-from attncheck.subject.placement import why_not_nudged
-from attncheck.subject.precision import widens
-from attncheck.subject.subject import Subject
 
 KINDS = {
     "query": re.compile(r"^(q|wq|q_proj|query|q_lin|query_proj|q_attn|q_a_proj|q_b_proj)$", re.I),

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, final
 
 from torch import Tensor
 
-from attncheck.subject.inputs import Row
+from attncheck.model.inputs import Row
 
 if TYPE_CHECKING:
-    from attncheck.subject.subject import Subject
+    from attncheck.model.subject import Subject
 
 
 AFTER = "after another call"

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from attncheck.subject.cache_kinds import new_cache
-from attncheck.subject.compat import text_config
-from attncheck.subject.placement import input_device
+from attncheck.model.cache_kinds import new_cache
+from attncheck.model.compat import text_config
+from attncheck.model.placement import input_device
 
 
 def own_cache(model: nn.Module, rows: int, dtype: torch.dtype) -> Any:

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from attncheck.core.finding import Measurement
-from attncheck.subject.asked import Mask2D, Pass
-from attncheck.subject.generation import Generated, greedy, kept_logits, padded, run
-from attncheck.subject.inputs import Row, Tokens
-from attncheck.subject.made import Made
-from attncheck.subject.padded import pad_id
-from attncheck.subject.subject import Subject
+from attncheck.model.forward_spec import Mask2D, Pass
+from attncheck.model.generation import Generated, greedy, kept_logits, padded, run
+from attncheck.model.inputs import Row, Tokens
+from attncheck.model.padding import pad_id
+from attncheck.model.provenance import Made
+from attncheck.model.subject import Subject
 
 PIECES = "prefill_chunk_size"
 STATIC = {"cache_implementation": "static"}

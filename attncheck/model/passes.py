@@ -20,11 +20,11 @@ from torch import Tensor
 
 from attncheck.core.allocator import return_freed_memory
 from attncheck.core.errors import Unsupported, first_line
+from attncheck.model.cache_kinds import new_cache
+from attncheck.model.forward import Door, Reply
+from attncheck.model.forward_spec import Mask2D, Mask4D, Pass, float_mask
+from attncheck.model.inputs import Tokens
 from attncheck.numerics.budget import Budget
-from attncheck.subject.asked import Mask2D, Mask4D, Pass, float_mask
-from attncheck.subject.cache_kinds import new_cache
-from attncheck.subject.door import Door, Reply
-from attncheck.subject.inputs import Tokens
 
 
 def _way(asked: Pass, start: int) -> str:

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from attncheck.core.finding import Measurement, Verdict
+from attncheck.model.cache_kinds import new_cache, send_through
+from attncheck.model.forward_spec import Pass, Positions
+from attncheck.model.inputs import Row, Tokens
+from attncheck.model.subject import Subject
 from attncheck.numerics.budget import HEADROOM
 from attncheck.numerics.divergence import holes
-from attncheck.subject.asked import Pass, Positions
-from attncheck.subject.cache_kinds import new_cache, send_through
-from attncheck.subject.inputs import Row, Tokens
-from attncheck.subject.subject import Subject
 
 
 def pieces(subject: Subject, length: int, prefill: int) -> tuple[int, ...]:

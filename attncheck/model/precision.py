@@ -6,7 +6,7 @@ import psutil
 import torch
 from torch import nn
 
-from attncheck.subject.placement import here
+from attncheck.model.placement import here
 
 NAMES = {torch.float64: "float64", torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 DTYPES = {name: dtype for dtype, name in NAMES.items()}

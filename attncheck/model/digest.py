@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from attncheck.subject.placement import whole
+from attncheck.model.placement import whole
 
 
 @torch.no_grad()

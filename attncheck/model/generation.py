@@ -16,12 +16,12 @@ from torch import Tensor
 from transformers import GenerationConfig
 
 from attncheck.core.errors import Unsupported, first_line
-from attncheck.subject.asked import Pass
-from attncheck.subject.calls import edited
-from attncheck.subject.encoder import for_rows
-from attncheck.subject.inputs import Row, Tokens
-from attncheck.subject.passes import REFUSALS
-from attncheck.subject.subject import Subject
+from attncheck.model.encoder_inputs import for_rows
+from attncheck.model.forward_spec import Pass
+from attncheck.model.inputs import Row, Tokens
+from attncheck.model.passes import REFUSALS
+from attncheck.model.subject import Subject
+from attncheck.model.wrapped_forward import edited
 
 KEEP = "logits_to_keep"
 

@@ -19,22 +19,22 @@ from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Expectation, Measurement, Verdict
 from attncheck.core.settings import Settings
 from attncheck.distributed.ranks import agreed, keep_in_step
+from attncheck.model.buffers import buffers_of, put_buffers_back
+from attncheck.model.capabilities import Capabilities
+from attncheck.model.compat import plain_experts, text_config
+from attncheck.model.encoder_inputs import fixed_input
+from attncheck.model.facts import Facts, read_facts
+from attncheck.model.forward import Door
+from attncheck.model.forward_spec import Pass
+from attncheck.model.inputs import Inputs, build_inputs
+from attncheck.model.noise_floor import own_budget
+from attncheck.model.passes import REFUSALS, Passes
+from attncheck.model.placement import input_device, undisturbed, why_not_cast
+from attncheck.model.precision import DTYPES, NAMES, cast_back, fits, own_dtypes, widens
 from attncheck.numerics.budget import Budget
 from attncheck.numerics.divergence import compare_logits
 from attncheck.numerics.promote import Promote
 from attncheck.numerics.widen import Widen
-from attncheck.subject.asked import Pass
-from attncheck.subject.buffers import buffers_of, put_buffers_back
-from attncheck.subject.capabilities import Capabilities
-from attncheck.subject.compat import plain_experts, text_config
-from attncheck.subject.door import Door
-from attncheck.subject.encoder import fixed_input
-from attncheck.subject.facts import Facts, read_facts
-from attncheck.subject.inputs import Inputs, build_inputs
-from attncheck.subject.own_budget import own_budget
-from attncheck.subject.passes import REFUSALS, Passes
-from attncheck.subject.placement import input_device, undisturbed, why_not_cast
-from attncheck.subject.precision import DTYPES, NAMES, cast_back, fits, own_dtypes, widens
 
 LEAST_MEMORY = 16 << 20
 MEMORY_SHARE = 0.04

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from attncheck.attention.rotary_tables import nudged, stored_tables
+from attncheck.model.buffers import buffers_of, changed, put_buffers_back
+from attncheck.model.forward_spec import Pass
+from attncheck.model.passes import Passes
 from attncheck.numerics.budget import Budget, measure_budget
-from attncheck.subject.asked import Pass
-from attncheck.subject.buffers import buffers_of, changed, put_buffers_back
-from attncheck.subject.passes import Passes
 
 Numerics = Callable[[], AbstractContextManager[Any]]
 

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from attncheck.core.errors import Unsupported, first_line
-from attncheck.subject.door import Reply
-from attncheck.subject.facts import reads_ahead
-from attncheck.subject.inputs import Tokens
-from attncheck.subject.passes import REFUSALS
-from attncheck.subject.subject import Subject
-from attncheck.subject.training import training
+from attncheck.model.facts import reads_ahead
+from attncheck.model.forward import Reply
+from attncheck.model.inputs import Tokens
+from attncheck.model.passes import REFUSALS
+from attncheck.model.subject import Subject
+from attncheck.model.training import training
 
 ITEMS = "num_items_in_batch"
 STEPS = "two steps"

@@ -18,10 +18,10 @@ from attncheck.attention.call import KernelCall
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Measurement, Verdict, verdict_of
 from attncheck.judge.layers import watching
-from attncheck.subject.asked import Pass
-from attncheck.subject.inputs import Row
-from attncheck.subject.own_budget import own_budget
-from attncheck.subject.subject import Subject
+from attncheck.model.forward_spec import Pass
+from attncheck.model.inputs import Row
+from attncheck.model.noise_floor import own_budget
+from attncheck.model.subject import Subject
 
 LONG = 130
 ENDS = (32, 33, 64, 128)

@@ -10,11 +10,11 @@ from typing import Literal, final
 
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Measurement, Verdict
+from attncheck.model.forward_spec import Mask2D, Pass, Positions
+from attncheck.model.inputs import Inputs, Row, Tokens
+from attncheck.model.subject import Subject
+from attncheck.model.switching import chosen
 from attncheck.numerics.divergence import holes
-from attncheck.subject.asked import Mask2D, Pass, Positions
-from attncheck.subject.inputs import Inputs, Row, Tokens
-from attncheck.subject.subject import Subject
-from attncheck.subject.switching import chosen
 
 Side = Literal["left", "right"]
 

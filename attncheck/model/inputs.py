@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from attncheck.core.errors import Unsupported
-from attncheck.subject.compat import text_config
-from attncheck.subject.facts import Border, Facts
+from attncheck.model.compat import text_config
+from attncheck.model.facts import Border, Facts
 
 Row = tuple[int, ...]
 Tokens = tuple[Row, ...]

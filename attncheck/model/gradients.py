@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from attncheck.core.allocator import returning_memory
 from attncheck.core.errors import Unsupported, first_line
 from attncheck.core.finding import Measurement
+from attncheck.model.passes import REFUSALS
+from attncheck.model.subject import Subject
 from attncheck.numerics.budget import measure_budget
 from attncheck.numerics.divergence import compare_logits
-from attncheck.subject.passes import REFUSALS
-from attncheck.subject.subject import Subject
 
 
 def mixture(subject: Subject, logits_BTV: Tensor, upto: int | None = None) -> Tensor:
