@@ -9,7 +9,7 @@ import torch
 
 from attncheck.numerics import divergence
 from attncheck.numerics.divergence import compare_logits, largest, slices
-from attncheck.subject.memory import Allocations
+from attncheck_probes.kv_repeat.allocations import Allocations
 
 B, T, V = 2, 96, 512
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attncheck.numerics.losses import IGNORED, cross_entropy
-from attncheck.numerics.weighings import moved, smoothed, smoothing, usual, wrong
+from attncheck_probes.labels.label_weighting import moved, smoothed, smoothing, usual, wrong
 
 LABELS_BT = torch.tensor([[3, 1, 4, 1, 5], [2, IGNORED, IGNORED, 0, IGNORED]])
 

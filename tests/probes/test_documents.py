@@ -12,8 +12,8 @@ from probing import case, finding, loaded
 from attncheck.core.finding import Verdict, verdict_of
 from attncheck.core.settings import Settings
 from attncheck.model.subject import Subject
-from attncheck.subject.packed import pack
 from attncheck.targets.load import load
+from attncheck_probes.document_leakage.packed_rows import pack
 
 STRICT = "restarted positions, no mask, cache off"
 BLOCKED = "4D block mask, restarted positions"

@@ -11,9 +11,9 @@ from attncheck.core import registry
 from attncheck.core.finding import Measurement, Verdict, verdict_of
 from attncheck.model.subject import Subject
 from attncheck.probe import attempt
-from attncheck.subject.beams import NAME as BEAMS
-from attncheck.subject.beams import beam_scores
-from attncheck.subject.embedded import embedded
+from attncheck_probes.generate.beams import NAME as BEAMS
+from attncheck_probes.generate.beams import beam_scores
+from attncheck_probes.generate.embeddings import embedded
 
 
 def beams(subject: Subject) -> Measurement:

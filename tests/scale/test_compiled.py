@@ -15,8 +15,8 @@ from attncheck.core.settings import Settings
 from attncheck.model.forward_spec import Pass
 from attncheck.model.subject import Subject
 from attncheck.runner import ProbeFinished, run_probes
-from attncheck.subject import compiled as compiling
-from attncheck.subject.compiled import compiled_cases, why_not_compiled
+from attncheck_probes.implementations import compiled as compiling
+from attncheck_probes.implementations.compiled import compiled_cases, why_not_compiled
 
 BACKEND = "eager"
 """Traced and run without generated code: what a compiler sees of the model, in a tenth of the time."""

@@ -23,7 +23,7 @@ from attncheck.model.loss import Asked, answered, caller_shifts, slopes_of_loss
 from attncheck.model.subject import Subject
 from attncheck.numerics.budget import HEADROOM
 from attncheck.numerics.losses import IGNORED, Loss, cross_entropy
-from attncheck.numerics.weighings import Weighing, moved, smoothed, smoothing, usual, wrong
+from attncheck_probes.labels.label_weighting import Weighing, moved, smoothed, smoothing, usual, wrong
 
 SALT = 37
 

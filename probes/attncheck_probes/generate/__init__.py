@@ -41,8 +41,8 @@ from attncheck.model.generate_pass import PIECES, with_batch, with_greedy, with_
 from attncheck.model.inputs import Row
 from attncheck.model.subject import Subject
 from attncheck.probe import Cost, attempt, judge_cases
-from attncheck.subject.beams import beam_scores
-from attncheck.subject.embedded import embedded, embedded_answer, replaced
+from attncheck_probes.generate.beams import beam_scores
+from attncheck_probes.generate.embeddings import embedded, embedded_answer, replaced
 
 # Axes: B batch, T positions, N generated tokens, V vocabulary.
 

@@ -34,7 +34,7 @@ from attncheck.model.caches import CachedTensor, key_values, repeated_heads
 from attncheck.model.forward_spec import Pass
 from attncheck.model.subject import Subject
 from attncheck.probe import Cost, attempt, judge_cases
-from attncheck.subject.memory import decode_step, promised_heads
+from attncheck_probes.kv_repeat.allocations import decode_step, promised_heads
 
 # Axes: B batch, H query heads, G key/value heads, S cached positions, D head width.
 

@@ -44,9 +44,9 @@ from attncheck.model.loss import ITEMS, STEPS, Asked, answered, own_shift, told_
 from attncheck.model.subject import Subject
 from attncheck.numerics.losses import IGNORED
 from attncheck.probe import Cost, attempt, judge_cases
-from attncheck.subject.labelled import labels_alone
-from attncheck.subject.misfit import accumulated, answer, at_first_sight, held, in_steps, measured
-from attncheck.subject.pictures import loss_with_picture
+from attncheck_probes.labels.labels_alone import labels_alone
+from attncheck_probes.labels.loss_mismatch import accumulated, answer, at_first_sight, held, in_steps, measured
+from attncheck_probes.labels.pictures import loss_with_picture
 
 # Axes: B batch, T positions, V vocabulary.
 

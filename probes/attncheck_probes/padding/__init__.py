@@ -46,7 +46,7 @@ from attncheck.model.padding import Padded, Side, eager_in_plain_float64, pad_ro
 from attncheck.model.subject import Subject
 from attncheck.numerics.divergence import holes
 from attncheck.probe import Cost, attempt_call, judge_cases
-from attncheck.subject import masked
+from attncheck_probes.padding import masks_2d as masked
 
 # Axes: B batch, T positions, V vocabulary.
 

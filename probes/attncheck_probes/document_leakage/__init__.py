@@ -37,7 +37,7 @@ from attncheck.core.finding import Evidence, Expectation, Measurement, Ruling, V
 from attncheck.model.forward_spec import Pass, all_ones
 from attncheck.model.subject import Subject
 from attncheck.probe import Cost, attempt, judge_cases
-from attncheck.subject.packed import Packed, blocked, isolated, pack
+from attncheck_probes.document_leakage.packed_rows import Packed, blocked, isolated, pack
 
 # Axes: B batch, T positions, V vocabulary.
 

@@ -38,8 +38,8 @@ from attncheck.model.generate_pass import with_greedy
 from attncheck.model.generation import greedy
 from attncheck.model.subject import Subject
 from attncheck.probe import Cost, attempt, judge_cases
-from attncheck.subject.handed import unread
-from attncheck.subject.rotary import shifted
+from attncheck_probes.position_reset.kernel_inputs import unread
+from attncheck_probes.position_reset.shifted import shifted
 
 # Axes: B batch, T positions, V vocabulary, N generated tokens.
 

@@ -42,7 +42,7 @@ from attncheck.model.subject import Subject
 from attncheck.model.switching import chosen, not_switched
 from attncheck.model.training import without_randomness
 from attncheck.probe import Cost, attempt_call, judge_cases
-from attncheck.subject.compiled import compiled_cases
+from attncheck_probes.implementations.compiled import compiled_cases
 
 # Axes: B batch, T positions, V vocabulary, W hidden width.
 
