@@ -20,7 +20,7 @@ from attncheck.core.settings import Settings
 from attncheck.model import compat
 from attncheck.model.subject import Subject
 from attncheck.report.model import Report
-from attncheck.session import Session, load_job
+from attncheck.run.session import Session, load_job
 from attncheck.suite.plan import Job
 from attncheck.targets.adapters import without_wrapper
 from attncheck.targets.load import settle_dtype

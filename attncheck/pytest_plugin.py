@@ -113,9 +113,9 @@ class ProbeItem(pytest.Item):
 
     def _report(self) -> Report:
         from attncheck.core.finding import Verdict
-        from attncheck.gate import Gate
         from attncheck.report import baseline
-        from attncheck.session import Session
+        from attncheck.run.gate import Gate
+        from attncheck.run.session import Session
 
         strictly = {Verdict.VACUOUS, Verdict.WARN, Verdict.NOISE} if self.plan.strict else set()
         session = Session(
@@ -147,7 +147,7 @@ class ProbeItem(pytest.Item):
 
 def _loaded(job: Job) -> Any:
     """The subject of a job, kept while the next test wants the same one."""
-    from attncheck.session import load_job
+    from attncheck.run.session import load_job
 
     key = (job.target, job.settings)
     if key not in _KEPT:

@@ -58,7 +58,7 @@ def checked(source: str | Shape, dtype: str, probes: list[str], length: int | No
     from attncheck.core import registry
     from attncheck.core.allocator import keep_threshold, return_freed_memory
     from attncheck.diagnosis.diagnose import Diagnoser
-    from attncheck.runner import ProbeFinished, run_probes
+    from attncheck.run.runner import ProbeFinished, run_probes
 
     keep_threshold()  # as `attncheck run` does, and gives back what is freed after each probe
     subject = subject_of(source, dtype, length)

@@ -17,8 +17,8 @@ def sweep(every: int, jobs: int, pattern: str = "config:*") -> dict[str, Any]:
     """Minutes for a sample of the types with all probes, and for all of them at that rate."""
     from attncheck.core import registry
     from attncheck.core.settings import Settings
-    from attncheck.sweep import expand
-    from attncheck.sweep import sweep as run
+    from attncheck.run.sweep import expand
+    from attncheck.run.sweep import sweep as run
 
     every_type = expand([pattern])
     chosen = every_type[::every]

@@ -15,8 +15,8 @@ from attncheck.core import registry
 from attncheck.core.settings import Settings
 from attncheck.diagnosis.diagnose import diagnose
 from attncheck.report.table import print_target, summary_line
-from attncheck.runner import run_probes
-from attncheck.session import Session
+from attncheck.run.runner import run_probes
+from attncheck.run.session import Session
 from attncheck.suite.plan import Job
 
 PROBES = ("future-token", "decode-paths", "kv-repeat")

@@ -7,7 +7,7 @@ from attncheck.core.finding import Finding, Measurement
 from attncheck.core.settings import Settings
 from attncheck.faults.catalogue import FAULTS
 from attncheck.model.subject import Subject
-from attncheck.runner import ProbeFinished, noticed, run_probes
+from attncheck.run.runner import ProbeFinished, noticed, run_probes
 from attncheck.targets.load import load
 
 HEALTHY = ("gqa", "mha", "window", "alibi", "moe")

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from attncheck.__main__ import main
+from attncheck.cli.mask_drawing import png, svg
 from attncheck.core.errors import Unsupported, UsageError
 from attncheck.core.settings import Settings
-from attncheck.mapdraw import png, svg
-from attncheck.maskmap import Ask, alike, maps, shrunk
 from attncheck.model.subject import Subject
+from attncheck.run.mask_map import Ask, alike, maps, shrunk
 from attncheck.targets.load import load
 
 

@@ -13,7 +13,7 @@ from attncheck.core.finding import Finding, Verdict
 from attncheck.core.settings import Settings
 from attncheck.faults.catalogue import FAULTS
 from attncheck.model.subject import Subject
-from attncheck.runner import ProbeFinished, run_probes
+from attncheck.run.runner import ProbeFinished, run_probes
 from attncheck.targets.load import load
 
 FIVE = ("future-token", "decode-paths", "position-reset", "document-leakage", "kv-repeat")

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from attncheck import sweep
 from attncheck.core.errors import TargetError
 from attncheck.core.finding import Verdict
 from attncheck.core.settings import Settings
+from attncheck.run import sweep
 from attncheck.suite.plan import Job
 
 PROBES = ("future-token",)

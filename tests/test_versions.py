@@ -7,7 +7,7 @@ from attncheck.core import registry
 from attncheck.core.finding import Finding, Verdict, verdict_of
 from attncheck.core.settings import Settings
 from attncheck.model.forward_spec import Pass
-from attncheck.runner import ProbeFinished, run_probes
+from attncheck.run.runner import ProbeFinished, run_probes
 from attncheck.targets.load import load
 
 pytestmark = pytest.mark.smoke

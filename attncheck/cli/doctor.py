@@ -7,7 +7,7 @@ import typer
 
 def doctor() -> None:
     """Versions, devices, attention implementations that work here, memory, caches, probes."""
-    from attncheck.doctor import survey
+    from attncheck.run.doctor import survey
 
     for name, value in survey():
         typer.echo(f"{name:26s} {value}")

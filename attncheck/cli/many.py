@@ -33,8 +33,8 @@ class Workers:
 
 def sweep(jobs: Sequence[Job], presenter: Presenter, fail_on: frozenset[Verdict], workers: Workers) -> int:
     """Run the jobs in worker processes, show a line for each, and write one report of all."""
-    from attncheck import sweep as sweeps
-    from attncheck.session import Session, TargetFinished
+    from attncheck.run import sweep as sweeps
+    from attncheck.run.session import Session, TargetFinished
 
     session = Session(command=shlex.join(["attncheck", *sys.argv[1:]]), listener=presenter.hears, fail_on=fail_on)
     every = [replace(job, target=target) for job in jobs for target in sweeps.expand([job.target])]

@@ -15,7 +15,7 @@ from attncheck.core.settings import Settings
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from attncheck.maskmap import Ask, LayerMap
+    from attncheck.run.mask_map import Ask, LayerMap
 
 WIDEST = 72
 Side = Literal["left", "right"]
@@ -67,7 +67,7 @@ def mask(
     )
     side, slots = _padding(padding)
     sizes, documents = _lengths("--chunks", chunks), _lengths("--packed", packed)
-    from attncheck.maskmap import Ask
+    from attncheck.run.mask_map import Ask
 
     found = _maps(target, settings, Ask(padding=slots, side=side, chunks=sizes, documents=documents), layer or [])
     _show(found, not no_color)
@@ -93,7 +93,7 @@ def _lengths(option: str, text: str) -> tuple[int, ...]:
 
 def _maps(target: str, settings: Settings, ask: Ask, wanted: list[int]) -> list[LayerMap]:
     from attncheck.core.errors import TargetError, Unsupported
-    from attncheck.maskmap import maps
+    from attncheck.run.mask_map import maps
     from attncheck.targets.load import load
 
     subject = load(target, settings)
@@ -111,9 +111,9 @@ def _maps(target: str, settings: Settings, ask: Ask, wanted: list[int]) -> list[
 def _show(found: list[LayerMap], color: bool) -> None:
     from rich.text import Text
 
+    from attncheck.cli.mask_drawing import MEANING, titled
     from attncheck.cli.present import console
-    from attncheck.mapdraw import MEANING, titled
-    from attncheck.maskmap import alike, shrunk
+    from attncheck.run.mask_map import alike, shrunk
 
     out = console(color)
     out.print(Text("queries from top to bottom, keys from left to right; " + ", ".join(f"{s} {w}" for s, w in MEANING.items())))
@@ -139,7 +139,7 @@ def _coloured(row: str) -> Text:
 
 
 def _write(found: list[LayerMap], svg: Path | None, png: Path | None) -> None:
-    from attncheck import mapdraw
+    from attncheck.cli import mask_drawing as mapdraw
 
     if svg is not None:
         svg.write_text(mapdraw.svg(found), encoding="utf-8")

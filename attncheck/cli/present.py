@@ -18,8 +18,8 @@ from attncheck.report import table
 from attncheck.report.github import tell_github
 from attncheck.report.model import Report, finding_dict, finite, to_json
 from attncheck.report.write import FORMATS, Writer
-from attncheck.runner import ControlStarted, ProbeFinished, ProbeStarted
-from attncheck.session import SessionEvent, TargetFinished, TargetLoaded, TargetStarted
+from attncheck.run.runner import ControlStarted, ProbeFinished, ProbeStarted
+from attncheck.run.session import SessionEvent, TargetFinished, TargetLoaded, TargetStarted
 
 Destination = tuple[str, Path]
 

@@ -67,7 +67,7 @@ def _subject(target: TargetReport) -> Any:
 
 def _again(target: TargetReport, finding: Finding) -> bool:
     """Whether the finding still fails; both numbers are shown."""
-    from attncheck.diagnosis.again import run_again
+    from attncheck.diagnosis.replay import run_again
 
     seen = run_again(_subject(target), finding)
     typer.echo(f"{target.target}/{finding.probe}: {seen.text}")

@@ -111,11 +111,11 @@ def execute(
 
     from attncheck.core.allocator import keep_threshold
     from attncheck.diagnosis.diagnose import Diagnoser
-    from attncheck.gate import Gate
     from attncheck.report import baseline as baselines
     from attncheck.report.write import write_text
-    from attncheck.runner import run_probes
-    from attncheck.session import Session
+    from attncheck.run.gate import Gate
+    from attncheck.run.runner import run_probes
+    from attncheck.run.session import Session
 
     keep_threshold()
     gate = Gate(baseline=baselines.read(baseline) if baseline is not None else None)

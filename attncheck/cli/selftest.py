@@ -11,7 +11,7 @@ from attncheck.core.settings import Settings
 from attncheck.targets.target import DEFAULT
 
 if TYPE_CHECKING:
-    from attncheck.selftest import Row
+    from attncheck.run.selftest import Row
 
 Targets = Annotated[list[str] | None, typer.Argument(help="Healthy models to plant faults in.", show_default=False)]
 Faults = Annotated[list[str] | None, typer.Option("--fault", help="Only these faults (repeatable).")]
@@ -58,7 +58,7 @@ def left(faults: list[str], rows: list[Row], each: int | None) -> list[str]:
 
 def _one(target: str, probes: list[str], faults: list[str], thorough: bool) -> list[Row]:
     from attncheck.core import registry
-    from attncheck.selftest import Selftest
+    from attncheck.run.selftest import Selftest
     from attncheck.targets.load import load
 
     typer.echo(f"{target}\n{LINE.format('fault', 'caught by', 'named', 'located', 's')}")
@@ -85,7 +85,7 @@ def _said(missed: list[str]) -> str:
 
 
 def _write(path: Path, rows: list[Row], probes: list[str], each: int | None) -> None:
-    from attncheck.selftest import coverage
+    from attncheck.run.selftest import coverage
 
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(coverage(rows, probes, each), encoding="utf-8")

@@ -23,7 +23,7 @@ from attncheck.model.padding import Padded, pad_id
 from attncheck.model.passes import REFUSALS
 from attncheck.model.subject import Subject
 from attncheck.numerics.reorder import Reorder
-from attncheck.session import environment
+from attncheck.run.session import environment
 
 SHARE = 0.5
 PLAIN, CHUNKED, PADDED = "one forward", "in chunks on a cache", "left-padded batch"

@@ -16,7 +16,7 @@ from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Finding, Verdict, verdict_of
 from attncheck.model.passes import REFUSALS
 from attncheck.model.subject import Subject
-from attncheck.session import load_findings
+from attncheck.run.session import load_findings
 from attncheck.triage import axes, ladder, lengths, promise, reading, smallest, steps
 from attncheck.triage.accumulation import accumulated
 from attncheck.triage.answer import Answer, Line, Question, Remark, Smallest, Split, Triage

@@ -19,7 +19,7 @@ from attncheck.model.loss import ACCUMULATING
 from attncheck.model.passes import REFUSALS
 from attncheck.model.subject import Subject
 from attncheck.probe import Cost, Probe, describe
-from attncheck.runner import ProbeFinished, run_probes
+from attncheck.run.runner import ProbeFinished, run_probes
 from attncheck.triage import axes
 from attncheck.triage.answer import Remark, Step
 from attncheck.triage.material import Material

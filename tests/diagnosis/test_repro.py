@@ -13,13 +13,13 @@ from probing import loaded
 from attncheck.core import registry
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Finding
-from attncheck.diagnosis.again import run_again
 from attncheck.diagnosis.diagnose import Diagnoser
 from attncheck.diagnosis.recorded import pass_dict, pass_of
+from attncheck.diagnosis.replay import run_again
 from attncheck.diagnosis.repro import LINES, offered
 from attncheck.model.forward_spec import Mask2D, Pass, blocks
 from attncheck.model.subject import Subject
-from attncheck.selftest import finding_of
+from attncheck.run.selftest import finding_of
 
 FACTORY = """
 import functools, torch, transformers

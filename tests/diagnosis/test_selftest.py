@@ -9,7 +9,7 @@ from attncheck.cli.app import app
 from attncheck.cli.selftest import left
 from attncheck.core import registry
 from attncheck.core.finding import Diagnosis
-from attncheck.selftest import Row, Selftest, coverage, names
+from attncheck.run.selftest import Row, Selftest, coverage, names
 
 PROBES = ("future-token", "decode-paths", "kv-repeat")
 FAULTS = ("causal-mask-missing", "position-restart", "kv-repeat-copied", "state-dropped", "label-shift")

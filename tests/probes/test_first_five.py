@@ -11,7 +11,7 @@ from attncheck.faults.catalogue import FAULTS
 from attncheck.model.subject import Subject
 from attncheck.probe import judge_cases
 from attncheck.report.model import evidence_of
-from attncheck.runner import ProbeFinished, noticed, run_probes
+from attncheck.run.runner import ProbeFinished, noticed, run_probes
 from attncheck.targets.load import load
 
 FIVE = ("future-token", "decode-paths", "position-reset", "document-leakage", "kv-repeat")

@@ -12,7 +12,7 @@ import transformers
 from attncheck.core import registry
 from attncheck.core.finding import Finding, Verdict
 from attncheck.core.settings import Settings
-from attncheck.runner import ProbeFinished, run_probes
+from attncheck.run.runner import ProbeFinished, run_probes
 from attncheck.targets.amplify import amplify
 from attncheck.targets.load import load
 

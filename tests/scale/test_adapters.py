@@ -17,7 +17,7 @@ from attncheck.core.errors import TargetError
 from attncheck.core.finding import Verdict, verdict_of
 from attncheck.core.settings import Settings
 from attncheck.model.subject import Subject
-from attncheck.session import load_findings
+from attncheck.run.session import load_findings
 from attncheck.targets.adapters import adapted_layers, adapter_cases
 from attncheck.targets.load import load
 

@@ -14,7 +14,7 @@ from attncheck.core.finding import Measurement, Verdict, verdict_of
 from attncheck.core.settings import Settings
 from attncheck.model.forward_spec import Pass
 from attncheck.model.subject import Subject
-from attncheck.runner import ProbeFinished, run_probes
+from attncheck.run.runner import ProbeFinished, run_probes
 from attncheck_probes.implementations import compiled as compiling
 from attncheck_probes.implementations.compiled import compiled_cases, why_not_compiled
 

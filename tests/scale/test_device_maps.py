@@ -18,7 +18,7 @@ from attncheck.model.forward_spec import Pass
 from attncheck.model.placement import offloaded
 from attncheck.model.subject import Subject
 from attncheck.model.wrapped_forward import wrap_forward
-from attncheck.runner import ProbeFinished, run_probes
+from attncheck.run.runner import ProbeFinished, run_probes
 from attncheck.targets.load import load
 from attncheck.targets.random_init import build
 

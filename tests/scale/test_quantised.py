@@ -24,7 +24,7 @@ from attncheck.model.quantized import asked, coded_kind
 from attncheck.model.subject import Subject
 from attncheck.model.wrapped_forward import wrap_forward
 from attncheck.numerics.promote import Promote
-from attncheck.runner import ProbeFinished, run_probes
+from attncheck.run.runner import ProbeFinished, run_probes
 from attncheck.targets.load import settle_dtype
 
 WRONG = (Verdict.ERROR, Verdict.FAIL, Verdict.VACUOUS)

@@ -12,7 +12,7 @@ import torch
 from attncheck.core.errors import TargetError
 from attncheck.core.finding import Verdict, verdict_of
 from attncheck.core.settings import Settings
-from attncheck.session import load_findings
+from attncheck.run.session import load_findings
 from attncheck.targets import hub
 from attncheck.targets.load import load
 

@@ -17,7 +17,7 @@ from attncheck.core.settings import Settings
 from attncheck.report.model import Report
 from attncheck.report.schema import first_complaint
 from attncheck.report.write import FORMATS
-from attncheck.session import Session, SessionEvent
+from attncheck.run.session import Session, SessionEvent
 from attncheck.suite.plan import Job
 from attncheck.targets.load import load
 

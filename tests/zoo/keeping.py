@@ -9,8 +9,8 @@ from attncheck.core import registry
 from attncheck.core.finding import Finding, Verdict
 from attncheck.diagnosis.diagnose import Diagnoser
 from attncheck.model.subject import Subject
-from attncheck.runner import noticed
-from attncheck.selftest import finding_of, names
+from attncheck.run.runner import noticed
+from attncheck.run.selftest import finding_of, names
 from zoo.animals import Animal, healthy
 
 

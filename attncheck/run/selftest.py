@@ -14,7 +14,7 @@ from attncheck.faults.base import Fault
 from attncheck.faults.catalogue import FAULTS
 from attncheck.model.subject import Subject
 from attncheck.probe import Probe
-from attncheck.runner import ProbeFinished, noticed, run_probes
+from attncheck.run.runner import ProbeFinished, noticed, run_probes
 
 SAME_FROM_OUTSIDE: dict[str, frozenset[str]] = {
     "generate-positions": frozenset({"position-offset"}),

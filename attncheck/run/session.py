@@ -20,11 +20,11 @@ from attncheck.core.errors import Unsupported, first_line
 from attncheck.core.finding import Evidence, Finding, Measurement, Verdict, verdict_of
 from attncheck.diagnosis.diagnose import Diagnoser
 from attncheck.diagnosis.sharding import sharding_findings
-from attncheck.gate import Gate
 from attncheck.model.subject import Subject
 from attncheck.probe import Probe, describe, judge_cases
 from attncheck.report.model import Report, TargetReport, exit_code
-from attncheck.runner import ControlStarted, Event, ProbeFinished, ProbeStarted, run_probes
+from attncheck.run.gate import Gate
+from attncheck.run.runner import ControlStarted, Event, ProbeFinished, ProbeStarted, run_probes
 from attncheck.suite.plan import Job
 from attncheck.targets.adapters import adapter_cases
 from attncheck.targets.load import load

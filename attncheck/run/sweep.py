@@ -23,12 +23,12 @@ from typing import Any, final
 from attncheck.core.settings import Settings
 from attncheck.report.model import TargetReport, from_json
 from attncheck.report.write import write_report
-from attncheck.session import Session, environment
+from attncheck.run.session import Session, environment
 from attncheck.suite.plan import Job
 from attncheck.targets import random_init
 from attncheck.targets.target import is_glob as is_glob
 
-PRELOADED = ("torch", "transformers", "attncheck.session")
+PRELOADED = ("torch", "transformers", "attncheck.run.session")
 
 
 @final

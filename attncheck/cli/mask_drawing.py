@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from attncheck.maskmap import EXTRA, LACKING, NEITHER, READ, UNKNOWN, LayerMap, alike
+from attncheck.run.mask_map import EXTRA, LACKING, NEITHER, READ, UNKNOWN, LayerMap, alike
 
 COLOURS = {READ: "#2f6f9f", EXTRA: "#d1372c", LACKING: "#f0a020", NEITHER: "#eceff1", UNKNOWN: "#ffffff"}
 MEANING = {READ: "read as promised", EXTRA: "read, not promised", LACKING: "promised, not read", NEITHER: "neither"}
