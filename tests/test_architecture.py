@@ -15,27 +15,14 @@ SOURCES = sorted((ROOT / "attncheck").rglob("*.py")) + sorted((ROOT / "probes").
 LEVELS = (
     ("attncheck.cli", "attncheck.__main__"),
     ("attncheck.pytest_plugin", "attncheck.api"),
-    (
-        "attncheck.run.sweep",
-        "attncheck.triage",
-        "attncheck.compare",
-        "attncheck.run.mask_map",
-        "attncheck.cli.mask_drawing",
-        "attncheck.run.selftest",
-        "attncheck.run.doctor",
-    ),
-    ("attncheck.run.session",),
-    ("attncheck.suite", "attncheck.report", "attncheck.diagnosis", "attncheck.run.runner", "attncheck.run.gate"),
+    ("attncheck.run", "attncheck.triage", "attncheck.compare"),
+    ("attncheck.suite", "attncheck.report", "attncheck.diagnosis"),
     ("attncheck.probe", "attncheck.faults"),
-    ("attncheck.subject", "attncheck.numerics", "attncheck.core.registry"),
-    (
-        "attncheck.core.finding",
-        "attncheck.core.verdict",
-        "attncheck.core.errors",
-        "attncheck.core.settings",
-        "attncheck.words",
-        "attncheck.core.allocator",
-    ),
+    ("attncheck.judge", "attncheck.targets"),
+    ("attncheck.distributed", "attncheck.model"),
+    ("attncheck.attention",),
+    ("attncheck.numerics",),
+    ("attncheck.core",),
 )
 FILE_LINES = 300
 FUNCTION_LINES = 60

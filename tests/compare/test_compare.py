@@ -24,7 +24,7 @@ from attncheck.faults.catalogue import FAULTS
 from attncheck.model.subject import Subject
 from attncheck.targets.load import load
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def quiet(what: str) -> None:
