@@ -60,7 +60,7 @@ def check(
             command=COMMAND,
             listener=lambda event, report: None,
             fail_on=_verdicts(fail_on),
-            loader=load_job if isinstance(model, str) else lambda asked: _in_memory(asked, model, tokenizer, stack),
+            loader=load_job if isinstance(model, str) else lambda spec: _in_memory(spec, model, tokenizer, stack),
         )
         session.run([job])
         return session.finished(session.report.exit_code)
@@ -77,22 +77,22 @@ def _settings(given: Mapping[str, Any]) -> Settings:
 def _calls(
     probes: Iterable[str | Mapping[str, Mapping[str, Any]]], skip: tuple[str, ...]
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    asked = [probes] if isinstance(probes, (str, Mapping)) else list(probes)
+    spec = [probes] if isinstance(probes, (str, Mapping)) else list(probes)
     options: dict[str, Mapping[str, Any]] = {}
-    for each in asked:
+    for each in spec:
         options.update(each if isinstance(each, Mapping) else {})
-    names = [name for each in asked for name in ([each] if isinstance(each, str) else each)]
+    names = [name for each in spec for name in ([each] if isinstance(each, str) else each)]
     for name in registry.select(names, skip):
         yield name, options.get(name, {})
 
 
 def _verdicts(names: Iterable[str]) -> frozenset[Verdict]:
     known = {verdict.value: verdict for verdict in Verdict if verdict is not Verdict.PASS}
-    asked = [names] if isinstance(names, str) else list(names)
-    for name in asked:
+    spec = [names] if isinstance(names, str) else list(names)
+    for name in spec:
         if name not in known:
             raise UsageError(unknown("verdict", name, known))
-    return frozenset(known[name] for name in asked)
+    return frozenset(known[name] for name in spec)
 
 
 def _in_memory(job: Job, model: nn.Module, tokenizer: Any, stack: contextlib.ExitStack) -> Subject:

@@ -67,7 +67,9 @@ def checked(source: str | Shape, dtype: str, probes: list[str], length: int | No
     watch = meter(subject.device.type)
     one_forward(subject)
     base = watch.peak()
-    hook = subject.door.model.register_forward_pre_hook(lambda m, a, k: made.append(noted(subject, k, a)), with_kwargs=True)
+    hook = subject.forward_adapter.model.register_forward_pre_hook(
+        lambda m, a, k: made.append(noted(subject, k, a)), with_kwargs=True
+    )
     run = Run(sum(each.nbytes for each in subject.model.parameters()), numbers_of(subject))
     chosen = [registry.load(name) for name in probes]
     watch.restart()
@@ -131,7 +133,7 @@ def bare(source: str | Shape, dtype: str, calls: list[list[Call]], length: int |
     one_forward(subject)
     row = torch.tensor([list(subject.inputs.row)], device=subject.device)
     row = row.repeat(1, -(-max(call.new + call.cached for made in calls for call in made) // row.shape[1]))
-    replay = Replay(subject.model, str(subject.door.cache_name), row)
+    replay = Replay(subject.model, str(subject.forward_adapter.cache_name), row)
     return [sum(map(replay.seconds, made)) for made in calls]
 
 

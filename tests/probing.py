@@ -30,6 +30,6 @@ def caught_by(subject: Subject, probe: str, fault: str) -> Measurement | None:
     """The first case that comes out worse with the fault planted, or None."""
     measured = registry.load(probe)
     healthy = {each.name: each for each in measured.measure(subject)}
-    plant = FAULTS[fault]
-    with plant.plant(subject), subject.passes.under(fault, plant.on_cache_only):
+    inject = FAULTS[fault]
+    with inject.inject(subject), subject.passes.under(fault, inject.on_cache_only):
         return next((each for each in measured.measure(subject) if noticed(each, healthy.get(each.name))), None)

@@ -51,7 +51,7 @@ def test_its_text_is_its_input(real: Subject) -> None:
 
 def test_a_planted_fault_is_found(real: Subject) -> None:
     fault = FAULTS["position-restart"]
-    with fault.plant(real), real.passes.under(fault.name, fault.on_cache_only):
+    with fault.inject(real), real.passes.under(fault.name, fault.on_cache_only):
         found = findings(real, "decode-paths")["decode-paths"]
     assert found.verdict is Verdict.FAIL
     assert max(case.max_abs or 0.0 for case in found.cases) > 1.0

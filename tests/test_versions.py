@@ -6,7 +6,7 @@ import torch
 from attncheck.core import registry
 from attncheck.core.finding import Finding, Verdict, verdict_of
 from attncheck.core.settings import Settings
-from attncheck.model.forward_spec import Pass
+from attncheck.model.forward_spec import ForwardSpec
 from attncheck.run.runner import ProbeFinished, run_probes
 from attncheck.targets.load import load
 
@@ -55,7 +55,7 @@ def test_attention_is_judged_wherever_a_release_computes_it(target: str) -> None
 @pytest.mark.parametrize("target", ["config:gpt2", "config:mamba", "config:bert", "config:seq2seq/t5", "config:masked/bert"])
 def test_kinds_of_models_load_in_float64(target: str) -> None:
     subject = load(target, Settings(offline=True))
-    logits_BTV = subject.logits(Pass(subject.inputs.tokens))
+    logits_BTV = subject.logits(ForwardSpec(subject.inputs.tokens))
     assert logits_BTV.dtype == torch.float64
     assert subject.budget.value < 1e-9
 
@@ -64,6 +64,6 @@ def test_kinds_of_models_load_in_float64(target: str) -> None:
 def test_caches_of_every_form_continue(target: str) -> None:
     subject = load(target, Settings(offline=True))
     assert subject.can.steps is None
-    one_by_one = Pass(subject.inputs.tokens, chunks=(8,) + (1,) * (subject.inputs.length - 8))
-    case = subject.compare("steps", subject.logits(one_by_one), subject.logits(Pass(subject.inputs.tokens)))
+    one_by_one = ForwardSpec(subject.inputs.tokens, chunks=(8,) + (1,) * (subject.inputs.length - 8))
+    case = subject.compare("steps", subject.logits(one_by_one), subject.logits(ForwardSpec(subject.inputs.tokens)))
     assert case.excess < 1

@@ -18,7 +18,7 @@ Kernel = Callable[..., Any]
 
 @final
 @dataclass
-class KernelCall:
+class AttentionCall:
     """One call of an attention kernel: query_BHTD, key_BGSD, value_BGSD, the mask and the options as they are passed.
 
     `inline` says that it was read off a model's own arithmetic, its scale and mask included; `doubt` why a difference in what
@@ -40,7 +40,7 @@ class KernelCall:
         return self.kernel(self.module, self.query_BHTD, self.key_BGSD, self.value_BGSD, self.mask, **self.options)
 
 
-Handler = Callable[[KernelCall], Any]
+Handler = Callable[[AttentionCall], Any]
 
 _LOOKING_AWAY: ContextVar[bool] = ContextVar("looking_away", default=False)
 

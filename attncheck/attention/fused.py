@@ -11,12 +11,12 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attncheck.attention.call import KernelCall, look
+from attncheck.attention.call import AttentionCall, look
 
 NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 
 
-def fused_call(module: nn.Module, args: tuple[Any, ...], named: Mapping[str, Any]) -> KernelCall | None:
+def fused_call(module: nn.Module, args: tuple[Any, ...], named: Mapping[str, Any]) -> AttentionCall | None:
     """The call behind the arguments of `scaled_dot_product_attention`; None where heads have no axis of their own."""
     given = {**dict(zip(NAMES, args, strict=False)), **named}
     query, key, value = (given[name] for name in NAMES[:3])
@@ -41,4 +41,4 @@ def fused_call(module: nn.Module, args: tuple[Any, ...], named: Mapping[str, Any
         "is_causal": bool(given.get("is_causal", False)),
         "scaling": float(handed) if handed is not None else query.shape[-1] ** -0.5,
     }
-    return KernelCall(module, query, key, value, mask, options, kernel, inline=True)
+    return AttentionCall(module, query, key, value, mask, options, kernel, inline=True)

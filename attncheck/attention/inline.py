@@ -1,7 +1,7 @@
 """Attention that a model computes by itself, seen from its arithmetic: the product of queries and keys, what happens to the
 scores, the softmax, the product with the values.
 
-Shown as the same `KernelCall` that the attention interface gives. Its kernel runs the model's own calls again with other
+Shown as the same `AttentionCall` that the attention interface gives. Its kernel runs the model's own calls again with other
 queries, keys and values; its mask is what those calls add to scores of blank queries; its scale is read off the scores.
 
 Axes: B batch, H query heads, G key/value heads, T query positions, S key positions, D head width.
@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from attncheck.attention.call import Handler, KernelCall, look, looking_away
+from attncheck.attention.call import AttentionCall, Handler, look, looking_away
 from attncheck.attention.fused import fused_call
 from attncheck.attention.product import Product, product_of
 from attncheck.attention.scored import scored_call
@@ -65,7 +65,7 @@ class _Inline(TorchFunctionMode):
             self.tapes.append(Tape(self.running[-1], product, output))
         return output
 
-    def _handled(self, call: KernelCall) -> Tensor:
+    def _handled(self, call: AttentionCall) -> Tensor:
         """context_BTHD as the handler wants it."""
         with look(away=True):
             context_BTHD: Tensor = self.handler(call)[0]
@@ -73,7 +73,7 @@ class _Inline(TorchFunctionMode):
 
     def _second(self, tapes: list[Tape], product: Product) -> Any:
         """The product with the values: where one tape leads here from queries and keys, that is one attention call."""
-        found = [call for tape in tapes if isinstance(call := scored_call(tape, product, self.rows), KernelCall)]
+        found = [call for tape in tapes if isinstance(call := scored_call(tape, product, self.rows), AttentionCall)]
         reasons = [tape.trouble for tape in tapes if tape.trouble]
         self.tapes = [tape for tape in self.tapes if tape not in tapes]
         if len(found) == 1:

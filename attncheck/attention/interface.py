@@ -16,9 +16,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from attncheck.attention.call import AttentionCall as AttentionCall
 from attncheck.attention.call import Handler as Handler
 from attncheck.attention.call import Kernel, look
-from attncheck.attention.call import KernelCall as KernelCall
 from attncheck.model.compat import attention_table
 
 EAGER = "eager_attention_forward"
@@ -32,7 +32,7 @@ def _wrapped(kernel: Kernel, owners: frozenset[int], handler: Handler) -> Kernel
         if id(module) not in owners or rest:
             return kernel(module, query, key, value, attention_mask, *rest, **options)
         with look(away=True):
-            return handler(KernelCall(module, query, key, value, attention_mask, options, kernel))
+            return handler(AttentionCall(module, query, key, value, attention_mask, options, kernel))
 
     return call
 

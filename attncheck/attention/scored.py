@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attncheck.attention.call import KernelCall, look
+from attncheck.attention.call import AttentionCall, look
 from attncheck.attention.product import Product
 from attncheck.attention.tape import Tape
 from attncheck.core.errors import Unsupported
@@ -21,7 +21,7 @@ ROUNDINGS = 64
 """Scores follow a scale, and weights are those of the softmax, within this many units in the last place."""
 
 
-def scored_call(tape: Tape, last: Product, rows: int) -> KernelCall | None:
+def scored_call(tape: Tape, last: Product, rows: int) -> AttentionCall | None:
     """The attention call that a tape and its product with the values are; None, with the reason on the tape, where none."""
     first = tape.product
     query = first.heads(0, first.left, first.row + first.inner, rows)
@@ -40,7 +40,7 @@ def scored_call(tape: Tape, last: Product, rows: int) -> KernelCall | None:
 
 def _read(
     tape: Tape, last: Product, query: Tensor, key: Tensor, value: Tensor, shape_BHTS: tuple[int, int, int, int]
-) -> KernelCall:
+) -> AttentionCall:
     assert tape.scores is not None
     with torch.no_grad(), look(away=True):
         blank = tape.replay(torch.zeros_like(tape.product.left), tape.product.right, tape.scores).reshape(shape_BHTS)
@@ -55,7 +55,7 @@ def _read(
         doubt = doubt or _after_softmax(tape, last)
     options = {"scaling": scale, "is_causal": False}
     kernel = _Replay(tape, last, mask, scale, doubt)
-    return KernelCall(tape.owner, query, key, value, mask, options, kernel, inline=True, doubt=doubt)
+    return AttentionCall(tape.owner, query, key, value, mask, options, kernel, inline=True, doubt=doubt)
 
 
 def _some(query: Tensor) -> Tensor:

@@ -13,8 +13,8 @@ from attncheck.cli import compare, doctor, explain, init, mask, probes, record, 
 app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(spec: bool) -> None:
+    if spec:
         typer.echo(f"attncheck {__version__}")
         raise typer.Exit
 

@@ -32,32 +32,32 @@ class Asked:
     quick: bool = False
 
 
-def planned(asked: Asked) -> Plan:
+def planned(spec: Asked) -> Plan:
     """The plan of a command line; without targets and suite, `attncheck.yaml` above this folder or the default model.
 
     Raises:
         UsageError: targets and a suite, or tags without a suite.
         SuiteError: the suite does not say what it should.
     """
-    if asked.targets and asked.suite is not None:
+    if spec.targets and spec.suite is not None:
         raise UsageError("give targets or --suite, not both: a suite names its own models")
-    suite = asked.suite if asked.targets else asked.suite or _found()
+    suite = spec.suite if spec.targets else spec.suite or _found()
     if suite is not None:
-        return _from_suite(suite, asked)
-    if asked.tags:
+        return _from_suite(suite, spec)
+    if spec.tags:
         raise UsageError("--tag selects from a suite, and there is none: give --suite FILE")
-    targets = asked.targets or _default_targets()
-    return Plan(file=NO_SUITE, jobs=tuple(jobs_for(targets, asked)))
+    targets = spec.targets or _default_targets()
+    return Plan(file=NO_SUITE, jobs=tuple(jobs_for(targets, spec)))
 
 
-def jobs_for(targets: Sequence[str], asked: Asked) -> list[Job]:
+def jobs_for(targets: Sequence[str], spec: Asked) -> list[Job]:
     """One job for each target and attention implementation."""
-    names = [name for name in registry.select(asked.probes, asked.skip) if not asked.quick or _cheap(name)]
+    names = [name for name in registry.select(spec.probes, spec.skip) if not spec.quick or _cheap(name)]
     calls: tuple[ProbeCall, ...] = tuple((name, {}) for name in names)
     return [
-        Job(target=target, settings=replace(asked.settings, attn=attn), probes=calls, home=Path.cwd())
+        Job(target=target, settings=replace(spec.settings, attn=attn), probes=calls, home=Path.cwd())
         for target in targets
-        for attn in asked.attn or (None,)
+        for attn in spec.attn or (None,)
     ]
 
 
@@ -80,21 +80,21 @@ def _default_targets() -> tuple[str, ...]:
     return (DEFAULT,)
 
 
-def _from_suite(suite: Path, asked: Asked) -> Plan:
+def _from_suite(suite: Path, spec: Asked) -> Plan:
     from attncheck.suite.choice import Choice
     from attncheck.suite.expand import load_plan
 
-    registry.select([name for name in asked.probes if not registry.is_path(name)], asked.skip)
-    plan = load_plan(suite, Choice(tags=asked.tags, probes=asked.probes, skip=asked.skip))
+    registry.select([name for name in spec.probes if not registry.is_path(name)], spec.skip)
+    plan = load_plan(suite, Choice(tags=spec.tags, probes=spec.probes, skip=spec.skip))
     jobs: list[Job] = []
     for job in plan.jobs:
-        jobs += [each for each in _overridden(job, asked) if each not in jobs]
+        jobs += [each for each in _overridden(job, spec) if each not in jobs]
     return replace(plan, jobs=tuple(jobs))
 
 
-def _overridden(job: Job, asked: Asked) -> list[Job]:
+def _overridden(job: Job, spec: Asked) -> list[Job]:
     """A job of a suite with the settings that the command line gives in place of its own."""
     usual = vars(Settings())
-    given = {name: value for name, value in vars(asked.settings).items() if value != usual[name]}
+    given = {name: value for name, value in vars(spec.settings).items() if value != usual[name]}
     settings = replace(job.settings, **given)
-    return [replace(job, settings=replace(settings, attn=attn)) for attn in asked.attn or (settings.attn,)]
+    return [replace(job, settings=replace(settings, attn=attn)) for attn in spec.attn or (settings.attn,)]

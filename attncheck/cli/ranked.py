@@ -15,13 +15,13 @@ def is_first() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def tp_size(asked: bool) -> int | None:
+def tp_size(spec: bool) -> int | None:
     """How many processes share each model, where `--tp` asks for it.
 
     Raises:
         UsageError: this is one process alone.
     """
-    if not asked:
+    if not spec:
         return None
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size < 2:

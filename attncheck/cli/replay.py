@@ -60,9 +60,9 @@ def _subject(target: TargetReport) -> Any:
     from attncheck.targets.load import load
 
     known = set(Settings.__dataclass_fields__)
-    asked = {key: value for key, value in dict(target.settings.get("asked", {})).items() if key in known}
-    asked.setdefault("dtype", target.settings.get("dtype", "auto"))
-    return load(target.target, Settings(**asked))
+    spec = {key: value for key, value in dict(target.settings.get("asked", {})).items() if key in known}
+    spec.setdefault("dtype", target.settings.get("dtype", "auto"))
+    return load(target.target, Settings(**spec))
 
 
 def _again(target: TargetReport, finding: Finding) -> bool:

@@ -34,9 +34,9 @@ def selftest(
     if coverage is not None:
         _write(coverage, rows, names, each)
     missed = [row.fault for row in rows if row.missed]
-    planted = sum(not row.reason for row in rows)
+    injected = sum(not row.reason for row in rows)
     named = sum(row.named == "yes" or row.named.startswith("as ") for row in rows)
-    typer.echo(f"\n{planted} planted, {planted - len(missed)} caught, {named} named" + _said(missed))
+    typer.echo(f"\n{injected} planted, {injected - len(missed)} caught, {named} named" + _said(missed))
     raise typer.Exit(1 if missed else 0)
 
 
@@ -52,8 +52,8 @@ def _chosen(fault: list[str] | None) -> list[str]:
 
 def left(faults: list[str], rows: list[Row], each: int | None) -> list[str]:
     """The faults that have not been planted in enough targets yet."""
-    planted = [row.fault for row in rows if not row.reason]
-    return [name for name in faults if each is None or planted.count(name) < each]
+    injected = [row.fault for row in rows if not row.reason]
+    return [name for name in faults if each is None or injected.count(name) < each]
 
 
 def _one(target: str, probes: list[str], faults: list[str], thorough: bool) -> list[Row]:

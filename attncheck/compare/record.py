@@ -17,7 +17,7 @@ from torch import Tensor
 from attncheck.core.errors import TargetError, Unsupported
 from attncheck.diagnosis.trace import Event, Trace, tracing
 from attncheck.model.digest import digests
-from attncheck.model.forward_spec import Pass
+from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.inputs import Tokens
 from attncheck.model.padding import Padded, pad_id
 from attncheck.model.passes import REFUSALS
@@ -83,9 +83,9 @@ def record(subject: Subject, rows: Tokens = (), pad: int | None = None) -> Recor
         raise TargetError(f"{subject.name}: token {max(map(max, rows))} is outside its vocabulary of {subject.facts.vocab}")
     filler = pad_id(subject) if pad is None else pad
     ways = []
-    for name, asked in _asked(subject, rows, filler):
+    for name, spec in _asked(subject, rows, filler):
         try:
-            ways.append(_way(subject, name, asked))
+            ways.append(_way(subject, name, spec))
         except (Unsupported, *REFUSALS):
             continue
     return Recording(
@@ -103,34 +103,34 @@ def record(subject: Subject, rows: Tokens = (), pad: int | None = None) -> Recor
     )
 
 
-def _asked(subject: Subject, rows: Tokens, pad: int) -> Iterator[tuple[str, Pass]]:
+def _asked(subject: Subject, rows: Tokens, pad: int) -> Iterator[tuple[str, ForwardSpec]]:
     row = rows[0]
     third = max(1, len(row) // 3)
-    yield PLAIN, Pass((row,))
+    yield PLAIN, ForwardSpec((row,))
     if not subject.can.steps:
         chunks = (third, 1, len(row) - third - 1) if not subject.can.cache and len(row) > third + 1 else (len(row) - 1, 1)
-        yield CHUNKED, Pass((row,), chunks=chunks)
+        yield CHUNKED, ForwardSpec((row,), chunks=chunks)
     if len(rows) > 1 and not subject.can.reads_mask and not subject.can.takes_positions:
         batch = Padded(rows=rows, length=max(map(len, rows)) + 1, pad=pad, inputs=subject.inputs)
-        yield PADDED, batch.asked("left", explicit=True)
+        yield PADDED, batch.spec("left", explicit=True)
 
 
-def _way(subject: Subject, name: str, asked: Pass) -> Way:
+def _way(subject: Subject, name: str, spec: ForwardSpec) -> Way:
     modules = {name: module for name, module in subject.model.named_modules() if name}
 
     def run() -> Tensor:
-        return subject.logits(asked)
+        return subject.logits(spec)
 
     logits_BTV = run()
     with tracing(modules) as usual:
-        subject.passes.replay(asked)
+        subject.passes.replay(spec)
     with tracing(modules) as reordered, Reorder(SHARE):
-        subject.passes.replay(asked)
-    shape = (len(asked.tokens), asked.length)
+        subject.passes.replay(spec)
+    shape = (len(spec.tokens), spec.length)
     prints = [_print(event, shape, usual, reordered) for event in usual.prints]
     if subject.settings.tp is None:
         prints = [replace(each, width=0) for each in prints if each is not None]
-    rows = getattr(asked.mask, "rows", None)
+    rows = getattr(spec.mask, "rows", None)
     real_BT = torch.tensor(rows, dtype=torch.bool) if rows else torch.ones(shape, dtype=torch.bool)
     return Way(name, logits_BTV.cpu(), real_BT, subject.budget.value, tuple(each for each in prints if each is not None))
 

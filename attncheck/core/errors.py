@@ -32,7 +32,7 @@ class Unsupported(Exception):
     """The model cannot take what was asked of it; the reason becomes a `skip`."""
 
 
-class CannotPlant(Unsupported):
+class CannotInject(Unsupported):
     """A fault has no place to be planted in this model; the reason is stated beside the controls."""
 
 

@@ -23,7 +23,7 @@ Expectation = Literal["equal", "differ", "at-most", "figure", "skip"]
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Rung:
+class PrecisionLevel:
     """One step of the precision ladder: the same case measured in another dtype."""
 
     dtype: str
@@ -45,7 +45,7 @@ class Measurement:
     a character for each key: `#` read as promised, `+` read and not promised, `-` promised and not read, `.` neither.
     `beside` are figures to be shown next to `value`, by name.
 
-    `asked` holds the two passes (got, want) that a diagnosis can run again, and `made` how the first one's logits were made
+    `spec` holds the two passes (got, want) that a diagnosis can run again, and `made` how the first one's logits were made
     where that was no plain pass (`attncheck.model.provenance`); both stay in memory and are not part of a report.
     `fault` names the fault that this case's own numbers reproduce, where the probe itself computed the prediction (a fitted
     scale, a map of heads, a loss shifted twice), with the largest deviation from that prediction in `fault_residual` and
@@ -69,7 +69,7 @@ class Measurement:
     limit: float | None = None
     unit: str = ""
     note: str = ""
-    ladder: tuple[Rung, ...] = ()
+    ladder: tuple[PrecisionLevel, ...] = ()
     profile: tuple[float, ...] = ()
     start: int = 0
     stride: int = 1
@@ -79,7 +79,7 @@ class Measurement:
     fault: str = ""
     fault_residual: float | None = None
     module: str = ""
-    asked: tuple[Any, Any] | None = field(default=None, compare=False, repr=False)
+    spec: tuple[Any, Any] | None = field(default=None, compare=False, repr=False)
     made: Any = field(default=None, compare=False, repr=False)
 
     @property

@@ -154,6 +154,6 @@ def _docstring(module: str) -> str:
     root = find_spec(package)
     if root is None or root.origin is None:
         raise UsageError(f"the source of `{module}` cannot be found")
-    path = Path(root.origin).parent.joinpath(*module.split(".")[1:]).with_suffix(".py")
-    path = path if path.is_file() else Path(root.origin)
+    path = Path(root.origin).parent.joinpath(*module.split(".")[1:])
+    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""

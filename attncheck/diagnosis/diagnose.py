@@ -19,7 +19,7 @@ from attncheck.diagnosis.repro import offered
 from attncheck.diagnosis.reproduce import Search, Tried
 from attncheck.diagnosis.source import with_source
 from attncheck.faults.words import advice
-from attncheck.model.forward_spec import Pass, all_ones
+from attncheck.model.forward_spec import ForwardSpec, all_ones
 from attncheck.model.subject import Subject
 
 SHARE = 0.75
@@ -194,8 +194,13 @@ def _stand_ins(subject: Subject, finding: Finding) -> list[Measurement]:
     third = length // 3
     chunks = (third, 1, 2, length - third - 3)
     rows = (*tokens, subject.inputs.other(subject.inputs.row, salt=3))
-    asked = [Pass(tokens), Pass(tokens, chunks=chunks), Pass(rows, chunks=chunks), Pass(tokens, mask=all_ones(tokens))]
-    cases = (Measurement(name="a plain call", asked=(each, each)) for each in asked)
+    spec = [
+        ForwardSpec(tokens),
+        ForwardSpec(tokens, chunks=chunks),
+        ForwardSpec(rows, chunks=chunks),
+        ForwardSpec(tokens, mask=all_ones(tokens)),
+    ]
+    cases = (Measurement(name="a plain call", spec=(each, each)) for each in spec)
     return [case for case in cases if _shows(subject, case)]
 
 
@@ -213,13 +218,13 @@ def replay_of(failure: Failure) -> dict[str, Any]:
     told: dict[str, Any] = {"case": failure.case.name, "budget": failure.budget}
     if got.made is not None and not _by_hand(failure):
         return {**told, "made": got.made.how}
-    return {**told, "got": pass_dict(got.asked), "want": pass_dict(want.asked)}
+    return {**told, "got": pass_dict(got.spec), "want": pass_dict(want.spec)}
 
 
 def _by_hand(failure: Failure) -> bool:
     """Whether the pass beside logits that were made in another way gives them as well."""
     got = failure.sides[0]
     try:
-        return got.apart(failure.subject.logits(got.asked)) <= failure.budget
+        return got.apart(failure.subject.logits(got.spec)) <= failure.budget
     except Unsupported:
         return False

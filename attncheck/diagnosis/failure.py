@@ -15,8 +15,8 @@ from torch import Tensor
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Finding, Measurement, Verdict, verdict_of
 from attncheck.faults.predict import Trusted
-from attncheck.model.forward_spec import Mask2D, Pass
-from attncheck.model.provenance import AFTER, Made
+from attncheck.model.forward_spec import ForwardSpec, Mask2D
+from attncheck.model.provenance import AFTER, Provenance
 from attncheck.model.subject import Subject
 
 FEW_CHUNKS = 6
@@ -33,11 +33,11 @@ class Side:
     Where `made` is given, the observed logits are not those of the pass itself: they are observed_BNV, at its columns.
     """
 
-    asked: Pass
+    spec: ForwardSpec
     observed_BTV: Tensor
     trusted_BTV: Tensor | None
     budget: float
-    made: Made | None = None
+    made: Provenance | None = None
 
     @property
     def wrong(self) -> bool:
@@ -69,7 +69,7 @@ class Side:
     @property
     def real(self) -> Tensor | None:
         """(B, T) booleans of what was observed at tokens that are not padding, or None where all are real."""
-        real_BT = real_tokens(self.asked)
+        real_BT = real_tokens(self.spec)
         return real_BT if real_BT is None or self.columns is None else real_BT[:, list(self.columns)]
 
     def run(self, subject: Subject) -> None:
@@ -77,7 +77,7 @@ class Side:
         if self.made is not None:
             self.made.again(subject)
         else:
-            subject.passes.replay(self.asked)
+            subject.passes.replay(self.spec)
 
 
 @final
@@ -98,7 +98,7 @@ class Failure:
     def wrong(self) -> tuple[Side, ...]:
         """The sides that the trusted path does not give, without repeats."""
         found = [side for side in self.sides if side.wrong]
-        same = len(found) == 2 and found[0].asked == found[1].asked and found[0].made is None
+        same = len(found) == 2 and found[0].spec == found[1].spec and found[0].made is None
         return tuple(found[:1] if same else found)
 
     @property
@@ -107,9 +107,9 @@ class Failure:
         return self.sides[0].budget
 
 
-def real_tokens(asked: Pass) -> Tensor | None:
+def real_tokens(spec: ForwardSpec) -> Tensor | None:
     """(B, T) booleans of the tokens that are not padding, or None where all are real."""
-    return torch.tensor(asked.mask.rows, dtype=torch.bool) if isinstance(asked.mask, Mask2D) else None
+    return torch.tensor(spec.mask.rows, dtype=torch.bool) if isinstance(spec.mask, Mask2D) else None
 
 
 def apart(left_BTV: Tensor, right_BTV: Tensor, rows_BT: Tensor | None = None) -> float:
@@ -128,21 +128,21 @@ def apart(left_BTV: Tensor, right_BTV: Tensor, rows_BT: Tensor | None = None) ->
 
 def failing(finding: Finding) -> list[Measurement]:
     """The failing cases that carry their passes, the most telling first: no padding, a few uneven chunks, no long row."""
-    found = [case for case in finding.cases if case.asked is not None and verdict_of(case) is Verdict.FAIL]
+    found = [case for case in finding.cases if case.spec is not None and verdict_of(case) is Verdict.FAIL]
     return sorted(found, key=_telling)
 
 
 def _telling(case: Measurement) -> tuple[bool, bool, bool, bool, int, float]:
-    asked: Pass = case.asked[0] if case.asked else Pass(())
-    several = len(asked.chunks) > 2 and any(size > 1 for size in asked.chunks[1:])
-    plain = not several if asked.chunks else case.made is not None
-    length = asked.length // LONG if asked.tokens else 0
-    return padded(asked), asked.cache_kind not in USUAL, plain, len(asked.chunks) > FEW_CHUNKS, length, -case.excess
+    spec: ForwardSpec = case.spec[0] if case.spec else ForwardSpec(())
+    several = len(spec.chunks) > 2 and any(size > 1 for size in spec.chunks[1:])
+    plain = not several if spec.chunks else case.made is not None
+    length = spec.length // LONG if spec.tokens else 0
+    return padded(spec), spec.cache_kind not in USUAL, plain, len(spec.chunks) > FEW_CHUNKS, length, -case.excess
 
 
-def padded(asked: Pass) -> bool:
+def padded(spec: ForwardSpec) -> bool:
     """Whether a 2D mask hides something."""
-    return isinstance(asked.mask, Mask2D) and any(0 in row for row in asked.mask.rows)
+    return isinstance(spec.mask, Mask2D) and any(0 in row for row in spec.mask.rows)
 
 
 def open_case(subject: Subject, case: Measurement, by_arguments: bool = False) -> Failure:
@@ -153,7 +153,7 @@ def open_case(subject: Subject, case: Measurement, by_arguments: bool = False) -
     Raises:
         Unsupported: a pass cannot be asked again.
     """
-    assert case.asked is not None
+    assert case.spec is not None
     budget = max(subject.budget.value, case.budget or 0.0)
     promised = _opened(Trusted(subject, by_arguments=by_arguments), case, budget)
     if by_arguments or not promised.sides[1].wrong:
@@ -162,22 +162,22 @@ def open_case(subject: Subject, case: Measurement, by_arguments: bool = False) -
 
 
 def _opened(trusted: Trusted, case: Measurement, budget: float) -> Failure:
-    assert case.asked is not None
-    got, want = case.asked
+    assert case.spec is not None
+    got, want = case.spec
     first = _side(trusted, got, budget, case.made)
     if case.made is not None and case.made.how == AFTER:
         trusted.subject.passes.drop(want)  # what is remembered of it is the answer after the other call
     return Failure(case, trusted, (first, _side(trusted, want, budget)))
 
 
-def _side(trusted: Trusted, asked: Pass, budget: float, made: Made | None = None) -> Side:
+def _side(trusted: Trusted, spec: ForwardSpec, budget: float, made: Provenance | None = None) -> Side:
     set_back(trusted)
     try:
-        given: Tensor | None = trusted.logits(asked)
+        given: Tensor | None = trusted.logits(spec)
     except Unsupported:
         given = None
-    observed = made.again(trusted.subject) if made is not None else trusted.subject.logits(asked)
-    return Side(asked, observed, given, budget, made)
+    observed = made.again(trusted.subject) if made is not None else trusted.subject.logits(spec)
+    return Side(spec, observed, given, budget, made)
 
 
 def set_back(trusted: Trusted) -> None:

@@ -22,7 +22,7 @@ from attncheck.diagnosis.layers import by_layer
 from attncheck.diagnosis.outside import under_padding
 from attncheck.diagnosis.trace import Event, Trace, tracing
 from attncheck.distributed.ranks import agreed
-from attncheck.model.forward_spec import Mask2D, Pass
+from attncheck.model.forward_spec import ForwardSpec, Mask2D
 from attncheck.model.subject import Subject
 from attncheck.numerics.reorder import Reorder
 
@@ -53,7 +53,7 @@ def locate(failure: Failure) -> Location | None:
 def locate_leak(failure: Failure) -> Location | None:
     """The first module through which the last token reaches an earlier position, on the trusted path."""
     inputs, trusted = failure.subject.inputs, failure.trusted
-    usual, moved = Pass(inputs.tokens), Pass((inputs.other(inputs.row, inputs.length - 1),))
+    usual, moved = ForwardSpec(inputs.tokens), ForwardSpec((inputs.other(inputs.row, inputs.length - 1),))
     keep_BT = torch.ones(1, inputs.length, dtype=torch.bool)
     keep_BT[:, -1] = False
     size = (1, inputs.length)
@@ -63,7 +63,7 @@ def locate_leak(failure: Failure) -> Location | None:
 
 def locate_padding(failure: Failure) -> Location | None:
     """The first module through which the tokens under the padding reach a real one, on the trusted path."""
-    usual, changed, trusted = failure.sides[0].asked, under_padding(failure), failure.trusted
+    usual, changed, trusted = failure.sides[0].spec, under_padding(failure), failure.trusted
     if changed is None:
         return None
     real_BT = real_tokens(usual)
@@ -76,7 +76,7 @@ def locate_padding(failure: Failure) -> Location | None:
 def locate_unsteady(failure: Failure) -> Location | None:
     """The first module that answers the same call in two ways."""
     inputs, trusted = failure.subject.inputs, failure.trusted
-    modules, usual = _modules(failure.subject.model), Pass(inputs.tokens)
+    modules, usual = _modules(failure.subject.model), ForwardSpec(inputs.tokens)
     traces = []
     for _ in range(2):
         with tracing(modules) as trace:
@@ -88,16 +88,16 @@ def locate_unsteady(failure: Failure) -> Location | None:
 
 def _against_trusted(failure: Failure, side: Side) -> Diverged | None:
     """The wrong side against the trusted path on the same tokens."""
-    subject, asked = failure.subject, side.asked
-    shape = (len(asked.tokens), asked.length)
-    rows_BT = real_tokens(asked)
+    subject, spec = failure.subject, side.spec
+    shape = (len(spec.tokens), spec.length)
+    rows_BT = real_tokens(spec)
     rows_BT = torch.ones(shape, dtype=torch.bool) if rows_BT is None else rows_BT
-    return _first(subject, shape, rows_BT, lambda: failure.trusted.logits(asked), lambda: side.run(subject))
+    return _first(subject, shape, rows_BT, lambda: failure.trusted.logits(spec), lambda: side.run(subject))
 
 
 def _between_sides(failure: Failure) -> Diverged | None:
     """Two right-looking sides against each other, at the positions that come before everything that was changed."""
-    got, want = (side.asked for side in failure.sides)
+    got, want = (side.spec for side in failure.sides)
     if len(got.tokens) > 1 and len(want.tokens) == 1:
         return _among_rows(failure, got)
     if got.length != want.length or len(got.tokens) != len(want.tokens):
@@ -108,7 +108,7 @@ def _between_sides(failure: Failure) -> Diverged | None:
     return _first(failure.subject, tuple(same_BT.shape), keep_BT, lambda: trusted.logits(want), lambda: trusted.logits(got))
 
 
-def _among_rows(failure: Failure, got: Pass) -> Diverged | None:
+def _among_rows(failure: Failure, got: ForwardSpec) -> Diverged | None:
     """A batch against as many copies of its first row: that row may not move."""
     rows_BT = torch.zeros(len(got.tokens), got.length, dtype=torch.bool)
     real_BT = real_tokens(got)
@@ -125,7 +125,7 @@ def _unmoved(failure: Failure, same_BT: Tensor) -> Tensor:
 
     Where the row changes from its first token on, what stays is another document.
     """
-    real_BT = real_tokens(failure.sides[0].asked)
+    real_BT = real_tokens(failure.sides[0].spec)
     if real_BT is not None and bool((same_BT | ~real_BT).all()):
         return real_BT
     before_BT = same_BT.long().cumprod(1).bool()

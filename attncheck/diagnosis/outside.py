@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attncheck.diagnosis.failure import Failure, Side, apart, real_tokens, set_back
 from attncheck.faults.predict import Change, Trusted
-from attncheck.model.forward_spec import Mask2D, Mask4D, Pass, counting
+from attncheck.model.forward_spec import ForwardSpec, Mask2D, Mask4D, counting
 from attncheck.model.inputs import Row
 
 
@@ -41,7 +41,7 @@ def unsteady(failure: Failure) -> bool:
     """Whether the trusted path gives two answers to one question: then nothing can be compared, and something is random."""
     want = failure.sides[1]
     set_back(failure.trusted)
-    return want.trusted_BTV is not None and apart(failure.trusted.logits(want.asked), want.trusted_BTV) > failure.budget
+    return want.trusted_BTV is not None and apart(failure.trusted.logits(want.spec), want.trusted_BTV) > failure.budget
 
 
 def _between(failure: Failure) -> Outside | None:
@@ -50,11 +50,11 @@ def _between(failure: Failure) -> Outside | None:
     ignored = _positions_ignored(failure, got)
     if ignored is not None:
         return ignored
-    named = _kind_of_change(failure, got.asked, want.asked)
+    named = _kind_of_change(failure, got.spec, want.spec)
     return Outside(named, "attention itself is right", residual) if named else None
 
 
-def _kind_of_change(failure: Failure, got: Pass, want: Pass) -> str | None:
+def _kind_of_change(failure: Failure, got: ForwardSpec, want: ForwardSpec) -> str | None:
     if len(got.tokens) != len(want.tokens):
         return "rows-mixed" if _rows_matter(failure, got) else None
     changed = [_changed(left, right) for left, right in zip(got.tokens, want.tokens, strict=True)]
@@ -71,23 +71,23 @@ def _kind_of_change(failure: Failure, got: Pass, want: Pass) -> str | None:
 
 def carried_elsewhere(failure: Failure) -> Outside | None:
     """What the trusted path does that no path may do: rows that read each other, earlier logits that follow later tokens."""
-    if len(failure.sides[0].asked.tokens) > 1 and _rows_matter(failure, failure.sides[0].asked):
+    if len(failure.sides[0].spec.tokens) > 1 and _rows_matter(failure, failure.sides[0].spec):
         return Outside("rows-mixed", "attention itself is right", 0.0)
     if reads_ahead(failure):
         return Outside("leak-outside-attention", "attention itself is right", 0.0)
     return Outside("padding-visible", "attention itself is right", 0.0) if padding_moves(failure) else None
 
 
-def under_padding(failure: Failure) -> Pass | None:
+def under_padding(failure: Failure) -> ForwardSpec | None:
     """The failing pass with other tokens under its padding; None where it has no padding."""
-    asked, inputs = failure.sides[0].asked, failure.subject.inputs
-    if not isinstance(asked.mask, Mask2D) or all(all(row) for row in asked.mask.rows):
+    spec, inputs = failure.sides[0].spec, failure.subject.inputs
+    if not isinstance(spec.mask, Mask2D) or all(all(row) for row in spec.mask.rows):
         return None
     rows = []
-    for tokens, mask in zip(asked.tokens, asked.mask.rows, strict=True):
+    for tokens, mask in zip(spec.tokens, spec.mask.rows, strict=True):
         other = inputs.other(tokens, salt=31)
         rows.append(tuple(token if real else new for token, new, real in zip(tokens, other, mask, strict=True)))
-    return replace(asked, tokens=tuple(rows))
+    return replace(spec, tokens=tuple(rows))
 
 
 def padding_moves(failure: Failure) -> bool:
@@ -95,11 +95,11 @@ def padding_moves(failure: Failure) -> bool:
     changed = under_padding(failure)
     if changed is None:
         return False
-    asked = failure.sides[0].asked
-    return apart(failure.trusted.logits(asked), failure.trusted.logits(changed), real_tokens(asked)) > failure.budget
+    spec = failure.sides[0].spec
+    return apart(failure.trusted.logits(spec), failure.trusted.logits(changed), real_tokens(spec)) > failure.budget
 
 
-def _rows_matter(failure: Failure, got: Pass) -> bool:
+def _rows_matter(failure: Failure, got: ForwardSpec) -> bool:
     """Whether a row answers differently alone than among the others, on the trusted path and with the same padding."""
     together_BTV, real_BT = failure.trusted.logits(got), real_tokens(got)
     for row in range(len(got.tokens)):
@@ -109,13 +109,13 @@ def _rows_matter(failure: Failure, got: Pass) -> bool:
     return False
 
 
-def _row(asked: Pass, row: int) -> Pass:
-    mask = asked.mask
+def _row(spec: ForwardSpec, row: int) -> ForwardSpec:
+    mask = spec.mask
     if isinstance(mask, Mask2D):
         mask = Mask2D((mask.rows[row],))
     if isinstance(mask, Mask4D):
         mask = replace(mask, segments=(mask.segments[row],))
-    return replace(asked, tokens=(asked.tokens[row],), positions=asked.positions and (asked.positions[row],), mask=mask)
+    return replace(spec, tokens=(spec.tokens[row],), positions=spec.positions and (spec.positions[row],), mask=mask)
 
 
 def _changed(left: Row, right: Row) -> list[int]:
@@ -124,35 +124,35 @@ def _changed(left: Row, right: Row) -> list[int]:
 
 def _positions_ignored(failure: Failure, got: Side) -> Outside | None:
     """Explicit positions that change nothing on the trusted path either, where they ought to."""
-    asked, subject = got.asked, failure.subject
-    columns = counting(len(asked.tokens), asked.length)
-    if asked.positions is None or asked.positions == columns or subject.can.takes_positions:
+    spec, subject = got.spec, failure.subject
+    columns = counting(len(spec.tokens), spec.length)
+    if spec.positions is None or spec.positions == columns or subject.can.takes_positions:
         return None
-    residual = got.apart(failure.trusted.logits(asked, Change(positions=columns)))
+    residual = got.apart(failure.trusted.logits(spec, Change(positions=columns)))
     if residual > failure.budget:
         return None
     if not _moves(failure, tuple(reversed(range(subject.inputs.length)))):
         return Outside("position-ids-ignored", "the positions of the call change nothing", residual)
-    if isinstance(asked.mask, Mask2D) and _moves(failure, tuple(range(1, subject.inputs.length + 1))):
+    if isinstance(spec.mask, Mask2D) and _moves(failure, tuple(range(1, subject.inputs.length + 1))):
         return Outside("position-ignores-padding", "the positions of the call change nothing", residual)
     return None
 
 
 def _moves(failure: Failure, row: Row) -> bool:
     """Whether other positions on a plain row move the logits at all."""
-    plain = Pass(failure.subject.inputs.tokens)
+    plain = ForwardSpec(failure.subject.inputs.tokens)
     usual_BTV, moved_BTV = failure.trusted.logits(plain), failure.trusted.logits(plain, Change(positions=(row,)))
     return apart(usual_BTV, moved_BTV) > failure.budget
 
 
 def _not_causal(failure: Failure) -> Outside | None:
     """A schedule against one forward: the first chunk alone gives what was observed, the whole row does not."""
-    got = failure.sides[0].asked
+    got = failure.sides[0].spec
     first = got.chunks[0] if len(got.chunks) > 1 else 0
     made = failure.sides[0].made is not None
     if not first or made or got.positions is not None or got.mask is not None:
         return None
-    alone_BTV = failure.trusted.logits(Pass(tuple(row[:first] for row in got.tokens)))
+    alone_BTV = failure.trusted.logits(ForwardSpec(tuple(row[:first] for row in got.tokens)))
     whole_BTV = _whole(failure.trusted, got)[:, :first]
     observed_BTV = failure.sides[0].observed_BTV[:, :first]
     residual = apart(alone_BTV, observed_BTV)
@@ -164,10 +164,10 @@ def _not_causal(failure: Failure) -> Outside | None:
 def reads_ahead(failure: Failure) -> bool:
     """Whether another last token moves earlier logits on the trusted path; another length alone is no leak."""
     inputs, trusted = failure.subject.inputs, failure.trusted
-    moved = Pass((inputs.other(inputs.row, inputs.length - 1),))
-    plain_BTV, moved_BTV = trusted.logits(Pass(inputs.tokens)), trusted.logits(moved)
+    moved = ForwardSpec((inputs.other(inputs.row, inputs.length - 1),))
+    plain_BTV, moved_BTV = trusted.logits(ForwardSpec(inputs.tokens)), trusted.logits(moved)
     return apart(plain_BTV[:, :-1], moved_BTV[:, :-1]) > failure.budget
 
 
-def _whole(trusted: Trusted, got: Pass) -> Tensor:
-    return trusted.logits(Pass(got.tokens))
+def _whole(trusted: Trusted, got: ForwardSpec) -> Tensor:
+    return trusted.logits(ForwardSpec(got.tokens))

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from attncheck.core.finding import BEYOND_ROUNDING
 from attncheck.diagnosis.trace import Event, Trace, tracing
-from attncheck.model.forward_spec import Pass
+from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.subject import Subject
 from attncheck.numerics.reorder import Reorder
 
@@ -44,27 +44,27 @@ class Right:
     budget: float
 
 
-def seen_of(subject: Subject, asked: Pass) -> Seen:
+def seen_of(subject: Subject, spec: ForwardSpec) -> Seen:
     """What every module puts out in one pass."""
     modules = {name: module for name, module in subject.model.named_modules() if name}
     with tracing(modules) as trace:
-        subject.passes.replay(asked)
-    return _kept(trace, asked)
+        subject.passes.replay(spec)
+    return _kept(trace, spec)
 
 
-def _kept(trace: Trace, asked: Pass) -> Seen:
+def _kept(trace: Trace, spec: ForwardSpec) -> Seen:
     """Of modules that run once in a forward: the last of several calls says nothing about the order of execution."""
-    shape = (len(asked.tokens), asked.length)
-    once = [event for event, each in trace.prints.items() if len(each) == max(1, len(asked.chunks))]
+    shape = (len(spec.tokens), spec.length)
+    once = [event for event, each in trace.prints.items() if len(each) == max(1, len(spec.chunks))]
     prints = {event: trace.print_BTK(event, shape) for event in once}
     return Seen({event: each for event, each in prints.items() if each is not None}, trace.widths)
 
 
-def right_of(whole: Subject, asked: Pass) -> Right:
+def right_of(whole: Subject, spec: ForwardSpec) -> Right:
     """One pass of the whole model."""
-    logits_BTV, seen = whole.logits(asked), seen_of(whole, asked)
+    logits_BTV, seen = whole.logits(spec), seen_of(whole, spec)
     with Reorder(SHARE):
-        moved = seen_of(whole, asked)
+        moved = seen_of(whole, spec)
     floors = {event: _floor(seen.prints[event], moved.prints.get(event)) for event in seen.prints}
     return Right(logits_BTV.cpu(), seen, floors, whole.budget.value)
 
@@ -96,7 +96,7 @@ def is_part(event: Event, right: Seen, seen: Sequence[Seen]) -> bool:
     return all(event in each.prints and each.widths[event] * len(seen) == right.widths[event] for each in seen)
 
 
-def parts_of(whole: Subject, name: str, asked: Pass, count: int) -> list[Tensor]:
+def parts_of(whole: Subject, name: str, spec: ForwardSpec, count: int) -> list[Tensor]:
     """Fingerprints of the slices of a module's output that belong to each process."""
     trace = Trace()
 
@@ -106,10 +106,10 @@ def parts_of(whole: Subject, name: str, asked: Pass, count: int) -> list[Tensor]
 
     handle = whole.model.get_submodule(name).register_forward_hook(hook)
     try:
-        whole.passes.replay(asked)
+        whole.passes.replay(spec)
     finally:
         handle.remove()
-    kept = _kept(trace, asked).prints
+    kept = _kept(trace, spec).prints
     return [kept[(name, str(rank))] for rank in range(count)]
 
 

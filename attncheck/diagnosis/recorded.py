@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from attncheck.model.forward_spec import Mask, Mask2D, Mask4D, Pass
+from attncheck.model.forward_spec import ForwardSpec, Mask, Mask2D, Mask4D
 
 PLAIN = ("use_cache", "attn", "cache_kind", "attentions", "unpromoted")
 
 
-def pass_dict(asked: Pass) -> dict[str, Any]:
+def pass_dict(spec: ForwardSpec) -> dict[str, Any]:
     """Everything that can change the outcome of a pass, as JSON data; defaults are left out."""
-    usual = Pass(())
-    data: dict[str, Any] = {"tokens": [list(row) for row in asked.tokens]}
-    if asked.chunks:
-        data["chunks"] = list(asked.chunks)
-    if asked.positions is not None:
-        data["positions"] = [list(row) for row in asked.positions]
-    if asked.mask is not None:
-        data["mask"] = _mask_dict(asked.mask)
-    data.update({name: getattr(asked, name) for name in PLAIN if getattr(asked, name) != getattr(usual, name)})
+    usual = ForwardSpec(())
+    data: dict[str, Any] = {"tokens": [list(row) for row in spec.tokens]}
+    if spec.chunks:
+        data["chunks"] = list(spec.chunks)
+    if spec.positions is not None:
+        data["positions"] = [list(row) for row in spec.positions]
+    if spec.mask is not None:
+        data["mask"] = _mask_dict(spec.mask)
+    data.update({name: getattr(spec, name) for name in PLAIN if getattr(spec, name) != getattr(usual, name)})
     return data
 
 
@@ -30,14 +30,14 @@ def _mask_dict(mask: Mask2D | Mask4D) -> dict[str, Any]:
     return {"segments": [list(row) for row in mask.segments], "boolean": mask.boolean}
 
 
-def pass_of(data: Mapping[str, Any]) -> Pass:
+def pass_of(data: Mapping[str, Any]) -> ForwardSpec:
     """The pass that `pass_dict` wrote down.
 
     Raises:
         KeyError: it holds no tokens.
     """
     positions = data.get("positions")
-    return Pass(
+    return ForwardSpec(
         _rows(data["tokens"]),
         chunks=tuple(data.get("chunks", ())),
         positions=_rows(positions) if positions is not None else None,

@@ -14,7 +14,7 @@ from torch import Tensor
 from attncheck.core.errors import Unsupported
 from attncheck.diagnosis.failure import Failure, apart
 from attncheck.faults.predict_schedule import scheduled_logits
-from attncheck.model.forward_spec import Mask, Mask2D, Mask4D, Pass, Positions, counting
+from attncheck.model.forward_spec import ForwardSpec, Mask, Mask2D, Mask4D, Positions, counting
 from attncheck.model.subject import Subject
 
 IMPLEMENTATIONS = ("eager", "sdpa")
@@ -56,7 +56,7 @@ def repaired(failure: Failure) -> tuple[Repaired | None, tuple[str, ...]]:
     target_BTV = _target(failure)
     if target_BTV is None:
         return None, ()
-    for name, run in _repairs(failure, side.asked):
+    for name, run in _repairs(failure, side.spec):
         try:
             residual = apart(side.kept(run()), side.kept(target_BTV), side.real)
         except (Unsupported, RuntimeError, ValueError, IndexError):
@@ -72,43 +72,45 @@ def _target(failure: Failure) -> Tensor | None:
     got, want = failure.sides
     if failure.wrong:
         return failure.wrong[0].trusted_BTV
-    same = got.asked.tokens == want.asked.tokens and failure.case.expect == "equal"
+    same = got.spec.tokens == want.spec.tokens and failure.case.expect == "equal"
     return want.observed_BTV if same else None
 
 
-def _repairs(failure: Failure, asked: Pass) -> Iterator[tuple[str, Callable[[], Tensor]]]:
+def _repairs(failure: Failure, spec: ForwardSpec) -> Iterator[tuple[str, Callable[[], Tensor]]]:
     """From the smallest intervention to the largest."""
     subject = failure.subject
     if failure.sides[0].made is not None:
-        yield "the same calls by hand", lambda: subject.logits(asked)
-    positions, mask = _positions(asked), _written_out(subject, asked)
-    yield from _asked(subject, "explicit positions", asked, asked.positions is None and replace(asked, positions=positions))
-    yield from _asked(subject, "explicit 4D mask", asked, mask is not None and replace(asked, mask=mask))
-    both = mask is not None and asked.positions is None and replace(asked, positions=positions, mask=mask)
-    yield from _asked(subject, "explicit positions and 4D mask", asked, both)
+        yield "the same calls by hand", lambda: subject.logits(spec)
+    positions, mask = _positions(spec), _written_out(subject, spec)
+    yield from _asked(subject, "explicit positions", spec, spec.positions is None and replace(spec, positions=positions))
+    yield from _asked(subject, "explicit 4D mask", spec, mask is not None and replace(spec, mask=mask))
+    both = mask is not None and spec.positions is None and replace(spec, positions=positions, mask=mask)
+    yield from _asked(subject, "explicit positions and 4D mask", spec, both)
     for attn in IMPLEMENTATIONS:
-        in_force = asked.attn or subject.attn
-        yield from _asked(subject, f"`{attn}` attention", asked, attn != in_force and replace(asked, attn=attn))
-    if len(asked.chunks) > 1:
-        yield OWN_STORE, lambda: scheduled_logits(failure.trusted, asked)
-        yield from _asked(subject, "no cache", asked, replace(asked, chunks=(), use_cache=False, cache_kind=""))
+        in_force = spec.attn or subject.attn
+        yield from _asked(subject, f"`{attn}` attention", spec, attn != in_force and replace(spec, attn=attn))
+    if len(spec.chunks) > 1:
+        yield OWN_STORE, lambda: scheduled_logits(failure.trusted, spec)
+        yield from _asked(subject, "no cache", spec, replace(spec, chunks=(), use_cache=False, cache_kind=""))
 
 
-def _asked(subject: Subject, name: str, before: Pass, after: Pass | bool) -> Iterator[tuple[str, Callable[[], Tensor]]]:
-    if isinstance(after, Pass) and after != before:
+def _asked(
+    subject: Subject, name: str, before: ForwardSpec, after: ForwardSpec | bool
+) -> Iterator[tuple[str, Callable[[], Tensor]]]:
+    if isinstance(after, ForwardSpec) and after != before:
         yield name, lambda: subject.logits(after)
 
 
-def _positions(asked: Pass) -> Positions:
-    if not isinstance(asked.mask, Mask2D):
-        return counting(len(asked.tokens), asked.length)
-    return tuple(tuple(max(0, sum(row[: t + 1]) - 1) for t in range(asked.length)) for row in asked.mask.rows)
+def _positions(spec: ForwardSpec) -> Positions:
+    if not isinstance(spec.mask, Mask2D):
+        return counting(len(spec.tokens), spec.length)
+    return tuple(tuple(max(0, sum(row[: t + 1]) - 1) for t in range(spec.length)) for row in spec.mask.rows)
 
 
-def _written_out(subject: Subject, asked: Pass) -> Mask:
+def _written_out(subject: Subject, spec: ForwardSpec) -> Mask:
     """The mask of the pass as 4D, padding in a document of its own; None where it is one already or windows would be lost."""
-    if isinstance(asked.mask, Mask4D) or subject.can.mask_4d or subject.facts.window:
+    if isinstance(spec.mask, Mask4D) or subject.can.mask_4d or subject.facts.window:
         return None
-    if isinstance(asked.mask, Mask2D):
-        return Mask4D(tuple(tuple(0 if real else 1 for real in row) for row in asked.mask.rows))
-    return Mask4D(((0,) * asked.length,) * len(asked.tokens))
+    if isinstance(spec.mask, Mask2D):
+        return Mask4D(tuple(tuple(0 if real else 1 for real in row) for row in spec.mask.rows))
+    return Mask4D(((0,) * spec.length,) * len(spec.tokens))

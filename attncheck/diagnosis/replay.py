@@ -48,7 +48,7 @@ def _measured(subject: Subject, finding: Finding) -> Measurement:
 def _sides(subject: Subject, finding: Finding) -> str:
     if "got" not in finding.replay:
         return ""
-    asked = (pass_of(finding.replay["got"]), pass_of(finding.replay["want"]))
-    failure: Failure = open_case(subject, Measurement(name="recorded", asked=asked))
+    spec = (pass_of(finding.replay["got"]), pass_of(finding.replay["want"]))
+    failure: Failure = open_case(subject, Measurement(name="recorded", spec=spec))
     words = [name for name, side in zip(("the call", "its yardstick"), failure.sides, strict=True) if side.wrong]
     return f"; {' and '.join(words) or 'neither side'} differs from the trusted path"

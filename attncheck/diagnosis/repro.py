@@ -20,7 +20,7 @@ from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Finding
 from attncheck.diagnosis.recorded import pass_of
 from attncheck.model.compat import CACHE_NAMES
-from attncheck.model.forward_spec import Mask2D, Mask4D, Pass
+from attncheck.model.forward_spec import ForwardSpec, Mask2D, Mask4D
 from attncheck.model.subject import Subject
 from attncheck.targets.target import parse
 
@@ -61,7 +61,7 @@ def script_of(subject: Subject, finding: Finding) -> str:
     """
     if "got" not in finding.replay:
         raise Unsupported("the failing case is no comparison of two calls of the model")
-    if subject.door.fixed:
+    if subject.forward_adapter.fixed:
         raise Unsupported("the model needs more than token ids")
     got, want = (pass_of(finding.replay[side]) for side in ("got", "want"))
     if got.cache_kind or got.attentions or got.unpromoted or (got.attn or want.attn):
@@ -70,8 +70,8 @@ def script_of(subject: Subject, finding: Finding) -> str:
     text = SCRIPT.format(
         title=_title(subject, finding),
         model=_model(subject),
-        ids=subject.door.ids_name,
-        cache=subject.door.cache_name or "past_key_values",
+        ids=subject.forward_adapter.ids_name,
+        cache=subject.forward_adapter.cache_name or "past_key_values",
         reply=_reply_name(subject),
         use_cache=_use_cache(got, want),
         positions=_positions(subject, got, want),
@@ -169,26 +169,26 @@ def _reply_name(subject: Subject) -> str:
     return next((name for name in CACHE_NAMES if getattr(output, name, None) is not None), "past_key_values")
 
 
-def _use_cache(got: Pass, want: Pass) -> str:
+def _use_cache(got: ForwardSpec, want: ForwardSpec) -> str:
     if any(side.use_cache is None for side in (got, want)):
         return "\n        if use_cache is not None or chunks: call['use_cache'] = bool(chunks) or use_cache"
     return "\n        call['use_cache'] = bool(chunks) or use_cache"
 
 
-def _positions(subject: Subject, got: Pass, want: Pass) -> str:
+def _positions(subject: Subject, got: ForwardSpec, want: ForwardSpec) -> str:
     if got.positions is None and want.positions is None:
         return ""
-    name = subject.door.positions_name
+    name = subject.forward_adapter.positions_name
     return f"\n        if positions: call['{name}'] = torch.tensor(positions)[:, start:stop]"
 
 
-def _mask(subject: Subject, got: Pass, want: Pass) -> str:
+def _mask(subject: Subject, got: ForwardSpec, want: ForwardSpec) -> str:
     kinds = {type(side.mask) for side in (got, want) if side.mask is not None}
     if not kinds:
         return ""
     if len(kinds) > 1:
         raise Unsupported("the two calls need masks of two forms")
-    name = subject.door.mask_name
+    name = subject.forward_adapter.mask_name
     if kinds == {Mask2D}:
         return f"\n        if mask: call['{name}'] = torch.tensor(mask)[:, :stop]"
     return (
@@ -198,22 +198,22 @@ def _mask(subject: Subject, got: Pass, want: Pass) -> str:
     )
 
 
-def _call(asked: Pass, place: str) -> str:
-    arguments = [repr([list(row) for row in asked.tokens])]
-    if asked.chunks:
-        arguments.append(f"chunks={asked.chunks}")
-    if asked.positions is not None:
-        arguments.append(f"positions={[list(row) for row in asked.positions]}")
-    if isinstance(asked.mask, Mask2D):
-        arguments.append(f"mask={[list(row) for row in asked.mask.rows]}")
-    if isinstance(asked.mask, Mask4D):
-        arguments.append(f"mask={[list(row) for row in asked.mask.segments]}")
-    if asked.use_cache is not False and not asked.chunks:
-        arguments.append(f"use_cache={asked.use_cache}")
+def _call(spec: ForwardSpec, place: str) -> str:
+    arguments = [repr([list(row) for row in spec.tokens])]
+    if spec.chunks:
+        arguments.append(f"chunks={spec.chunks}")
+    if spec.positions is not None:
+        arguments.append(f"positions={[list(row) for row in spec.positions]}")
+    if isinstance(spec.mask, Mask2D):
+        arguments.append(f"mask={[list(row) for row in spec.mask.rows]}")
+    if isinstance(spec.mask, Mask4D):
+        arguments.append(f"mask={[list(row) for row in spec.mask.segments]}")
+    if spec.use_cache is not False and not spec.chunks:
+        arguments.append(f"use_cache={spec.use_cache}")
     return f"logits({', '.join(arguments)}){place}"
 
 
-def _compared(got: Pass, want: Pass) -> tuple[str, str]:
+def _compared(got: ForwardSpec, want: ForwardSpec) -> tuple[str, str]:
     """Which logits (T, V) of the two calls must agree, as indexing.
 
     Raises:

@@ -96,7 +96,7 @@ class Search:
 
     def _plain(self, side: Side, kept: list[Hypothesis]) -> Iterator[Hypothesis]:
         """Every guess, those known from this model first; each is kept. Where none is known, none is made before its turn."""
-        guesses: Iterable[Hypothesis] = hypotheses(self.failure.trusted, side.asked, side.made)
+        guesses: Iterable[Hypothesis] = hypotheses(self.failure.trusted, side.spec, side.made)
         for guess in sorted(guesses, key=lambda guess: guess.fault not in self.known) if self.known else guesses:
             kept.append(guess)
             yield guess
@@ -141,7 +141,7 @@ def tried_on(guess: Hypothesis, failure: Failure) -> Tried | None:
     worst, agrees = 0.0, None
     for side in failure.wrong:
         try:
-            predicted_BTV = guess.logits(failure.trusted, side.asked)
+            predicted_BTV = guess.logits(failure.trusted, side.spec)
         except (Unsupported, RuntimeError, IndexError, ValueError):
             return None
         worst = max(worst, side.apart(predicted_BTV))

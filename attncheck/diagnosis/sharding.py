@@ -48,7 +48,7 @@ from attncheck.distributed.ranks import agreed, by_first, failed_alone, gathered
 from attncheck.distributed.sharded import wanted, whole_of, why_not_whole
 from attncheck.judge.layers import layer_index
 from attncheck.model.digest import digests
-from attncheck.model.forward_spec import Pass
+from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.padding import pad_rows
 from attncheck.model.placement import is_sharded
 from attncheck.model.precision import DTYPES
@@ -81,24 +81,24 @@ class Sharding:
             return
         by_first("the whole model", lambda: self._load(device))
         yield self._weights()
-        for name, asked in self.asked():
-            yield self.case(name, asked)
+        for name, spec in self.spec():
+            yield self.case(name, spec)
 
-    def asked(self) -> Iterator[tuple[str, Pass]]:
+    def spec(self) -> Iterator[tuple[str, ForwardSpec]]:
         """A plain row, a row in chunks on a cache, and rows of unequal length."""
         subject, tokens, length = self.subject, self.subject.inputs.tokens, self.subject.inputs.length
-        yield "one forward", Pass(tokens)
+        yield "one forward", ForwardSpec(tokens)
         if subject.can.cache is None:
-            yield "in chunks on a cache", Pass(tokens, chunks=(length // 3, length - length // 3 - 1, 1))
+            yield "in chunks on a cache", ForwardSpec(tokens, chunks=(length // 3, length - length // 3 - 1, 1))
         if subject.can.reads_mask is None:
-            yield "left-padded batch", pad_rows(subject).asked("left", salt=1)
+            yield "left-padded batch", pad_rows(subject).spec("left", salt=1)
 
-    def case(self, name: str, asked: Pass) -> Measurement:
+    def case(self, name: str, spec: ForwardSpec) -> Measurement:
         """One way of asking, as it is in the process where it is worst."""
-        got_BTV, mine = self.subject.logits(asked), seen_of(self.subject, asked)
-        right = by_first("the whole model", lambda: right_of(self.whole[0], asked))
+        got_BTV, mine = self.subject.logits(spec), seen_of(self.subject, spec)
+        right = by_first("the whole model", lambda: right_of(self.whole[0], spec))
         budget = _of_both(self.subject.budget, right)
-        case = self.subject.compare(name, _real(got_BTV, asked), _real(right.logits_BTV.to(got_BTV.device), asked), budget=budget)
+        case = self.subject.compare(name, _real(got_BTV, spec), _real(right.logits_BTV.to(got_BTV.device), spec), budget=budget)
         case = _worst(gathered("sharded vs whole", case))
         seen = gathered("what modules put out", mine)
         self.joined = self.joined or [
@@ -107,7 +107,7 @@ class Sharding:
         event = first_apart(right, seen) if verdict_of(case) is Verdict.FAIL else None
         if event is None:
             return case
-        module, words = self._told(event, right, seen, asked)
+        module, words = self._told(event, right, seen, spec)
         return replace(case, module=module, note=f"first at {module}" + (f": {words}" if words else ""))
 
     def control(self) -> Control | None:
@@ -116,13 +116,13 @@ class Sharding:
             return None
         place = self.subject.model.get_submodule(self.joined[-1])
         handle = place.register_forward_hook(lambda module, args, output: output * 2)
-        asked = Pass(self.subject.inputs.tokens)
+        spec = ForwardSpec(self.subject.inputs.tokens)
         try:
-            self.subject.passes.drop(asked)
-            case = self.case("one forward", asked)
+            self.subject.passes.drop(spec)
+            case = self.case("one forward", spec)
         finally:
             handle.remove()
-            self.subject.passes.drop(asked)
+            self.subject.passes.drop(spec)
         return Control(fault=CONTROL, detected=verdict_of(case) is Verdict.FAIL, max_abs=case.max_abs, case=case.name)
 
     def _room(self) -> tuple[torch.device | None, str]:
@@ -158,20 +158,20 @@ class Sharding:
             module=wrong[0].rpartition(".")[0] if wrong else "",
         )
 
-    def _told(self, event: Event, right: Right, seen: Sequence[Seen], asked: Pass) -> tuple[str, str]:
+    def _told(self, event: Event, right: Right, seen: Sequence[Seen], spec: ForwardSpec) -> tuple[str, str]:
         """The module at fault where this event is the first that is wrong, and what its parts come to, in words."""
         module = event[0] if event[1] == "out" else event[0].rpartition(".")[0] or event[0]
         bias = by_first("its bias", lambda: bias_of(self.whole[0].model, event[0]))
         words = what_adds_up(right, seen, event, bias)
-        return (module, words) if words else self._exchanged(event, right, seen, asked) or (module, "")
+        return (module, words) if words else self._exchanged(event, right, seen, spec) or (module, "")
 
-    def _exchanged(self, event: Event, right: Right, seen: Sequence[Seen], asked: Pass) -> tuple[str, str] | None:
+    def _exchanged(self, event: Event, right: Right, seen: Sequence[Seen], spec: ForwardSpec) -> tuple[str, str] | None:
         """The last module before this event, if processes hold each other's parts of what it puts out."""
         events = list(right.seen.prints)
         before = events[: events.index(event)]
         for each in reversed([each for each in before if each[1] == "out" and is_part(each, right.seen, seen)]):
             name = each[0]
-            parts = by_first("its parts", lambda: parts_of(self.whole[0], name, asked, len(seen)))  # noqa: B023
+            parts = by_first("its parts", lambda: parts_of(self.whole[0], name, spec, len(seen)))  # noqa: B023
             order = [whose(of_rank.prints[each], parts) for of_rank in seen]
             if None not in order and order != list(range(len(seen))):
                 held = [f"rank {rank} has the part of rank {other}" for rank, other in enumerate(order) if rank != other]
@@ -224,9 +224,9 @@ def _of_both(budget: Budget, right: Right) -> Budget:
     return replace(budget, value=budget.value + right.budget, source=f"{budget.source}, and as much of the whole model")
 
 
-def _real(logits_BTV: Tensor, asked: Pass) -> Tensor:
+def _real(logits_BTV: Tensor, spec: ForwardSpec) -> Tensor:
     """Padded places count for nothing."""
-    rows = getattr(asked.mask, "rows", None)
+    rows = getattr(spec.mask, "rows", None)
     if rows is None:
         return logits_BTV
     return logits_BTV.masked_fill(~torch.tensor(rows, dtype=torch.bool, device=logits_BTV.device)[..., None], 0.0)

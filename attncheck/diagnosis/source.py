@@ -27,9 +27,9 @@ def with_source(search: Search, place: Location | None) -> Location | None:
             differs_S = (promised != allowed)[:, :, place.query_position].any(0).any(0)
             keys.extend(differs_S.nonzero().flatten().tolist()[:1])
 
-    asked = wrong[0].asked
+    spec = wrong[0].spec
     try:
-        search.failure.trusted.logits(asked, replace(found.hypothesis.change(asked), seen=seen))
+        search.failure.trusted.logits(spec, replace(found.hypothesis.change(spec), seen=seen))
     except Unsupported:
         return place
     return replace(place, source_position=keys[0]) if keys else place

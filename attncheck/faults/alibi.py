@@ -13,9 +13,9 @@ from typing import Any
 
 from torch import Tensor
 
-from attncheck.core.errors import CannotPlant
+from attncheck.core.errors import CannotInject
 from attncheck.faults.planting import at_arguments, tokens_before
-from attncheck.model.forward_spec import Pass, all_ones
+from attncheck.model.forward_spec import ForwardSpec, all_ones
 from attncheck.model.subject import Subject
 
 NAME = "alibi"
@@ -49,11 +49,11 @@ def alibi_local(subject: Subject) -> Iterator[None]:
     """In a cached call, the biases of the new keys count from 0 again instead of over the whole history."""
     builders = _builders(subject)
     if subject.can.mask_2d or not builders or not _used(subject, builders):
-        raise CannotPlant("the model builds no linear biases, one for each key, that can be reached")
+        raise CannotInject("the model builds no linear biases, one for each key, that can be reached")
     lengths = [0, 0]
 
     def note(call: dict[str, Any]) -> dict[str, Any]:
-        ids_BT, mask_name = call[subject.door.ids_name], str(subject.door.mask_name)
+        ids_BT, mask_name = call[subject.forward_adapter.ids_name], str(subject.forward_adapter.mask_name)
         lengths[:] = tokens_before(subject, call), ids_BT.shape[1]
         # with a mask the biases come from the builder everywhere; without one some models make them inline
         return call if call.get(mask_name) is not None else {**call, mask_name: ids_BT.new_ones(ids_BT.shape[0], sum(lengths))}
@@ -76,7 +76,7 @@ def _used(subject: Subject, builders: list[tuple[Any, str]]) -> bool:
         return build
 
     with _replaced(builders, watching):
-        subject.passes.cache(Pass(subject.inputs.tokens, mask=all_ones(subject.inputs.tokens), use_cache=True))
+        subject.passes.cache(ForwardSpec(subject.inputs.tokens, mask=all_ones(subject.inputs.tokens), use_cache=True))
     return subject.inputs.length in seen
 
 

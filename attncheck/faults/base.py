@@ -16,12 +16,12 @@ Plant = Callable[["Subject"], AbstractContextManager[None]]
 @final
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """One kind of attention bug. `plant(subject)` is a context in which the model has it.
+    """One kind of attention bug. `inject(subject)` is a context in which the model has it.
 
     `on_cache_only` says that forwards without a cache stay as they are, so that their passes are shared with the healthy
-    model. `plant` raises `CannotPlant` with the reason where the model has no place for it.
+    model. `inject` raises `CannotInject` with the reason where the model has no place for it.
     """
 
     name: str
-    plant: Plant
+    inject: Plant
     on_cache_only: bool = False

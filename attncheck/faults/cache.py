@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from attncheck.attention.interface import KernelCall
-from attncheck.core.errors import CannotPlant
+from attncheck.attention.interface import AttentionCall
+from attncheck.core.errors import CannotInject
 from attncheck.faults.planting import at_arguments, at_kernel, cache_argument, repeats
 from attncheck.model.caches import key_values, states
 from attncheck.model.compat import cached_length
-from attncheck.model.forward_spec import Pass
+from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.subject import Subject
 
 
@@ -38,13 +38,13 @@ def _before_each_call(subject: Subject, change: Callable[[Any], None]) -> Abstra
 
 def _sample(subject: Subject) -> Any:
     """A filled cache of this model, to see what it is made of."""
-    return subject.passes.cache(Pass(subject.inputs.tokens, use_cache=True))
+    return subject.passes.cache(ForwardSpec(subject.inputs.tokens, use_cache=True))
 
 
 def cache_drops_token(subject: Subject) -> AbstractContextManager[None]:
     """The newest key/value slot of every layer is lost before each cached call."""
     if not key_values(_sample(subject)):
-        raise CannotPlant("the cache holds no keys and values")
+        raise CannotInject("the cache holds no keys and values")
 
     def change(cache: Any) -> None:
         # A static buffer is wider than what it holds, a sliding one narrower than what it has seen.
@@ -57,7 +57,7 @@ def cache_drops_token(subject: Subject) -> AbstractContextManager[None]:
 def state_dropped(subject: Subject) -> AbstractContextManager[None]:
     """Recurrent and convolution states start from zero in every call."""
     if not states(_sample(subject)):
-        raise CannotPlant("the cache holds no recurrent state")
+        raise CannotInject("the cache holds no recurrent state")
 
     def change(cache: Any) -> None:
         for each in states(cache):
@@ -71,7 +71,7 @@ def kv_stored_repeated(subject: Subject) -> Iterator[None]:
     """The cache stores every key/value head once for each query head that reads it."""
     groups = max(2, (subject.facts.heads or 1) // (subject.facts.kv_heads or 1))
     if not key_values(_sample(subject)):
-        raise CannotPlant("the cache holds no keys and values")
+        raise CannotInject("the cache holds no keys and values")
     original = DynamicCache.update
 
     def update(self: Any, key_BGSD: Tensor, value_BGSD: Tensor, *rest: Any, **options: Any) -> Any:
@@ -88,9 +88,9 @@ def kv_stored_repeated(subject: Subject) -> Iterator[None]:
 def kv_repeat_copied(subject: Subject) -> AbstractContextManager[None]:
     """The kernel makes a physical copy of the whole cache for every query head, at every step."""
     if subject.can.kernel is not None:
-        raise CannotPlant(subject.can.kernel)
+        raise CannotInject(subject.can.kernel)
 
-    def handler(call: KernelCall) -> Any:
+    def handler(call: AttentionCall) -> Any:
         groups = max(2, repeats(call))
         call.key_BGSD = call.key_BGSD.repeat_interleave(groups, 1)[:, ::groups]
         call.value_BGSD = call.value_BGSD.repeat_interleave(groups, 1)[:, ::groups]

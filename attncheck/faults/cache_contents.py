@@ -14,12 +14,12 @@ import torch
 import transformers
 from torch import Tensor
 
-from attncheck.core.errors import CannotPlant, first_line
+from attncheck.core.errors import CannotInject, first_line
 from attncheck.faults.planting import at_arguments, cache_argument
 from attncheck.model.cache_kinds import crop, may_crop, new_cache
 from attncheck.model.caches import KEYS, VALUES, CachedTensor, key_values, tensors_of
 from attncheck.model.compat import cached_length
-from attncheck.model.forward_spec import Pass
+from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.passes import REFUSALS
 from attncheck.model.subject import Subject
 
@@ -46,9 +46,9 @@ def _before_each_call(subject: Subject, change: Change) -> AbstractContextManage
 
 
 def _needs_keys(subject: Subject) -> list[CachedTensor]:
-    held = key_values(subject.passes.cache(Pass(subject.inputs.tokens, use_cache=True)))
+    held = key_values(subject.passes.cache(ForwardSpec(subject.inputs.tokens, use_cache=True)))
     if not held:
-        raise CannotPlant("the cache holds no keys and values")
+        raise CannotInject("the cache holds no keys and values")
     return held
 
 
@@ -86,7 +86,7 @@ def cache_layer_mixup(subject: Subject) -> AbstractContextManager[None]:
     """Two layers read each other's keys and values."""
     pair = _pair_of_layers(_needs_keys(subject))
     if pair is None:
-        raise CannotPlant("no two layers cache tensors of one shape")
+        raise CannotInject("no two layers cache tensors of one shape")
 
     def change(cache: Any) -> None:
         held = {(each.layer, each.name): each.tensor for each in key_values(cache)}
@@ -121,11 +121,11 @@ def cache_reorder(subject: Subject) -> AbstractContextManager[None]:
                 each.tensor.copy_(each.tensor.roll(1, 0))
 
     if subject.can.steps_agree:
-        raise CannotPlant(subject.can.steps_agree)
+        raise CannotInject(subject.can.steps_agree)
     row, length = subject.inputs.row, subject.inputs.length
-    cache = subject.passes.cache(Pass((row, subject.inputs.other(row)), chunks=(length - 1, 1)))
+    cache = subject.passes.cache(ForwardSpec((row, subject.inputs.other(row)), chunks=(length - 1, 1)))
     if next(tensors_of(cache), None) is None:
-        raise CannotPlant("the cache holds no tensors")
+        raise CannotInject("the cache holds no tensors")
     return _before_each_call(subject, change)
 
 
@@ -151,9 +151,9 @@ def key_rotated_twice(subject: Subject) -> AbstractContextManager[None]:
     """Keys that were stored rotated are rotated again when they are read."""
     held = [each for each in _needs_keys(subject) if each.name in KEYS]
     if subject.can.reads_positions is not None:
-        raise CannotPlant(subject.can.reads_positions)
+        raise CannotInject(subject.can.reads_positions)
     if not held or any(each.tensor.shape[-1] % 2 for each in held):
-        raise CannotPlant("the cached keys have no even width to rotate")
+        raise CannotInject("the cached keys have no even width to rotate")
 
     def change(cache: Any) -> None:
         for each in key_values(cache):
@@ -178,7 +178,7 @@ def cache_crop(subject: Subject) -> Iterator[None]:
     """Cropping the cache leaves one token too many."""
     owner = next((each for each in transformers.DynamicCache.__mro__ if "crop" in vars(each)), None)
     if owner is None:
-        raise CannotPlant("the library's cache has no `crop`")
+        raise CannotInject("the library's cache has no `crop`")
     _needs_cropping(subject)
     original = owner.crop
 
@@ -205,4 +205,4 @@ def _needs_cropping(subject: Subject) -> None:
             crop(cache, TRIED)
             subject.passes.call((row[half:],), cache=cache, use_cache=True)
     except REFUSALS as error:
-        raise CannotPlant(f"the cache of this model cannot be rolled back and continued ({first_line(error)})") from error
+        raise CannotInject(f"the cache of this model cannot be rolled back and continued ({first_line(error)})") from error

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attncheck.core.errors import CannotPlant
+from attncheck.core.errors import CannotInject
 from attncheck.faults.planting import at_arguments, tokens_before
 from attncheck.model.compat import cached_length
-from attncheck.model.forward_spec import Pass
+from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.subject import Subject
 
 KEEP = "logits_to_keep"
@@ -24,9 +24,9 @@ KEEP = "logits_to_keep"
 def generate_positions(subject: Subject) -> AbstractContextManager[None]:
     """Positions that are handed over with a filled cache count one too far."""
     if subject.can.reads_positions is not None:
-        raise CannotPlant(subject.can.reads_positions)
+        raise CannotInject(subject.can.reads_positions)
     _require_counting_cache(subject)
-    name = str(subject.door.positions_name)
+    name = str(subject.forward_adapter.positions_name)
 
     def edit(call: dict[str, Any]) -> dict[str, Any]:
         given = call.get(name)
@@ -35,7 +35,7 @@ def generate_positions(subject: Subject) -> AbstractContextManager[None]:
             return call
         if isinstance(given, Tensor):
             return {**call, name: given + 1}
-        ids_BT = call[subject.door.ids_name]
+        ids_BT = call[subject.forward_adapter.ids_name]
         counted_T = torch.arange(before + 1, before + 1 + ids_BT.shape[1], device=ids_BT.device)
         return {**call, name: counted_T.expand(ids_BT.shape).contiguous()}
 
@@ -47,49 +47,51 @@ def generate_repeats_token(subject: Subject) -> AbstractContextManager[None]:
     last: list[Tensor] = []
 
     def edit(call: dict[str, Any]) -> dict[str, Any]:
-        ids_BT, before = call.get(subject.door.ids_name), tokens_before(subject, call)
+        ids_BT, before = call.get(subject.forward_adapter.ids_name), tokens_before(subject, call)
         if not isinstance(ids_BT, Tensor):
             return call
         if ids_BT.shape[1] != 1 or not before:
             last[:] = [ids_BT[:, -1:]]
             return call
-        fed = {name: value for name, value in call.items() if name not in (subject.door.positions_name, "cache_position")}
+        fed = {
+            name: value for name, value in call.items() if name not in (subject.forward_adapter.positions_name, "cache_position")
+        }
         if last and last[0].shape == ids_BT.shape:
-            fed[subject.door.ids_name] = torch.cat([last.pop(), ids_BT], 1)
-        return _lengthened(subject, fed, before + fed[subject.door.ids_name].shape[1])
+            fed[subject.forward_adapter.ids_name] = torch.cat([last.pop(), ids_BT], 1)
+        return _lengthened(subject, fed, before + fed[subject.forward_adapter.ids_name].shape[1])
 
     if subject.can.cache is not None:
-        raise CannotPlant(subject.can.cache)
+        raise CannotInject(subject.can.cache)
     _require_counting_cache(subject)
     return at_arguments(subject, edit)
 
 
 def _require_counting_cache(subject: Subject) -> None:
     if subject.can.steps_agree is not None:
-        raise CannotPlant(subject.can.steps_agree)
-    if not cached_length(subject.passes.cache(Pass(subject.inputs.tokens, use_cache=True))):
-        raise CannotPlant("the cache does not count its tokens")
+        raise CannotInject(subject.can.steps_agree)
+    if not cached_length(subject.passes.cache(ForwardSpec(subject.inputs.tokens, use_cache=True))):
+        raise CannotInject("the cache does not count its tokens")
 
 
 def _lengthened(subject: Subject, call: dict[str, Any], total: int) -> dict[str, Any]:
     """The call with a 2D mask that covers all `total` tokens."""
-    mask_BS = call.get(subject.door.mask_name or "")
+    mask_BS = call.get(subject.forward_adapter.mask_name or "")
     if not isinstance(mask_BS, Tensor) or mask_BS.ndim != 2:
         return call
     more_BS = mask_BS.new_ones(mask_BS.shape[0], max(0, total - mask_BS.shape[1]))
-    return {**call, str(subject.door.mask_name): torch.cat([mask_BS, more_BS], 1)}
+    return {**call, str(subject.forward_adapter.mask_name): torch.cat([mask_BS, more_BS], 1)}
 
 
 def logits_to_keep(subject: Subject) -> AbstractContextManager[None]:
     """`logits_to_keep` keeps the logits of one position too early."""
 
     def edit(call: dict[str, Any]) -> dict[str, Any]:
-        kept, ids_BT = call.get(KEEP), call.get(subject.door.ids_name)
+        kept, ids_BT = call.get(KEEP), call.get(subject.forward_adapter.ids_name)
         if not isinstance(kept, int) or kept < 1 or not isinstance(ids_BT, Tensor) or ids_BT.shape[1] <= kept:
             return call
         length = ids_BT.shape[1]
         return {**call, KEEP: torch.arange(length - kept - 1, length - 1, device=ids_BT.device)}
 
     if KEEP not in inspect.signature(subject.model.forward).parameters:
-        raise CannotPlant(f"forward takes no `{KEEP}`")
+        raise CannotInject(f"forward takes no `{KEEP}`")
     return at_arguments(subject, edit)

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attncheck.core.errors import CannotPlant
+from attncheck.core.errors import CannotInject
 from attncheck.faults.planting import at_arguments, tokens_before
-from attncheck.model.forward_spec import Pass
+from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.subject import Subject
 
 FREQUENCIES = "inv_freq"
@@ -26,25 +26,25 @@ def rope_scale_switch(subject: Subject) -> Iterator[None]:
     """Rotary frequencies change once a call goes beyond half of the input, and stay so until a call of a quarter or less."""
     tables = {name: value for name, value in subject.model.named_buffers() if name.rpartition(".")[2] == FREQUENCIES}
     if not tables:
-        raise CannotPlant("no rotary frequencies are kept in a buffer")
+        raise CannotInject("no rotary frequencies are kept in a buffer")
     saved = {name: value.clone() for name, value in tables.items()}
-    border = subject.inputs.length // 2
+    boundary = subject.inputs.length // 2
 
     def edit(call: dict[str, Any]) -> dict[str, Any]:
-        ids_BT = call.get(subject.door.ids_name)
+        ids_BT = call.get(subject.forward_adapter.ids_name)
         if isinstance(ids_BT, Tensor):
             reached = tokens_before(subject, call) + ids_BT.shape[1]
-            if reached > border or reached <= border // 2:
-                _write(tables, saved, STRETCH if reached > border else 1.0)
+            if reached > boundary or reached <= boundary // 2:
+                _write(tables, saved, STRETCH if reached > boundary else 1.0)
         return call
 
-    healthy_BTV = subject.logits(Pass(subject.inputs.tokens))
+    healthy_BTV = subject.logits(ForwardSpec(subject.inputs.tokens))
     try:
         with at_arguments(subject, edit):
             with torch.no_grad():
                 changed_BTV = subject.passes.call(subject.inputs.tokens, use_cache=False).logits_BTV
             if float((changed_BTV - healthy_BTV).abs().max()) <= subject.budget.value:
-                raise CannotPlant("the rotary frequencies in the buffers are not what the model uses")
+                raise CannotInject("the rotary frequencies in the buffers are not what the model uses")
             yield
     finally:
         _write(tables, saved, 1.0)

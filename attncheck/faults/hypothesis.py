@@ -13,9 +13,9 @@ from torch import Tensor
 
 from attncheck.core.errors import Unsupported
 from attncheck.faults.predict import Change, Trusted
-from attncheck.model.forward_spec import Pass
+from attncheck.model.forward_spec import ForwardSpec
 
-Predict = Callable[[Trusted, Pass], Tensor]
+Predict = Callable[[Trusted, ForwardSpec], Tensor]
 
 
 @final
@@ -29,7 +29,7 @@ class Hypothesis:
 
     fault: str
     parameter: str = ""
-    change: Callable[[Pass], Change] | None = None
+    change: Callable[[ForwardSpec], Change] | None = None
     predict: Predict | None = None
     holds: Callable[[Trusted], bool] | None = None
     everywhere: bool = False
@@ -44,24 +44,24 @@ class Hypothesis:
         """Whether one layer can have it and another not."""
         return self.change is not None and not self.everywhere
 
-    def logits(self, trusted: Trusted, asked: Pass) -> Tensor:
-        """logits_BTV of `asked` if exactly this fault were present.
+    def logits(self, trusted: Trusted, spec: ForwardSpec) -> Tensor:
+        """logits_BTV of `spec` if exactly this fault were present.
 
         Raises:
             Unsupported: the model leaves no way to predict it.
         """
         if self.predict is not None:
-            return self.predict(trusted, asked)
+            return self.predict(trusted, spec)
         assert self.change is not None
-        return trusted.logits(asked, self.change(asked))
+        return trusted.logits(spec, self.change(spec))
 
     def within(self, layers: range, said: str) -> Hypothesis:
         """The same fault in some layers only."""
         change = self.change
         assert change is not None
 
-        def limited(asked: Pass) -> Change:
-            return change(asked).within(layers)
+        def limited(spec: ForwardSpec) -> Change:
+            return change(spec).within(layers)
 
         return replace(self, change=limited, parameter=", ".join(filter(None, (self.parameter, said))))
 
@@ -71,8 +71,8 @@ class Hypothesis:
         if mine is None or theirs is None or other.fault == self.fault:
             return None
 
-        def both(asked: Pass) -> Change:
-            return _both(mine(asked), theirs(asked))
+        def both(spec: ForwardSpec) -> Change:
+            return _both(mine(spec), theirs(spec))
 
         return replace(self, change=both, parameter=", ".join(filter(None, (self.parameter, f"together with {other.label}"))))
 

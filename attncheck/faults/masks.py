@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attncheck.attention.interface import KernelCall
-from attncheck.core.errors import CannotPlant
+from attncheck.attention.interface import AttentionCall
+from attncheck.core.errors import CannotInject
 from attncheck.faults.planting import allowed_BHTS, at_arguments, at_hidden, at_kernel, tokens_before, with_allowed
-from attncheck.model.forward_spec import Pass
+from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.subject import Subject
 
 LEAK = 0.1
@@ -25,12 +25,12 @@ LEAK = 0.1
 def causal_mask_missing(subject: Subject) -> AbstractContextManager[None]:
     """Every query reads every key that any query of the block may read: padding stays hidden, the future does not."""
 
-    def handler(call: KernelCall) -> Any:
+    def handler(call: AttentionCall) -> Any:
         allowed = allowed_BHTS(call)
         return with_allowed(call, allowed.any(2, keepdim=True).expand(allowed.shape)).run()
 
     if subject.can.decodes is not None:
-        raise CannotPlant(subject.can.decodes)
+        raise CannotInject(subject.can.decodes)
     if subject.can.watch is not None and subject.can.mask_4d is None:
         return _opened(subject)
     return at_kernel(subject, handler)
@@ -40,26 +40,26 @@ def causal_mask_missing(subject: Subject) -> AbstractContextManager[None]:
 def _opened(subject: Subject) -> Iterator[None]:
     """Plant through the 4D mask, where that reaches: some layers hide the future on their own as well."""
     tokens = subject.inputs.tokens
-    healthy_BV = subject.logits(Pass(tokens))[:, 0]
+    healthy_BV = subject.logits(ForwardSpec(tokens))[:, 0]
     with at_arguments(subject, lambda call: _unmasked(subject, call)):
         with torch.no_grad():
             opened_BV = subject.passes.call(tokens, use_cache=False).logits_BTV[:, 0]
         if float((opened_BV - healthy_BV).abs().max()) <= subject.budget.value:
-            raise CannotPlant("the layers hide the future on their own, whatever the mask says")
+            raise CannotInject("the layers hide the future on their own, whatever the mask says")
         yield
 
 
 def _unmasked(subject: Subject, call: dict[str, Any]) -> dict[str, Any]:
-    ids_BT = call[subject.door.ids_name]
+    ids_BT = call[subject.forward_adapter.ids_name]
     total = tokens_before(subject, call) + ids_BT.shape[1]
     nothing_BTS = torch.zeros(ids_BT.shape[0], 1, ids_BT.shape[1], total, dtype=subject.dtype, device=ids_BT.device)
-    return {**call, str(subject.door.mask_name): nothing_BTS}
+    return {**call, str(subject.forward_adapter.mask_name): nothing_BTS}
 
 
 def mask_off_by_one(subject: Subject) -> AbstractContextManager[None]:
     """Every query reads one key more, the one after its own: `tril(diagonal=1)`."""
 
-    def handler(call: KernelCall) -> Any:
+    def handler(call: AttentionCall) -> Any:
         allowed = allowed_BHTS(call)
         return with_allowed(call, allowed | torch.cat([allowed[:, :, 1:], allowed[:, :, -1:]], 2)).run()
 
@@ -69,7 +69,7 @@ def mask_off_by_one(subject: Subject) -> AbstractContextManager[None]:
 def mask_top_left(subject: Subject) -> AbstractContextManager[None]:
     """On a filled cache, query i reads keys 0..i: `tril(ones(T, S))` hides most of the history."""
 
-    def handler(call: KernelCall) -> Any:
+    def handler(call: AttentionCall) -> Any:
         allowed = allowed_BHTS(call)
         if allowed.shape[2] < allowed.shape[3]:
             call = with_allowed(call, torch.ones_like(allowed).tril())
@@ -77,7 +77,7 @@ def mask_top_left(subject: Subject) -> AbstractContextManager[None]:
 
     reason = subject.can.decodes or subject.can.cache
     if reason is not None:
-        raise CannotPlant(reason)
+        raise CannotInject(reason)
     return at_kernel(subject, handler)
 
 
@@ -94,10 +94,10 @@ def attention_mask_ignored(subject: Subject) -> AbstractContextManager[None]:
     """The `attention_mask` argument is accepted and dropped."""
 
     def edit(call: dict[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in call.items() if name != subject.door.mask_name}
+        return {name: value for name, value in call.items() if name != subject.forward_adapter.mask_name}
 
-    if subject.door.mask_name is None:
-        raise CannotPlant("the model has no `attention_mask` to ignore")
+    if subject.forward_adapter.mask_name is None:
+        raise CannotInject("the model has no `attention_mask` to ignore")
     return at_arguments(subject, edit)
 
 
@@ -105,14 +105,14 @@ def document_leak(subject: Subject) -> AbstractContextManager[None]:
     """A 4D mask that keeps documents apart becomes a plain causal one."""
 
     def edit(call: dict[str, Any]) -> dict[str, Any]:
-        mask = call.get(subject.door.mask_name or "")
+        mask = call.get(subject.forward_adapter.mask_name or "")
         if not isinstance(mask, Tensor) or mask.ndim != 4:
             return call
         lowest = float(mask.min())
         new, total = mask.shape[-2:]
         causal_TS = torch.ones(new, total, dtype=torch.bool, device=mask.device).tril(total - new)
-        return {**call, str(subject.door.mask_name): torch.zeros_like(mask).masked_fill(~causal_TS, lowest)}
+        return {**call, str(subject.forward_adapter.mask_name): torch.zeros_like(mask).masked_fill(~causal_TS, lowest)}
 
     if subject.can.mask_4d is not None:
-        raise CannotPlant(subject.can.mask_4d)
+        raise CannotInject(subject.can.mask_4d)
     return at_arguments(subject, edit)

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attncheck.attention.call import KernelCall
-from attncheck.core.errors import CannotPlant
+from attncheck.attention.call import AttentionCall
+from attncheck.core.errors import CannotInject
 from attncheck.faults.planting import allowed_BHTS, at_arguments, at_kernel, tokens_before
 from attncheck.judge.layers import watching
-from attncheck.model.forward_spec import Pass, counting
+from attncheck.model.forward_spec import ForwardSpec, counting
 from attncheck.model.subject import Subject
 
 SHIFT = 3
@@ -24,8 +24,8 @@ SHIFT = 3
 def padding_visible(subject: Subject) -> AbstractContextManager[None]:
     """Every padded slot counts as text: the zeros of the 2D mask become ones."""
     if subject.can.mask_2d is not None:
-        raise CannotPlant(subject.can.mask_2d)
-    name = str(subject.door.mask_name)
+        raise CannotInject(subject.can.mask_2d)
+    name = str(subject.forward_adapter.mask_name)
 
     def edit(call: dict[str, Any]) -> dict[str, Any]:
         mask_BS = call.get(name)
@@ -39,15 +39,15 @@ def padding_visible(subject: Subject) -> AbstractContextManager[None]:
 def position_ignores_padding(subject: Subject) -> AbstractContextManager[None]:
     """Positions count columns of the batch, padding included, whatever the caller asks for."""
     if subject.can.reads_positions is not None:
-        raise CannotPlant(subject.can.reads_positions)
+        raise CannotInject(subject.can.reads_positions)
     if subject.can.keeps_prefix is not None:
-        raise CannotPlant(subject.can.keeps_prefix)
+        raise CannotInject(subject.can.keeps_prefix)
     if not _shift_shows(subject):
-        raise CannotPlant("moving every position changes nothing here, so counting the padding changes nothing either")
-    name = str(subject.door.positions_name)
+        raise CannotInject("moving every position changes nothing here, so counting the padding changes nothing either")
+    name = str(subject.forward_adapter.positions_name)
 
     def edit(call: dict[str, Any]) -> dict[str, Any]:
-        ids_BT, before = call.get(subject.door.ids_name), tokens_before(subject, call)
+        ids_BT, before = call.get(subject.forward_adapter.ids_name), tokens_before(subject, call)
         if not isinstance(ids_BT, Tensor):
             return call
         columns_T = torch.arange(before, before + ids_BT.shape[1], device=ids_BT.device)
@@ -59,7 +59,7 @@ def position_ignores_padding(subject: Subject) -> AbstractContextManager[None]:
 def _shift_shows(subject: Subject) -> bool:
     """Whether moving all positions by a constant moves the logits: it does not where they are purely rotary."""
     tokens = (subject.inputs.row[: subject.inputs.length - SHIFT],)
-    usual, moved = (Pass(tokens, positions=counting(1, len(tokens[0]), start)) for start in (0, SHIFT))
+    usual, moved = (ForwardSpec(tokens, positions=counting(1, len(tokens[0]), start)) for start in (0, SHIFT))
     apart_BTV = subject.logits(usual) - subject.logits(moved)
     return float(apart_BTV.abs().max()) > subject.budget.value
 
@@ -67,14 +67,14 @@ def _shift_shows(subject: Subject) -> bool:
 def nan_masked_row(subject: Subject) -> AbstractContextManager[None]:
     """A query that may read no key gets 0 / 0: its softmax has nothing to share out."""
 
-    def handler(call: KernelCall) -> Any:
+    def handler(call: AttentionCall) -> Any:
         nothing_BHT = ~allowed_BHTS(call).any(-1)
         output_BTHD, *rest = call.run()
         empty_BT = nothing_BHT.any(1).expand(output_BTHD.shape[:2])
         return (output_BTHD.masked_fill(empty_BT[..., None, None], torch.nan), *rest)
 
     if subject.can.kernel is not None and not _leaves_rows_empty(subject):
-        raise CannotPlant("the model lets every query read some key, whatever the mask says")
+        raise CannotInject("the model lets every query read some key, whatever the mask says")
     return at_kernel(subject, handler)
 
 
@@ -82,7 +82,7 @@ def _leaves_rows_empty(subject: Subject) -> bool:
     """Whether a row of nothing but padding leaves some query nothing to read."""
     found: list[bool] = []
 
-    def watch(call: KernelCall) -> Any:
+    def watch(call: AttentionCall) -> Any:
         found.append(not bool(allowed_BHTS(call).any(-1).all()))
         return call.run()
 

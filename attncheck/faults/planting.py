@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attncheck.attention.call import Handler, KernelCall
-from attncheck.core.errors import CannotPlant
+from attncheck.attention.call import AttentionCall, Handler
+from attncheck.core.errors import CannotInject
 from attncheck.judge.layers import watching
 from attncheck.model.compat import cached_length
 from attncheck.model.subject import Subject
@@ -32,7 +32,7 @@ def at_kernel(subject: Subject, handler: Handler) -> Iterator[None]:
         CannotPlant: the model runs no attention that could be changed.
     """
     if subject.can.watch is not None:
-        raise CannotPlant(subject.can.watch)
+        raise CannotInject(subject.can.watch)
     with watching(subject, handler):
         yield
 
@@ -56,7 +56,7 @@ def at_arguments(subject: Subject, edit: Edit) -> Iterator[None]:
 
 def cache_argument(subject: Subject, call: dict[str, Any]) -> Any:
     """The cache that a call hands in, or None."""
-    return call.get(subject.door.cache_name) if subject.door.cache_name else None
+    return call.get(subject.forward_adapter.cache_name) if subject.forward_adapter.cache_name else None
 
 
 def tokens_before(subject: Subject, call: dict[str, Any]) -> int:
@@ -77,7 +77,7 @@ def decoder_layers(subject: Subject) -> list[nn.Module]:
         if match and id(module) in ran:
             groups.setdefault(name[: match.start()], []).append((int(match.group(1)), module))
     if not groups:
-        raise CannotPlant("no numbered list of layers was found")
+        raise CannotInject("no numbered list of layers was found")
     longest = max(groups.values(), key=lambda group: len(group))
     return [module for _, module in sorted(longest, key=lambda item: item[0])]
 
@@ -119,7 +119,7 @@ def at_hidden(subject: Subject, change: Callable[[Tensor], Tensor]) -> Iterator[
         handle.remove()
 
 
-def allowed_BHTS(call: KernelCall) -> Tensor:
+def allowed_BHTS(call: AttentionCall) -> Tensor:
     """Which keys each query may read, as booleans, whatever form the kernel is told it in.
 
     Raises:
@@ -131,12 +131,12 @@ def allowed_BHTS(call: KernelCall) -> Tensor:
         causal = new > 1 and call.options.get("is_causal", getattr(call.module, "is_causal", True)) is not False
         return everything.tril(total - new) if causal else everything
     if not isinstance(call.mask, Tensor) or call.mask.ndim != 4:
-        raise CannotPlant("the attention mask is in a form of its own")
+        raise CannotInject("the attention mask is in a form of its own")
     mask = call.mask[..., :total]
     return mask if mask.dtype == torch.bool else mask > torch.finfo(torch.float16).min
 
 
-def with_allowed(call: KernelCall, allowed: Tensor) -> KernelCall:
+def with_allowed(call: AttentionCall, allowed: Tensor) -> AttentionCall:
     """The same call with another set of readable keys; what a float mask adds to readable scores is kept."""
     lowest = torch.finfo(torch.float32).min
     bias = (
@@ -152,6 +152,6 @@ def with_allowed(call: KernelCall, allowed: Tensor) -> KernelCall:
     return call
 
 
-def repeats(call: KernelCall) -> int:
+def repeats(call: AttentionCall) -> int:
     """Query heads per key/value head."""
     return int(call.query_BHTD.shape[1] // call.key_BGSD.shape[1])

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attncheck.core.errors import CannotPlant
+from attncheck.core.errors import CannotInject
 from attncheck.faults.planting import at_arguments, tokens_before
 from attncheck.model.subject import Subject
 
@@ -24,11 +24,11 @@ def _positioned(subject: Subject, rule: Rule) -> AbstractContextManager[None]:
     """Plant positions: `rule` gives position_ids (T,) for P cached tokens and T new ones when P > 0."""
     reason = subject.can.reads_positions or subject.can.steps
     if reason is not None:
-        raise CannotPlant(reason)
-    name, first = str(subject.door.positions_name), subject.can.first_position
+        raise CannotInject(reason)
+    name, first = str(subject.forward_adapter.positions_name), subject.can.first_position
 
     def edit(call: dict[str, Any]) -> dict[str, Any]:
-        ids_BT, before = call.get(subject.door.ids_name), tokens_before(subject, call)
+        ids_BT, before = call.get(subject.forward_adapter.ids_name), tokens_before(subject, call)
         if not before or not isinstance(ids_BT, Tensor):
             return call
         rows = rule(before, ids_BT.shape[1]).to(ids_BT.device).expand(ids_BT.shape)
@@ -55,9 +55,9 @@ def position_frozen(subject: Subject) -> AbstractContextManager[None]:
 def position_ids_ignored(subject: Subject) -> AbstractContextManager[None]:
     """`position_ids` are accepted and dropped."""
     if subject.can.reads_positions is not None:
-        raise CannotPlant(subject.can.reads_positions)
+        raise CannotInject(subject.can.reads_positions)
 
     def edit(call: dict[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in call.items() if name != subject.door.positions_name}
+        return {name: value for name, value in call.items() if name != subject.forward_adapter.positions_name}
 
     return at_arguments(subject, edit)

@@ -19,22 +19,22 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from attncheck.attention.call import KernelCall
+from attncheck.attention.call import AttentionCall
 from attncheck.core.errors import Unsupported
 from attncheck.faults.predict_kernel import Scores, attend, grouped, is_own_attention, own_mask, scores_of
 from attncheck.judge.config_spec import FULL, Reach, promised_reach
 from attncheck.judge.layers import layer_index, watching
 from attncheck.model.caches import states
-from attncheck.model.forward_spec import Mask2D, Mask4D, Pass, Positions, counting, float_mask
+from attncheck.model.forward_spec import ForwardSpec, Mask2D, Mask4D, Positions, counting, float_mask
 from attncheck.model.subject import Subject
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """Which part of which layer is computed: queries start..stop of `asked`, keys 0..stop, under this layer's `reach`."""
+    """Which part of which layer is computed: queries start..stop of `spec`, keys 0..stop, under this layer's `reach`."""
 
-    asked: Pass
+    spec: ForwardSpec
     layer: int
     start: int
     stop: int
@@ -103,60 +103,60 @@ class Trusted:
         """Why attention is not written out, or None where it is."""
         return "attention is left to the model" if self.by_arguments else self.subject.can.watch
 
-    def logits(self, asked: Pass, change: Change = NOTHING) -> Tensor:
-        """logits_BTV of `asked` with one fault in it.
+    def logits(self, spec: ForwardSpec, change: Change = NOTHING) -> Tensor:
+        """logits_BTV of `spec` with one fault in it.
 
         Raises:
             Unsupported: this model leaves no way to put the change in.
         """
-        with torch.no_grad(), self.attending(asked, change):
-            mask = None if self.out_of_reach is None else self._mask_argument(asked, change)
-            return self._forward(asked, change, mask)
+        with torch.no_grad(), self.attending(spec, change):
+            mask = None if self.out_of_reach is None else self._mask_argument(spec, change)
+            return self._forward(spec, change, mask)
 
-    def attending(self, asked: Pass, change: Change = NOTHING) -> AbstractContextManager[object]:
-        """While active, full forwards over `asked` attend as promised, with the change."""
+    def attending(self, spec: ForwardSpec, change: Change = NOTHING) -> AbstractContextManager[object]:
+        """While active, full forwards over `spec` attend as promised, with the change."""
         if self.out_of_reach is not None:
             return contextlib.nullcontext()
 
-        def handle(call: KernelCall) -> Any:
-            if not is_own_attention(call) or call.doubt or call.query_BHTD.shape[2] != asked.length:
+        def handle(call: AttentionCall) -> Any:
+            if not is_own_attention(call) or call.doubt or call.query_BHTD.shape[2] != spec.length:
                 return call.run()
-            return self._attention(call, asked, change), None
+            return self._attention(call, spec, change), None
 
         return watching(self.subject, handle)
 
-    def _forward(self, asked: Pass, change: Change, mask: Tensor | None) -> Tensor:
+    def _forward(self, spec: ForwardSpec, change: Change, mask: Tensor | None) -> Tensor:
         passes = self.subject.passes
-        positions = change.positions or asked.positions
-        mask_2d = change.mask_2d or asked.mask
+        positions = change.positions or spec.positions
+        mask_2d = change.mask_2d or spec.mask
         if mask is None and isinstance(mask_2d, Mask2D):
             mask = torch.tensor(mask_2d.rows, device=passes.device)
         positions_BT = torch.tensor(positions, device=passes.device) if positions is not None else None
-        return passes.call(asked.tokens, positions_BT=positions_BT, mask=mask, use_cache=False).logits_BTV
+        return passes.call(spec.tokens, positions_BT=positions_BT, mask=mask, use_cache=False).logits_BTV
 
-    def _mask_argument(self, asked: Pass, change: Change) -> Tensor | None:
+    def _mask_argument(self, spec: ForwardSpec, change: Change) -> Tensor | None:
         """The change as a 4D mask, for models that compute attention out of reach."""
         if change.needs_kernel:
             raise Unsupported(str(self.out_of_reach))
-        if change.allowed is None and segments_of(asked) is None:
+        if change.allowed is None and segments_of(spec) is None:
             return None
         if self.subject.can.mask_4d:
             raise Unsupported(self.subject.can.mask_4d)
         if change.layers is not None or self.subject.facts.window:
             raise Unsupported("one 4D mask serves every layer")
-        view = View(asked=asked, layer=0, start=0, stop=asked.length)
-        allowed = edited(promised(asked, FULL, self.subject.device), change, view)
+        view = View(spec=spec, layer=0, start=0, stop=spec.length)
+        allowed = edited(promised(spec, FULL, self.subject.device), change, view)
         return float_mask(allowed[:, 0].cpu(), self.subject.dtype, self.subject.device)
 
-    def _attention(self, call: KernelCall, asked: Pass, change: Change) -> Tensor:
+    def _attention(self, call: AttentionCall, spec: ForwardSpec, change: Change) -> Tensor:
         layer = self.layer(call)
         inside = change.layers is None or layer in change.layers
         change = change if inside else NOTHING
-        kept = self.reach(call, asked)
+        kept = self.reach(call, spec)
         reach = change.reach(kept) if change.reach else kept
-        view = View(asked=asked, layer=layer, start=0, stop=asked.length, reach=reach)
+        view = View(spec=spec, layer=layer, start=0, stop=spec.length, reach=reach)
         base = (
-            self._own(call, asked) if self.own_masks and not change.reach else promised(asked, view.reach, call.query_BHTD.device)
+            self._own(call, spec) if self.own_masks and not change.reach else promised(spec, view.reach, call.query_BHTD.device)
         )
         scores = change.scores(scores_of(call)) if change.scores else scores_of(call)
         heads = call.query_BHTD.shape[1]
@@ -164,18 +164,18 @@ class Trusted:
         key, value = (grouped(each, heads, change.tiled) for each in stored)
         allowed = edited(base, change, view)
         if change.only_held:
-            allowed = allowed & held(asked, kept, allowed)
+            allowed = allowed & held(spec, kept, allowed)
         if change.seen is not None:
-            change.seen(view, promised(asked, kept, allowed.device), allowed)
+            change.seen(view, promised(spec, kept, allowed.device), allowed)
         if change.added:
             scores = replace(scores, bias=allowed.to(call.query_BHTD.dtype) + (0 if scores.bias is None else scores.bias))
             allowed = torch.ones_like(allowed)
         return attend(call.query_BHTD, key, value, allowed, scores)
 
-    def _own(self, call: KernelCall, asked: Pass) -> Tensor:
-        return own_mask(call) & promised(asked, FULL, call.query_BHTD.device)
+    def _own(self, call: AttentionCall, spec: ForwardSpec) -> Tensor:
+        return own_mask(call) & promised(spec, FULL, call.query_BHTD.device)
 
-    def layer(self, call: KernelCall) -> int:
+    def layer(self, call: AttentionCall) -> int:
         """The number of the layer that makes this call."""
         index = layer_index(call.module, self._names.get(id(call.module), ""))
         return index if index is not None else 0
@@ -187,7 +187,7 @@ class Trusted:
     @cached_property
     def origin(self) -> int:
         """The position of the first token where the model counts by itself: 0, or one after the padding id."""
-        plain = Pass(self.subject.inputs.tokens)
+        plain = ForwardSpec(self.subject.inputs.tokens)
         usual_BTV, budget = self.logits(plain), self.subject.budget.value
         pad = getattr(self.subject.text_config, "pad_token_id", None)
         for start in (0, pad + 1 if isinstance(pad, int) else 1):
@@ -199,29 +199,29 @@ class Trusted:
     @cached_property
     def keeps_states(self) -> bool:
         """Whether something else than keys and values is kept between calls."""
-        return bool(states(self.subject.passes.cache(Pass(self.subject.inputs.tokens, use_cache=True))))
+        return bool(states(self.subject.passes.cache(ForwardSpec(self.subject.inputs.tokens, use_cache=True))))
 
-    def windows(self, asked: Pass) -> frozenset[Reach]:
+    def windows(self, spec: ForwardSpec) -> frozenset[Reach]:
         """The different reaches of this model's layers, where any layer has a window; else nothing."""
         seen: set[Reach] = set()
 
-        def watch(call: KernelCall) -> Any:
+        def watch(call: AttentionCall) -> Any:
             if is_own_attention(call):
-                seen.add(self.reach(call, asked))
+                seen.add(self.reach(call, spec))
             return call.run()
 
         with watching(self.subject, watch), torch.no_grad():
             self.subject.passes.call(self.subject.inputs.tokens, use_cache=False)
         return frozenset(seen) if seen - {FULL} else frozenset()
 
-    def segmented(self, asked: Pass) -> bool:
+    def segmented(self, spec: ForwardSpec) -> bool:
         """Whether the pass holds several documents that may not read each other."""
-        segments = segments_of(asked)
+        segments = segments_of(spec)
         return segments is not None and any(len(set(row)) > 1 for row in segments)
 
-    def reach(self, call: KernelCall, asked: Pass) -> Reach:
+    def reach(self, call: AttentionCall, spec: ForwardSpec) -> Reach:
         """How far back this layer may read in this pass: a 4D mask replaces its window."""
-        if isinstance(asked.mask, Mask4D):
+        if isinstance(spec.mask, Mask4D):
             return FULL
         promise = promised_reach(self.subject.text_config, call.module, self.layer(call))
         said = call.options.get("sliding_window", getattr(call.module, "sliding_window", None))
@@ -230,13 +230,13 @@ class Trusted:
         return next((each for each in promise.reaches if (each.kind == "sliding") == bool(said)), FULL)
 
 
-def segments_of(asked: Pass) -> tuple[tuple[int, ...], ...] | None:
+def segments_of(spec: ForwardSpec) -> tuple[tuple[int, ...], ...] | None:
     """The document of each token: what a 4D mask says, or positions that restart where nothing else is said."""
-    if isinstance(asked.mask, Mask4D):
-        return asked.mask.segments
-    if asked.positions is None or asked.cached or asked.mask is not None:
+    if isinstance(spec.mask, Mask4D):
+        return spec.mask.segments
+    if spec.positions is None or spec.cached or spec.mask is not None:
         return None
-    return tuple(_numbered(row) for row in asked.positions)
+    return tuple(_numbered(row) for row in spec.positions)
 
 
 def _numbered(row: tuple[int, ...]) -> tuple[int, ...]:
@@ -247,16 +247,16 @@ def _numbered(row: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-def promised(asked: Pass, reach: Reach, device: torch.device) -> Tensor:
+def promised(spec: ForwardSpec, reach: Reach, device: torch.device) -> Tensor:
     """(B, 1, T, T) booleans: causal, within the layer's reach, inside the document, no padding."""
-    length = asked.length
-    allowed = reach.allowed_TS(length, length, device).expand(len(asked.tokens), 1, length, length)
-    segments = segments_of(asked)
+    length = spec.length
+    allowed = reach.allowed_TS(length, length, device).expand(len(spec.tokens), 1, length, length)
+    segments = segments_of(spec)
     if segments is not None:
         number_BT = torch.tensor(segments, device=device)
         allowed = allowed & (number_BT[:, None, :, None] == number_BT[:, None, None, :])
-    if isinstance(asked.mask, Mask2D):
-        allowed = allowed & torch.tensor(asked.mask.rows, dtype=torch.bool, device=device)[:, None, None, :]
+    if isinstance(spec.mask, Mask2D):
+        allowed = allowed & torch.tensor(spec.mask.rows, dtype=torch.bool, device=device)[:, None, None, :]
     return allowed
 
 
@@ -265,10 +265,10 @@ def first_held(view: View) -> int:
     return max(0, view.start - view.reach.size + 1) if view.reach.kind == "sliding" else 0
 
 
-def held(asked: Pass, reach: Reach, like: Tensor) -> Tensor:
+def held(spec: ForwardSpec, reach: Reach, like: Tensor) -> Tensor:
     """(1, 1, T, S) booleans: keys that a cache of this reach still holds at each chunk, or that the chunk brings itself."""
     kept = torch.zeros_like(like[:1, :1])
-    for each in chunk_views(View(asked=asked, layer=0, start=0, stop=asked.length, reach=reach)):
+    for each in chunk_views(View(spec=spec, layer=0, start=0, stop=spec.length, reach=reach)):
         kept[:, :, each.start : each.stop, first_held(each) :] = True
     return kept
 
@@ -276,7 +276,7 @@ def held(asked: Pass, reach: Reach, like: Tensor) -> Tensor:
 def chunk_views(view: View) -> list[View]:
     """The chunks of a pass, each as a view of its own."""
     views, start = [], 0
-    for size in view.asked.chunks or (view.asked.length,):
+    for size in view.spec.chunks or (view.spec.length,):
         views.append(replace(view, start=start, stop=start + size))
         start += size
     return views

@@ -18,21 +18,21 @@ from attncheck.faults.predict import Change, Trusted, View
 from attncheck.faults.predict_schedule import Edit, Held, Store, scheduled_logits
 from attncheck.model.caches import key_values, states
 from attncheck.model.compat import cached_length
-from attncheck.model.forward_spec import Pass, counting
+from attncheck.model.forward_spec import ForwardSpec, counting
 
 LOW = (torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float32)
 USUAL_BASE = 10000.0
 
 
-def hypotheses(trusted: Trusted, asked: Pass) -> Iterator[Hypothesis]:
+def hypotheses(trusted: Trusted, spec: ForwardSpec) -> Iterator[Hypothesis]:
     """Lost, stale and misplaced slots, other layers' and other rows' keys, lost precision, lost states."""
-    if len(asked.chunks) < 2:
+    if len(spec.chunks) < 2:
         return
     lost = Hypothesis(fault="cache-drops-token", parameter="hidden", change=lambda each: Change(allowed=_without_ends))
     if trusted.out_of_reach is None and not trusted.keeps_states:
-        yield from _edits(trusted, asked)
+        yield from _edits(trusted, spec)
     yield lost
-    if 1 in asked.chunks[1:]:
+    if 1 in spec.chunks[1:]:
         yield Hypothesis(fault="generate-repeats-token", predict=_repeated)
     if not trusted.keeps_states:
         return
@@ -41,27 +41,27 @@ def hypotheses(trusted: Trusted, asked: Pass) -> Iterator[Hypothesis]:
         for words in ("", "conv", "not conv"):
             said = ", ".join(filter(None, (words and f"{words} states", "in chunks of several tokens" if several else "")))
             yield Hypothesis(fault="state-dropped", parameter=said, predict=partial(_steps, partial(_forget, words), several))
-    if len(asked.tokens) > 1:
+    if len(spec.tokens) > 1:
         yield Hypothesis(fault="cache-reorder", parameter="states too", predict=_on_the_row_before)
 
 
 def _without_ends(allowed: Tensor, view: View) -> Tensor:
     """The newest key of every earlier call is hidden."""
-    ends = torch.tensor(view.asked.chunks, device=allowed.device).cumsum(0) - 1
+    ends = torch.tensor(view.spec.chunks, device=allowed.device).cumsum(0) - 1
     lost = ends[ends < view.start]
     allowed = allowed.clone()
     allowed[..., lost] = False
     return allowed
 
 
-def _edits(trusted: Trusted, asked: Pass) -> Iterator[Hypothesis]:
+def _edits(trusted: Trusted, spec: ForwardSpec) -> Iterator[Hypothesis]:
     yield _edited("cache-drops-token", "zeroed", partial(_each, _zeroed_newest))
     yield _edited("cache-stale", "", partial(_each, _stale_newest))
     yield _edited("cache-wrong-slot", "values beside their keys", partial(_each, _rolled_values))
     yield _edited("cache-wrong-slot", "keys beside their values", partial(_each, _rolled_keys))
     yield _edited("cache-layer-mixup", "two first layers", lambda: _swapped)
     yield _edited("cache-layer-mixup", "each reads the next", lambda: _next_layer)
-    if len(asked.tokens) > 1:
+    if len(spec.tokens) > 1:
         yield _edited("cache-reorder", "", partial(_each, _rolled_rows))
     for speed, said in _speeds(trusted):
         yield _edited("key-rotated-twice", said, partial(_each, partial(_turned, speed)))
@@ -81,8 +81,8 @@ def _edits(trusted: Trusted, asked: Pass) -> Iterator[Hypothesis]:
 def _edited(fault: str, parameter: str, edit: Callable[[], Edit]) -> Hypothesis:
     """A new edit for each prediction, since some of them remember what they have seen."""
 
-    def predict(trusted: Trusted, asked: Pass) -> Tensor:
-        return scheduled_logits(trusted, asked, edit())
+    def predict(trusted: Trusted, spec: ForwardSpec) -> Tensor:
+        return scheduled_logits(trusted, spec, edit())
 
     return Hypothesis(fault=fault, parameter=parameter, predict=predict)
 
@@ -189,62 +189,62 @@ def _turned(speed_R: Tensor, held: Held) -> None:
     held.key_BGSD = torch.cat([held.key_BGSD[:, :, : held.first], turned], 2)
 
 
-def _repeated(trusted: Trusted, asked: Pass) -> Tensor:
+def _repeated(trusted: Trusted, spec: ForwardSpec) -> Tensor:
     """Single-token steps are fed the token before once more."""
     steps, start = set(), 0
-    for size in asked.chunks:
+    for size in spec.chunks:
         if start and size == 1:
             steps.add(start)
         start += size
-    fed = tuple(tuple(row[t - 1] if t in steps else token for t, token in enumerate(row)) for row in asked.tokens)
-    return trusted.logits(replace(asked, tokens=fed))
+    fed = tuple(tuple(row[t - 1] if t in steps else token for t, token in enumerate(row)) for row in spec.tokens)
+    return trusted.logits(replace(spec, tokens=fed))
 
 
-def _chunks_alone(trusted: Trusted, asked: Pass) -> Tensor:
+def _chunks_alone(trusted: Trusted, spec: ForwardSpec) -> Tensor:
     """Every chunk as a sequence of its own: for models that keep nothing but recurrent states."""
-    if key_values(trusted.subject.passes.cache(Pass(trusted.subject.inputs.tokens, use_cache=True))):
+    if key_values(trusted.subject.passes.cache(ForwardSpec(trusted.subject.inputs.tokens, use_cache=True))):
         raise Unsupported("the model keeps keys and values as well")
     alone, start = [], 0
-    for size in asked.chunks:
-        alone.append(trusted.logits(Pass(tuple(row[start : start + size] for row in asked.tokens))))
+    for size in spec.chunks:
+        alone.append(trusted.logits(ForwardSpec(tuple(row[start : start + size] for row in spec.tokens))))
         start += size
     return torch.cat(alone, 1)
 
 
-def _steps(forget: Callable[[object], None], several: bool, trusted: Trusted, asked: Pass) -> Tensor:
+def _steps(forget: Callable[[object], None], several: bool, trusted: Trusted, spec: ForwardSpec) -> Tensor:
     """The first chunk, then one token at a time, where single steps are sound, with states forgotten where chunks begin.
 
     `several` forgets them only where a chunk of more than one token begins: such chunks often take another path.
     """
-    subject, first = trusted.subject, asked.chunks[0]
-    alone = Pass(asked.tokens, chunks=(first, *(1,) * (asked.length - first)))
-    if not states(subject.passes.cache(Pass(asked.tokens, use_cache=True))):
+    subject, first = trusted.subject, spec.chunks[0]
+    alone = ForwardSpec(spec.tokens, chunks=(first, *(1,) * (spec.length - first)))
+    if not states(subject.passes.cache(ForwardSpec(spec.tokens, use_cache=True))):
         raise Unsupported("the cache holds no recurrent state")
-    if float((subject.logits(alone) - trusted.logits(Pass(asked.tokens))).abs().max()) > subject.budget.value:
+    if float((subject.logits(alone) - trusted.logits(ForwardSpec(spec.tokens))).abs().max()) > subject.budget.value:
         raise Unsupported("single steps disagree with one forward as well")
-    borders = _beginnings(asked, several)
-    logits_BTV, cache = _step(trusted, asked, 0, first, None)
+    boundaries = _beginnings(spec, several)
+    logits_BTV, cache = _step(trusted, spec, 0, first, None)
     replies = [logits_BTV]
-    for position in range(first, asked.length):
-        if position in borders:
+    for position in range(first, spec.length):
+        if position in boundaries:
             forget(cache)
-        logits_BTV, cache = _step(trusted, asked, position, position + 1, cache)
+        logits_BTV, cache = _step(trusted, spec, position, position + 1, cache)
         replies.append(logits_BTV)
     return torch.cat(replies, 1)
 
 
-def _beginnings(asked: Pass, several: bool) -> set[int]:
-    starts = [sum(asked.chunks[:number]) for number in range(1, len(asked.chunks))]
-    return {start for start, size in zip(starts, asked.chunks[1:], strict=True) if size > 1 or not several}
+def _beginnings(spec: ForwardSpec, several: bool) -> set[int]:
+    starts = [sum(spec.chunks[:number]) for number in range(1, len(spec.chunks))]
+    return {start for start, size in zip(starts, spec.chunks[1:], strict=True) if size > 1 or not several}
 
 
-def _step(trusted: Trusted, asked: Pass, start: int, stop: int, cache: object) -> tuple[Tensor, object]:
+def _step(trusted: Trusted, spec: ForwardSpec, start: int, stop: int, cache: object) -> tuple[Tensor, object]:
     passes = trusted.subject.passes
     positions_BT = None
     if trusted.subject.can.takes_positions is None and cached_length(cache) == start:
-        row = counting(len(asked.tokens), stop - start, start + trusted.origin)
+        row = counting(len(spec.tokens), stop - start, start + trusted.origin)
         positions_BT = torch.tensor(row, device=passes.device)
-    tokens = tuple(row[start:stop] for row in asked.tokens)
+    tokens = tuple(row[start:stop] for row in spec.tokens)
     with torch.no_grad():
         reply = passes.call(tokens, cache=cache, positions_BT=positions_BT, use_cache=True)
     return reply.logits_BTV, reply.cache
@@ -257,15 +257,15 @@ def _forget(words: str, cache: object) -> None:
             each.tensor.zero_()
 
 
-def _on_the_row_before(trusted: Trusted, asked: Pass) -> Tensor:
+def _on_the_row_before(trusted: Trusted, spec: ForwardSpec) -> Tensor:
     """Every row alone on a cache of its own, each chunk on the cache of the row before it."""
-    caches: list[object] = [None] * len(asked.tokens)
-    rows: list[list[Tensor]] = [[] for _ in asked.tokens]
+    caches: list[object] = [None] * len(spec.tokens)
+    rows: list[list[Tensor]] = [[] for _ in spec.tokens]
     start = 0
-    for size in asked.chunks:
+    for size in spec.chunks:
         caches = [caches[number - 1] for number in range(len(caches))]
-        for number, tokens in enumerate(asked.tokens):
-            logits_BTV, caches[number] = _step(trusted, Pass((tokens,)), start, start + size, caches[number])
+        for number, tokens in enumerate(spec.tokens):
+            logits_BTV, caches[number] = _step(trusted, ForwardSpec((tokens,)), start, start + size, caches[number])
             rows[number].append(logits_BTV)
         start += size
     return torch.cat([torch.cat(parts, 1) for parts in rows])

@@ -11,7 +11,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from attncheck.attention.call import KernelCall
+from attncheck.attention.call import AttentionCall
 from attncheck.core.errors import Unsupported
 
 HIDDEN = torch.finfo(torch.float16).min
@@ -30,7 +30,7 @@ class Scores:
     empty_row: float | None = None
 
 
-def scores_of(call: KernelCall) -> Scores:
+def scores_of(call: AttentionCall) -> Scores:
     """The scores that a kernel call asks for."""
     options = call.options
     scale = options.get("scaling")
@@ -43,7 +43,7 @@ def scores_of(call: KernelCall) -> Scores:
     )
 
 
-def bias_of(call: KernelCall) -> Tensor | None:
+def bias_of(call: AttentionCall) -> Tensor | None:
     """What a float mask adds to readable scores (linear biases travel that way); None where it adds nothing."""
     mask = call.mask
     if not isinstance(mask, Tensor) or mask.ndim != 4 or not mask.is_floating_point():
@@ -80,13 +80,13 @@ def _softmax(raw_BHTS: Tensor, sinks_H: Tensor | None) -> Tensor:
     return torch.cat([raw_BHTS, sinks], -1).softmax(-1)[..., :-1]
 
 
-def is_own_attention(call: KernelCall) -> bool:
+def is_own_attention(call: AttentionCall) -> bool:
     """Whether a decoder layer attends to its own tokens here: not to an encoder, and not in both directions."""
     causal = call.options.get("is_causal", getattr(call.module, "is_causal", True))
     return (call.inline or causal is not False) and bool(call.query_BHTD.shape[2] == call.key_BGSD.shape[2])
 
 
-def own_mask(call: KernelCall) -> Tensor:
+def own_mask(call: AttentionCall) -> Tensor:
     """The mask that the model itself hands to its kernel.
 
     Raises:

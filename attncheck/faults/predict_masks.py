@@ -15,35 +15,35 @@ from attncheck.core.errors import Unsupported
 from attncheck.faults.hypothesis import Hypothesis
 from attncheck.faults.predict import Allowed, Change, Trusted, View, first_held, promised
 from attncheck.judge.config_spec import FULL, Reach
-from attncheck.model.forward_spec import Mask2D, Mask4D, Pass, all_ones, blocks
+from attncheck.model.forward_spec import ForwardSpec, Mask2D, Mask4D, all_ones, blocks
 
 WINDOW_STEPS = (1, -1, 2, -2)
 ReachRule = Callable[[Reach], Reach]
 
 
-def hypotheses(trusted: Trusted, asked: Pass) -> Iterator[Hypothesis]:
+def hypotheses(trusted: Trusted, spec: ForwardSpec) -> Iterator[Hypothesis]:
     """Causality, windows, padding and documents."""
     yield _masked("causal-mask-missing", "", _whole_chunk)
-    if trusted.out_of_reach is None and not asked.chunks:
+    if trusted.out_of_reach is None and not spec.chunks:
         said = "a boolean mask is added to the scores as 0 and 1"
         yield Hypothesis(fault="causal-mask-missing", parameter=said, change=lambda each: Change(added=True))
     for step in (1, -1, 2):
         yield _masked("mask-off-by-one", "" if step == 1 else f"by {step:+d}", _shifted(step))
-    if len(asked.chunks) > 1:
+    if len(spec.chunks) > 1:
         yield _masked("mask-top-left", "", _top_left)
         yield _masked("mask-top-left", "in chunks of several tokens", _top_left_of_many)
     size = trusted.subject.facts.window
-    if trusted.out_of_reach is None and trusted.windows(asked):
-        yield from _windows(trusted, asked)
-    elif size and len(asked.chunks) > 1:
+    if trusted.out_of_reach is None and trusted.windows(spec):
+        yield from _windows(trusted, spec)
+    elif size and len(spec.chunks) > 1:
         yield _masked("window-ignored", f"the cache keeps a window of {size}, the mask of one forward has none", _kept(size))
-    yield from _padding(asked) if trusted.out_of_reach is None else _padding_by_argument(asked)
-    if trusted.segmented(asked):
+    yield from _padding(spec) if trusted.out_of_reach is None else _padding_by_argument(spec)
+    if trusted.segmented(spec):
         yield replace(_masked("document-leak", "", _without_documents), holds=lambda path: not masks_ignored(path))
 
 
 def _masked(fault: str, parameter: str, allowed: Allowed) -> Hypothesis:
-    return Hypothesis(fault=fault, parameter=parameter, change=lambda asked: Change(allowed=allowed))
+    return Hypothesis(fault=fault, parameter=parameter, change=lambda spec: Change(allowed=allowed))
 
 
 def _whole_chunk(allowed: Tensor, view: View) -> Tensor:
@@ -76,23 +76,23 @@ def _top_left_of_many(allowed: Tensor, view: View) -> Tensor:
     return _top_left(allowed, view) if allowed.shape[-2] > 1 else allowed
 
 
-def _windows(trusted: Trusted, asked: Pass) -> Iterator[Hypothesis]:
+def _windows(trusted: Trusted, spec: ForwardSpec) -> Iterator[Hypothesis]:
     for step in WINDOW_STEPS:
-        yield from _reaching(asked, "window-off-by-one", "" if step == 1 else f"by {step:+d}", _resized(step))
-    yield from _reaching(asked, "window-ignored", "", lambda reach: FULL)
-    sizes = trusted.windows(asked)
+        yield from _reaching(spec, "window-off-by-one", "" if step == 1 else f"by {step:+d}", _resized(step))
+    yield from _reaching(spec, "window-ignored", "", lambda reach: FULL)
+    sizes = trusted.windows(spec)
     if FULL in sizes:
         windowed = next(reach for reach in sizes if reach != FULL)
-        yield from _reaching(asked, "window-layers-swapped", "", lambda reach: windowed if reach == FULL else FULL)
-        yield from _reaching(asked, "window-layers-swapped", "all layers have the window", lambda reach: windowed)
+        yield from _reaching(spec, "window-layers-swapped", "", lambda reach: windowed if reach == FULL else FULL)
+        yield from _reaching(spec, "window-layers-swapped", "all layers have the window", lambda reach: windowed)
 
 
-def _reaching(asked: Pass, fault: str, parameter: str, reach: ReachRule) -> Iterator[Hypothesis]:
+def _reaching(spec: ForwardSpec, fault: str, parameter: str, reach: ReachRule) -> Iterator[Hypothesis]:
     """With a cache that keeps everything, and with one that keeps the promised window only."""
-    yield Hypothesis(fault=fault, parameter=parameter, change=lambda asked: Change(reach=reach))
-    if len(asked.chunks) > 1:
+    yield Hypothesis(fault=fault, parameter=parameter, change=lambda spec: Change(reach=reach))
+    if len(spec.chunks) > 1:
         said = ", ".join(filter(None, (parameter, "within what the cache keeps")))
-        yield Hypothesis(fault=fault, parameter=said, change=lambda asked: Change(reach=reach, only_held=True))
+        yield Hypothesis(fault=fault, parameter=said, change=lambda spec: Change(reach=reach, only_held=True))
 
 
 def _kept(size: int) -> Allowed:
@@ -109,16 +109,16 @@ def _resized(step: int) -> ReachRule:
     return lambda reach: reach if reach == FULL else Reach(reach.kind, max(1, reach.size + step))
 
 
-def _padding(asked: Pass) -> Iterator[Hypothesis]:
-    if asked.mask is not None:
+def _padding(spec: ForwardSpec) -> Iterator[Hypothesis]:
+    if spec.mask is not None:
         yield Hypothesis(
             fault="attention-mask-ignored",
             change=lambda each: Change(allowed=_causal_only, mask_2d=all_ones(each.tokens)),
             holds=masks_ignored,
         )
-    if isinstance(asked.mask, Mask2D) and any(0 in row for row in asked.mask.rows):
+    if isinstance(spec.mask, Mask2D) and any(0 in row for row in spec.mask.rows):
         yield _masked("padding-visible", "", _without_padding)
-        if len(asked.chunks) > 1:
+        if len(spec.chunks) > 1:
             yield _masked("padding-visible", "from the second call on", _without_padding_later)
         yield Hypothesis(
             fault="padding-visible",
@@ -127,9 +127,9 @@ def _padding(asked: Pass) -> Iterator[Hypothesis]:
         )
 
 
-def _padding_by_argument(asked: Pass) -> Iterator[Hypothesis]:
+def _padding_by_argument(spec: ForwardSpec) -> Iterator[Hypothesis]:
     """Where attention is out of reach, the 2D mask itself can say that padding is text."""
-    if isinstance(asked.mask, Mask2D) and any(0 in row for row in asked.mask.rows):
+    if isinstance(spec.mask, Mask2D) and any(0 in row for row in spec.mask.rows):
         yield Hypothesis(fault="padding-visible", change=lambda each: Change(mask_2d=all_ones(each.tokens)))
 
 
@@ -137,10 +137,10 @@ def masks_ignored(trusted: Trusted) -> bool:
     """Whether no form of `attention_mask` that this model takes, 2D or 4D, moves its logits."""
     subject, half = trusted.subject, trusted.subject.inputs.length // 2
     tokens, rest = subject.inputs.tokens, subject.inputs.length - half
-    plain_BTV = subject.logits(Pass(tokens))[:, half:]
+    plain_BTV = subject.logits(ForwardSpec(tokens))[:, half:]
     for mask in (Mask2D(((0,) * half + (1,) * rest,)), blocks((half, rest))):
         try:
-            masked_BTV = subject.logits(Pass(tokens, mask=mask))[:, half:]
+            masked_BTV = subject.logits(ForwardSpec(tokens, mask=mask))[:, half:]
         except (Unsupported, TypeError, ValueError, RuntimeError):
             continue
         if not float((masked_BTV - plain_BTV).abs().max()) <= subject.budget.value:
@@ -148,13 +148,13 @@ def masks_ignored(trusted: Trusted) -> bool:
     return True
 
 
-def _rows(view: View, asked: Pass, like: Tensor) -> Tensor:
+def _rows(view: View, spec: ForwardSpec, like: Tensor) -> Tensor:
     """What another promise allows in the same rows."""
-    return promised(asked, view.reach, like.device)[:, :, view.start : view.stop, : view.stop]
+    return promised(spec, view.reach, like.device)[:, :, view.start : view.stop, : view.stop]
 
 
 def _without_padding(allowed: Tensor, view: View) -> Tensor:
-    return _rows(view, replace(view.asked, mask=None, use_cache=True), allowed)
+    return _rows(view, replace(view.spec, mask=None, use_cache=True), allowed)
 
 
 def _without_padding_later(allowed: Tensor, view: View) -> Tensor:
@@ -162,9 +162,9 @@ def _without_padding_later(allowed: Tensor, view: View) -> Tensor:
 
 
 def _without_documents(allowed: Tensor, view: View) -> Tensor:
-    mask = None if isinstance(view.asked.mask, Mask4D) else view.asked.mask
-    return _rows(view, replace(view.asked, mask=mask, use_cache=True), allowed)
+    mask = None if isinstance(view.spec.mask, Mask4D) else view.spec.mask
+    return _rows(view, replace(view.spec, mask=mask, use_cache=True), allowed)
 
 
 def _causal_only(allowed: Tensor, view: View) -> Tensor:
-    return _rows(view, replace(view.asked, mask=None, use_cache=True), allowed)
+    return _rows(view, replace(view.spec, mask=None, use_cache=True), allowed)

@@ -13,31 +13,31 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attncheck.attention.call import KernelCall
+from attncheck.attention.call import AttentionCall
 from attncheck.core.finding import BEYOND_ROUNDING
 from attncheck.faults.hypothesis import Hypothesis
 from attncheck.faults.predict import Change, Trusted
 from attncheck.faults.predict_schedule import scheduled_logits
 from attncheck.judge.layers import watching
-from attncheck.model.forward_spec import Mask2D, Pass, Positions, counting
+from attncheck.model.forward_spec import ForwardSpec, Mask2D, Positions, counting
 from attncheck.model.inputs import Row
 
 OFFSETS = (1, -1, 2, -2, 3, -3, 4, -4)
 Rule = Callable[[Row, int, int], list[int]]
 
 
-def hypotheses(trusted: Trusted, asked: Pass) -> Iterator[Hypothesis]:
+def hypotheses(trusted: Trusted, spec: ForwardSpec) -> Iterator[Hypothesis]:
     """Positions that restart, stand still, are off by a few, count padding, are dropped, or turn by another scale."""
     subject = trusted.subject
     if subject.can.takes_positions is None:
-        if len(asked.chunks) > 1:
-            yield from _on_cache(trusted, asked)
-        if isinstance(asked.mask, Mask2D) and any(0 in row for row in asked.mask.rows):
+        if len(spec.chunks) > 1:
+            yield from _on_cache(trusted, spec)
+        if isinstance(spec.mask, Mask2D) and any(0 in row for row in spec.mask.rows):
             yield _told("position-ignores-padding", "", lambda each: counting(len(each.tokens), each.length))
             yield _told("position-ignores-padding", "where they should", _from_mask)
-        if asked.positions is not None:
+        if spec.positions is not None:
             yield Hypothesis(fault="position-ids-ignored", predict=_left_to_the_model)
-    if len(asked.chunks) > 1 and trusted.out_of_reach is None:
+    if len(spec.chunks) > 1 and trusted.out_of_reach is None:
         yield Hypothesis(fault="rope-scale-switch", predict=scheduled_logits, holds=turned_by_length)
         if subject.can.takes_positions is not None:
             yield Hypothesis(fault="alibi-local", predict=partial(scheduled_logits, local=True))
@@ -54,7 +54,7 @@ def turned_by_length(trusted: Trusted) -> bool:
 def _first_keys(trusted: Trusted, row: Row) -> Tensor:
     seen: list[Tensor] = []
 
-    def watch(call: KernelCall) -> Any:
+    def watch(call: AttentionCall) -> Any:
         seen.append(call.key_BGSD)
         return call.run()
 
@@ -63,15 +63,15 @@ def _first_keys(trusted: Trusted, row: Row) -> Tensor:
     return seen[0]
 
 
-def _on_cache(trusted: Trusted, asked: Pass) -> Iterator[Hypothesis]:
-    yield from _rules(trusted, asked, columns=False)
+def _on_cache(trusted: Trusted, spec: ForwardSpec) -> Iterator[Hypothesis]:
+    yield from _rules(trusted, spec, columns=False)
     if trusted.out_of_reach is None:
         yield Hypothesis(fault="position-restart", parameter="whatever the call says", predict=_restarted_by_itself)
-    if isinstance(asked.mask, Mask2D) and any(0 in row for row in asked.mask.rows):
-        yield from _rules(trusted, asked, columns=True)
+    if isinstance(spec.mask, Mask2D) and any(0 in row for row in spec.mask.rows):
+        yield from _rules(trusted, spec, columns=True)
 
 
-def _rules(trusted: Trusted, asked: Pass, columns: bool) -> Iterator[Hypothesis]:
+def _rules(trusted: Trusted, spec: ForwardSpec, columns: bool) -> Iterator[Hypothesis]:
     """Rules for the positions of later chunks; `columns` counts the padding in them as well."""
     told = partial(_on_schedule, trusted, columns)
     if not columns:
@@ -80,15 +80,15 @@ def _rules(trusted: Trusted, asked: Pass, columns: bool) -> Iterator[Hypothesis]
     yield told("position-frozen", "at the first new position", lambda row, before, new: [row[before]] * new)
     context = trusted.subject.facts.context
     for offset in OFFSETS:
-        inside = context is None or asked.length + offset <= context
-        if inside and asked.chunks[0] + offset >= 0:
+        inside = context is None or spec.length + offset <= context
+        if inside and spec.chunks[0] + offset >= 0:
             yield told("position-offset", f"by {offset:+d}", partial(_moved, offset))
 
 
-def _restarted_by_itself(trusted: Trusted, asked: Pass) -> Tensor:
+def _restarted_by_itself(trusted: Trusted, spec: ForwardSpec) -> Tensor:
     """Chunk by chunk on our own store: models that drop `position_ids` cannot be told to restart on a full forward."""
-    row = [trusted.origin + position for size in asked.chunks for position in range(size)]
-    return scheduled_logits(trusted, asked, positions=(tuple(row),) * len(asked.tokens))
+    row = [trusted.origin + position for size in spec.chunks for position in range(size)]
+    return scheduled_logits(trusted, spec, positions=(tuple(row),) * len(spec.tokens))
 
 
 def _moved(offset: int, row: Row, before: int, new: int) -> list[int]:
@@ -98,36 +98,36 @@ def _moved(offset: int, row: Row, before: int, new: int) -> list[int]:
 def _on_schedule(trusted: Trusted, columns: bool, fault: str, parameter: str, rule: Rule) -> Hypothesis:
     """`rule` gives the positions of each chunk but the first: of a row of right ones, for P cached and T new tokens."""
 
-    def positions(asked: Pass) -> Positions:
-        usual = counting(len(asked.tokens), asked.length, trusted.origin)
-        told = asked.positions or usual
+    def positions(spec: ForwardSpec) -> Positions:
+        usual = counting(len(spec.tokens), spec.length, trusted.origin)
+        told = spec.positions or usual
         rows = zip(told, usual if columns else told, strict=True)
-        return tuple(_later(row, counted, asked, trusted.origin, rule) for row, counted in rows)
+        return tuple(_later(row, counted, spec, trusted.origin, rule) for row, counted in rows)
 
     said = ", ".join(filter(None, (parameter, "counting the padding" if columns else "")))
     return _told(fault, said, positions)
 
 
-def _later(row: Row, usual: Row, asked: Pass, origin: int, rule: Rule) -> Row:
+def _later(row: Row, usual: Row, spec: ForwardSpec, origin: int, rule: Rule) -> Row:
     counted = tuple(position - origin for position in usual)
-    first = asked.chunks[0] if asked.chunks else asked.length
+    first = spec.chunks[0] if spec.chunks else spec.length
     later: list[int] = []
-    for size in asked.chunks[1:]:
+    for size in spec.chunks[1:]:
         later += [origin + position for position in rule(counted, first + len(later), size)]
     return (*row[:first], *later)
 
 
-def _told(fault: str, parameter: str, positions: Callable[[Pass], Positions]) -> Hypothesis:
-    def change(asked: Pass) -> Change:
-        return Change(positions=positions(asked))
+def _told(fault: str, parameter: str, positions: Callable[[ForwardSpec], Positions]) -> Hypothesis:
+    def change(spec: ForwardSpec) -> Change:
+        return Change(positions=positions(spec))
 
     return Hypothesis(fault=fault, parameter=parameter, change=change, everywhere=True)
 
 
-def _from_mask(asked: Pass) -> Positions:
-    if not isinstance(asked.mask, Mask2D):
-        return counting(len(asked.tokens), asked.length)
-    return tuple(_counted(row) for row in asked.mask.rows)
+def _from_mask(spec: ForwardSpec) -> Positions:
+    if not isinstance(spec.mask, Mask2D):
+        return counting(len(spec.tokens), spec.length)
+    return tuple(_counted(row) for row in spec.mask.rows)
 
 
 def _counted(row: Row) -> Row:
@@ -139,6 +139,6 @@ def _counted(row: Row) -> Row:
     return tuple(counted)
 
 
-def _left_to_the_model(trusted: Trusted, asked: Pass) -> Tensor:
+def _left_to_the_model(trusted: Trusted, spec: ForwardSpec) -> Tensor:
     """Positions dropped: documents are then told apart by a 4D mask alone."""
-    return trusted.logits(replace(asked, positions=None))
+    return trusted.logits(replace(spec, positions=None))

@@ -21,8 +21,8 @@ from attncheck.core.finding import BEYOND_ROUNDING
 from attncheck.faults.hypothesis import Hypothesis
 from attncheck.faults.predict import Trusted
 from attncheck.faults.predict_schedule import scheduled_logits
-from attncheck.model.forward_spec import Mask2D, Pass, counting
-from attncheck.model.provenance import AFTER, Made
+from attncheck.model.forward_spec import ForwardSpec, Mask2D, counting
+from attncheck.model.provenance import AFTER, Provenance
 
 Turn = tuple[Tensor, Tensor]
 """cos and sin, (B, T, R) each."""
@@ -32,17 +32,17 @@ Tables = dict[str, list[Turn]]
 SHORT = 2
 
 
-def hypotheses(trusted: Trusted, asked: Pass, made: Made | None) -> Iterator[Hypothesis]:
+def hypotheses(trusted: Trusted, spec: ForwardSpec, made: Provenance | None) -> Iterator[Hypothesis]:
     """Tables of each call's own length, begun after a short call or after a long one; a table that a longer call left."""
-    padded = isinstance(asked.mask, Mask2D) and any(0 in row for row in asked.mask.rows)
+    padded = isinstance(spec.mask, Mask2D) and any(0 in row for row in spec.mask.rows)
     if trusted.out_of_reach is not None or padded or not _depend(trusted):
         return
     if made is not None and made.how == AFTER:
         yield Hypothesis(fault="rope-scale-switch", parameter="the table of a longer call stayed", predict=_left_behind)
-    if made is not None and made.columns and not asked.chunks:
+    if made is not None and made.columns and not spec.chunks:
         said = "each token from a forward of its own"
         yield Hypothesis(fault="rope-scale-switch", parameter=said, predict=partial(_by_prefix, made.columns))
-    if len(asked.chunks) > 1:
+    if len(spec.chunks) > 1:
         yield Hypothesis(fault="rope-scale-switch", parameter="", predict=partial(_as_fed, False))
         yield Hypothesis(fault="rope-scale-switch", parameter="begun after a longer call", predict=partial(_as_fed, True))
 
@@ -123,31 +123,31 @@ def is_turn(output: Any) -> bool:
     return float(square_BTR.max() - square_BTR.min()) <= BEYOND_ROUNDING * torch.finfo(cos_BTR.dtype).eps
 
 
-def _as_fed(stale: bool, trusted: Trusted, asked: Pass) -> Tensor:
+def _as_fed(stale: bool, trusted: Trusted, spec: ForwardSpec) -> Tensor:
     """Each chunk under the table of a call of its length, keys staying as they were turned."""
-    if len(asked.tokens) > 1 or asked.positions not in (None, counting(1, asked.length)):
+    if len(spec.tokens) > 1 or spec.positions not in (None, counting(1, spec.length)):
         raise Unsupported("tables are asked for one row whose positions count from the start")
-    row, tables = asked.tokens[0], dict[int, Tables]()
+    row, tables = spec.tokens[0], dict[int, Tables]()
     before = [trusted.subject.inputs.row] if stale else []
-    for stop in itertools.accumulate(asked.chunks):
+    for stop in itertools.accumulate(spec.chunks):
         before.append(row[:stop])
         tables[stop] = tables_of(trusted, *before)
     model = trusted.subject.model
-    return scheduled_logits(trusted, asked, around=lambda start, stop: replaying(model, tables[stop], start, stop))
+    return scheduled_logits(trusted, spec, around=lambda start, stop: replaying(model, tables[stop], start, stop))
 
 
-def _left_behind(trusted: Trusted, asked: Pass) -> Tensor:
+def _left_behind(trusted: Trusted, spec: ForwardSpec) -> Tensor:
     """One forward under the table that a longer call before it has left."""
-    row = asked.tokens[0]
+    row = spec.tokens[0]
     tables = tables_of(trusted, trusted.subject.inputs.row, row)
     with replaying(trusted.subject.model, tables, 0, len(row)):
-        return trusted.logits(asked)
+        return trusted.logits(spec)
 
 
-def _by_prefix(columns: tuple[int, ...], trusted: Trusted, asked: Pass) -> Tensor:
+def _by_prefix(columns: tuple[int, ...], trusted: Trusted, spec: ForwardSpec) -> Tensor:
     """Each column from the forward that ends with it."""
-    logits_BTV = trusted.logits(asked).clone()
+    logits_BTV = trusted.logits(spec).clone()
     for column in columns:
-        prefix = Pass(tuple(row[: column + 1] for row in asked.tokens))
+        prefix = ForwardSpec(tuple(row[: column + 1] for row in spec.tokens))
         logits_BTV[:, column] = trusted.logits(prefix)[:, -1]
     return logits_BTV

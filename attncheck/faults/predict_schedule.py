@@ -18,13 +18,13 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from attncheck.attention.call import KernelCall
+from attncheck.attention.call import AttentionCall
 from attncheck.core.errors import Unsupported
 from attncheck.faults.predict import Trusted, promised
 from attncheck.faults.predict_kernel import Scores, attend, grouped, is_own_attention, scores_of
 from attncheck.judge.config_spec import Reach
 from attncheck.judge.layers import watching
-from attncheck.model.forward_spec import Mask2D, Pass, Positions, counting
+from attncheck.model.forward_spec import ForwardSpec, Mask2D, Positions, counting
 
 
 @final
@@ -56,13 +56,13 @@ class _Run:
     """
 
     trusted: Trusted
-    asked: Pass
+    spec: ForwardSpec
     whole: bool = False
     local: bool = False
     start: int = 0
     store: Store = field(default_factory=dict)
 
-    def handle(self, call: KernelCall) -> Any:
+    def handle(self, call: AttentionCall) -> Any:
         if not is_own_attention(call):
             return call.run()
         if call.doubt:
@@ -71,12 +71,12 @@ class _Run:
         held = self._appended(call, skipped)
         query_BHTD, total = call.query_BHTD[:, :, skipped:], held.key_BGSD.shape[2]
         new, heads = query_BHTD.shape[2], query_BHTD.shape[1]
-        allowed = promised(self.asked, held.reach, query_BHTD.device)[:, :, total - new : total, :total]
+        allowed = promised(self.spec, held.reach, query_BHTD.device)[:, :, total - new : total, :total]
         key, value = grouped(held.key_BGSD, heads), grouped(held.value_BGSD, heads)
         out_BTHD = attend(query_BHTD, key, value, allowed, self._scores(call, total - new, total))
         return torch.nn.functional.pad(out_BTHD, (0, 0, 0, 0, skipped, 0)), None
 
-    def _scores(self, call: KernelCall, start: int, total: int) -> Scores:
+    def _scores(self, call: AttentionCall, start: int, total: int) -> Scores:
         scores = scores_of(call)
         if scores.bias is None:
             return scores
@@ -88,25 +88,25 @@ class _Run:
             bias = torch.cat([bias[..., :start], bias[..., : total - start]], -1)
         return replace(scores, bias=bias)
 
-    def _appended(self, call: KernelCall, skipped: int) -> Held:
+    def _appended(self, call: AttentionCall, skipped: int) -> Held:
         layer = self.trusted.layer(call)
         held = self.store.get(layer)
         key, value = call.key_BGSD[:, :, skipped:], call.value_BGSD[:, :, skipped:]
         if held is not None:
             key, value = torch.cat([held.key_BGSD, key], 2), torch.cat([held.value_BGSD, value], 2)
-        self.store[layer] = Held(key, value, self.trusted.reach(call, self.asked))
+        self.store[layer] = Held(key, value, self.trusted.reach(call, self.spec))
         return self.store[layer]
 
 
 def scheduled_logits(
     trusted: Trusted,
-    asked: Pass,
+    spec: ForwardSpec,
     edit: Edit | None = None,
     positions: Positions | None = None,
     around: Around = lambda start, stop: contextlib.nullcontext(),
     local: bool = False,
 ) -> Tensor:
-    """logits_BTV of `asked`, chunk by chunk; `edit` changes the store before every chunk but the first.
+    """logits_BTV of `spec`, chunk by chunk; `edit` changes the store before every chunk but the first.
 
     Each chunk runs inside `around` of its borders; `local` restarts linear biases with each.
 
@@ -114,16 +114,16 @@ def scheduled_logits(
         Unsupported: positions cannot be given, attention is out of reach, or the model keeps recurrent states.
     """
     whole = _whole(trusted, positions)
-    run = _Run(trusted, asked, whole, local)
-    told = positions or asked.positions or counting(len(asked.tokens), asked.length)
+    run = _Run(trusted, spec, whole, local)
+    told = positions or spec.positions or counting(len(spec.tokens), spec.length)
     replies, start = [], 0
     with torch.no_grad(), watching(trusted.subject, run.handle):
-        for size in asked.chunks or (asked.length,):
+        for size in spec.chunks or (spec.length,):
             if start and edit is not None:
                 edit(run.store)
             run.start = start
             with around(start, start + size):
-                logits_BTV = _chunk(trusted, asked, None if whole else told, 0 if whole else start, start + size)
+                logits_BTV = _chunk(trusted, spec, None if whole else told, 0 if whole else start, start + size)
             replies.append(logits_BTV[:, -size:])
             start += size
     return torch.cat(replies, 1)
@@ -145,11 +145,11 @@ def _whole(trusted: Trusted, positions: Positions | None) -> bool:
     return reason is not None
 
 
-def _chunk(trusted: Trusted, asked: Pass, positions: Positions | None, start: int, stop: int) -> Tensor:
+def _chunk(trusted: Trusted, spec: ForwardSpec, positions: Positions | None, start: int, stop: int) -> Tensor:
     passes = trusted.subject.passes
-    tokens = tuple(row[start:stop] for row in asked.tokens)
+    tokens = tuple(row[start:stop] for row in spec.tokens)
     told = None if positions is None else torch.tensor([row[start:stop] for row in positions], device=passes.device)
     mask = None
-    if isinstance(asked.mask, Mask2D):
-        mask = torch.tensor([row[start:stop] for row in asked.mask.rows], device=passes.device)
+    if isinstance(spec.mask, Mask2D):
+        mask = torch.tensor([row[start:stop] for row in spec.mask.rows], device=passes.device)
     return passes.call(tokens, positions_BT=told, mask=mask, use_cache=False).logits_BTV

@@ -12,16 +12,16 @@ from typing import Any
 
 import torch
 
-from attncheck.attention.call import KernelCall
+from attncheck.attention.call import AttentionCall
 from attncheck.core.errors import Unsupported
 from attncheck.faults.hypothesis import Hypothesis
 from attncheck.faults.predict import Change, Trusted
 from attncheck.faults.predict_kernel import Scores, is_own_attention, scores_of
 from attncheck.judge.layers import watching, weights_of
-from attncheck.model.forward_spec import Mask2D, Pass
+from attncheck.model.forward_spec import ForwardSpec, Mask2D
 
 
-def hypotheses(trusted: Trusted, asked: Pass) -> Iterator[Hypothesis]:
+def hypotheses(trusted: Trusted, spec: ForwardSpec) -> Iterator[Hypothesis]:
     """Tiled heads, another scale, no soft-cap, no sinks, NaN where a query may read nothing."""
     if trusted.out_of_reach is not None:
         return
@@ -35,24 +35,24 @@ def hypotheses(trusted: Trusted, asked: Pass) -> Iterator[Hypothesis]:
         yield _scored("softcap-missing", "", lambda each: replace(each, softcap=None))
     if scores.sinks_H is not None:
         yield _scored("sink-missing", "", lambda each: replace(each, sinks_H=None))
-    for factor in _factors(trusted, asked, scores):
+    for factor in _factors(trusted, spec, scores):
         yield _scored("softmax-scale", f"x {factor:.4g}", _scaled(factor))
-    if isinstance(asked.mask, Mask2D) and any(0 in row for row in asked.mask.rows):
+    if isinstance(spec.mask, Mask2D) and any(0 in row for row in spec.mask.rows):
         yield _scored("nan-masked-row", "", lambda each: replace(each, empty_row=math.nan))
 
 
 def _scored(fault: str, parameter: str, change: Callable[[Scores], Scores]) -> Hypothesis:
-    return Hypothesis(fault=fault, parameter=parameter, change=lambda asked: Change(scores=change))
+    return Hypothesis(fault=fault, parameter=parameter, change=lambda spec: Change(scores=change))
 
 
 def _scaled(factor: float) -> Callable[[Scores], Scores]:
     return lambda scores: replace(scores, scale=scores.scale * factor)
 
 
-def _first_call(trusted: Trusted) -> KernelCall | None:
-    seen: list[KernelCall] = []
+def _first_call(trusted: Trusted) -> AttentionCall | None:
+    seen: list[AttentionCall] = []
 
-    def watch(call: KernelCall) -> Any:
+    def watch(call: AttentionCall) -> Any:
         if is_own_attention(call) and not seen:
             seen.append(replace(call, options=dict(call.options)))
         return call.run()
@@ -62,32 +62,32 @@ def _first_call(trusted: Trusted) -> KernelCall | None:
     return seen[0] if seen else None
 
 
-def _factors(trusted: Trusted, asked: Pass, scores: Scores) -> list[float]:
+def _factors(trusted: Trusted, spec: ForwardSpec, scores: Scores) -> list[float]:
     """What the kernel really multiplies by, beside what it is told to; and the usual mistakes where that can't be read."""
     if scores.softcap is not None:
         return [scores.scale, 1 / scores.scale]
     try:
-        fitted = _fitted(trusted, asked)
+        fitted = _fitted(trusted, spec)
     except (Unsupported, RuntimeError):
         return [scores.scale, 1 / scores.scale]
     return [fitted] if fitted is not None else []
 
 
-def _fitted(trusted: Trusted, asked: Pass) -> float | None:
+def _fitted(trusted: Trusted, spec: ForwardSpec) -> float | None:
     """The factor on the first layer's scores, from the weights that its kernel gives: log ratios are score differences."""
     found: list[float] = []
 
-    def watch(call: KernelCall) -> Any:
+    def watch(call: AttentionCall) -> Any:
         if not found and is_own_attention(call) and call.query_BHTD.shape[2] > 2:
             found.append(_slope(replace(call, options=dict(call.options))))
         return call.run()
 
-    with trusted.subject.using(asked.attn), watching(trusted.subject, watch), torch.no_grad():
+    with trusted.subject.using(spec.attn), watching(trusted.subject, watch), torch.no_grad():
         trusted.subject.passes.call(trusted.subject.inputs.tokens, use_cache=False)
     return _plain(found[0]) if found and math.isfinite(found[0]) and abs(found[0] - 1) > 1e-6 else None
 
 
-def _slope(call: KernelCall) -> float:
+def _slope(call: AttentionCall) -> float:
     """Least squares through the origin over the last query's first keys: d log weight = factor x d score."""
     weights_BHS = weights_of(call)[:, :, -1].double()
     heads = call.query_BHTD.shape[1]

@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attncheck.attention.call import KernelCall
-from attncheck.core.errors import CannotPlant
+from attncheck.attention.call import AttentionCall
+from attncheck.core.errors import CannotInject
 from attncheck.faults.planting import at_hidden, at_kernel, at_own_kernel, repeats
 from attncheck.judge.layers import watching
 from attncheck.model.subject import Subject
@@ -29,22 +29,22 @@ SINKS = ("s_aux", "sinks")
 def softmax_scale(subject: Subject) -> AbstractContextManager[None]:
     """Scores are scaled twice, in the implementation in force."""
 
-    def handler(call: KernelCall) -> Any:
+    def handler(call: AttentionCall) -> Any:
         call.query_BHTD = call.query_BHTD * SCALE
         return call.run()
 
     return at_own_kernel(subject, handler)
 
 
-def _calls_of_one_forward(subject: Subject) -> list[KernelCall]:
-    seen: list[KernelCall] = []
+def _calls_of_one_forward(subject: Subject) -> list[AttentionCall]:
+    seen: list[AttentionCall] = []
 
-    def watch(call: KernelCall) -> Any:
+    def watch(call: AttentionCall) -> Any:
         seen.append(call)
         return call.run()
 
     if subject.can.watch is not None:
-        raise CannotPlant(subject.can.watch)
+        raise CannotInject(subject.can.watch)
     with watching(subject, watch), torch.no_grad():
         subject.passes.call(subject.inputs.tokens, use_cache=False)
     return seen
@@ -54,9 +54,9 @@ def _calls_of_one_forward(subject: Subject) -> list[KernelCall]:
 def softcap_missing(subject: Subject) -> Iterator[None]:
     """The kernel drops the soft-cap of the scores."""
     if not any(call.options.get(name) is not None for call in _calls_of_one_forward(subject) for name in CAPS):
-        raise CannotPlant("no layer hands its kernel a soft-cap")
+        raise CannotInject("no layer hands its kernel a soft-cap")
 
-    def handler(call: KernelCall) -> Any:
+    def handler(call: AttentionCall) -> Any:
         call.options = {name: value for name, value in call.options.items() if name not in CAPS}
         return call.run()
 
@@ -68,16 +68,16 @@ def softcap_missing(subject: Subject) -> Iterator[None]:
 def sink_missing(subject: Subject) -> Iterator[None]:
     """The learned sinks take no share of the softmax."""
     if not any(isinstance(call.options.get(name), Tensor) for call in _calls_of_one_forward(subject) for name in SINKS):
-        raise CannotPlant("no layer hands its kernel attention sinks")
+        raise CannotInject("no layer hands its kernel attention sinks")
 
-    def handler(call: KernelCall) -> Any:
+    def handler(call: AttentionCall) -> Any:
         return _without_sinks(call, {name: value for name in SINKS if isinstance(value := call.options.get(name), Tensor)})
 
     with at_own_kernel(subject, handler):
         yield
 
 
-def _without_sinks(call: KernelCall, held: dict[str, Tensor]) -> Any:
+def _without_sinks(call: AttentionCall, held: dict[str, Tensor]) -> Any:
     """Run with sinks so low that they weigh nothing: some kernels read them from the module, so both are lowered."""
     lowest = torch.finfo(torch.float32).min / 2
     saved = {name: value.data.clone() for name, value in held.items()}
@@ -95,9 +95,9 @@ def kv_groups_tiled(subject: Subject) -> Iterator[None]:
     """Query head h reads KV head h modulo G instead of its contiguous group: `repeat` for `repeat_interleave`."""
     calls = _calls_of_one_forward(subject)
     if all(repeats(call) == 1 or call.key_BGSD.shape[1] == 1 for call in calls):
-        raise CannotPlant("every query head has its own KV head, or all share one: there are no groups to mix up")
+        raise CannotInject("every query head has its own KV head, or all share one: there are no groups to mix up")
 
-    def handler(call: KernelCall) -> Any:
+    def handler(call: AttentionCall) -> Any:
         if repeats(call) == 1 or call.key_BGSD.shape[1] == 1:
             return call.run()
         order_H = torch.arange(call.query_BHTD.shape[1]).view(-1, call.key_BGSD.shape[1]).T.flatten()

@@ -10,8 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
-from attncheck.attention.interface import KernelCall
-from attncheck.core.errors import CannotPlant
+from attncheck.attention.interface import AttentionCall
+from attncheck.core.errors import CannotInject
 from attncheck.faults.planting import at_arguments, at_hidden, at_kernel
 from attncheck.model.directional_derivatives import projections
 from attncheck.model.loss import own_shift
@@ -53,14 +53,14 @@ def loss_weights(subject: Subject) -> AbstractContextManager[None]:
 def gradient_detached(subject: Subject) -> AbstractContextManager[None]:
     """The keys carry no gradient; where the kernel is out of reach, nothing before the second layer does."""
     if not projections(subject.model):
-        raise CannotPlant("no query, key or value projection was found whose gradient could be lost")
+        raise CannotInject("no query, key or value projection was found whose gradient could be lost")
     reason = why_not_nudged(subject.model)
     if reason is not None:
-        raise CannotPlant(f"only derivatives along projections show it, and {reason}")
+        raise CannotInject(f"only derivatives along projections show it, and {reason}")
     if subject.can.kernel is not None:
         return at_hidden(subject, lambda hidden_BTW: hidden_BTW.detach())
 
-    def handler(call: KernelCall) -> Any:
+    def handler(call: AttentionCall) -> Any:
         call.key_BGSD = call.key_BGSD.detach()
         return call.run()
 

@@ -13,11 +13,11 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from attncheck.attention.call import KernelCall
-from attncheck.core.errors import CannotPlant
+from attncheck.attention.call import AttentionCall
+from attncheck.core.errors import CannotInject
 from attncheck.faults.planting import allowed_BHTS, at_arguments, at_kernel, with_allowed
 from attncheck.judge.layers import watching
-from attncheck.model.forward_spec import Pass
+from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.inputs import Tokens
 from attncheck.model.subject import Subject
 
@@ -63,12 +63,12 @@ def _distance(allowed: Tensor) -> Tensor:
     return _own(allowed) - torch.arange(allowed.shape[-1], device=allowed.device)
 
 
-def _real(allowed: Tensor, asked: _Asked) -> Tensor:
+def _real(allowed: Tensor, spec: _Asked) -> Tensor:
     """The keys that are no padding: the mask ends with the newest one, or a buffer goes on behind it."""
-    if asked.real_BS is None:
+    if spec.real_BS is None:
         return torch.ones_like(allowed)
     total = allowed.shape[-1]
-    real_BS = asked.real_BS[:, -total:].bool()
+    real_BS = spec.real_BS[:, -total:].bool()
     real_BS = torch.nn.functional.pad(real_BS, (0, total - real_BS.shape[1]))
     return real_BS[:, None, None, :].expand(allowed.shape)
 
@@ -81,7 +81,7 @@ def _look(subject: Subject, tokens: Tokens) -> Window:
     """
     seen: list[_Hiding] = []
 
-    def watch(call: KernelCall) -> Any:
+    def watch(call: AttentionCall) -> Any:
         allowed = allowed_BHTS(call)
         distance = _distance(allowed)
         hidden = (distance >= 0) & ~allowed
@@ -91,11 +91,11 @@ def _look(subject: Subject, tokens: Tokens) -> Window:
         return call.run()
 
     if subject.can.watch is not None:
-        raise CannotPlant(subject.can.watch)
+        raise CannotInject(subject.can.watch)
     with watching(subject, watch), torch.no_grad():
         subject.passes.call(tokens, use_cache=False)
     if not seen:
-        raise CannotPlant("no layer hides past keys within the input's length")
+        raise CannotInject("no layer hides past keys within the input's length")
     found = [each for each in seen if each.is_window] or seen
     return Window(frozenset(each.module for each in found), min(each.size for each in found), tuple(each.mask for each in found))
 
@@ -104,27 +104,29 @@ def _windowed(subject: Subject) -> Window:
     window = _look(subject, subject.inputs.tokens)
     other = _look(subject, (subject.inputs.other(subject.inputs.row),))
     if len(window.masks) != len(other.masks) or not any(map(torch.equal, window.masks, other.masks)):
-        raise CannotPlant("the layers that hide past keys choose them by content: there is no window")
+        raise CannotInject("the layers that hide past keys choose them by content: there is no window")
     return window
 
 
 @contextlib.contextmanager
-def _at_windows(subject: Subject, change: Callable[[KernelCall, Tensor, Tensor], Tensor]) -> Iterator[None]:
+def _at_windows(subject: Subject, change: Callable[[AttentionCall, Tensor, Tensor], Tensor]) -> Iterator[None]:
     """`change` gets a call, its readable keys and those that are no padding, and returns the readable ones of the fault."""
-    asked = _Asked()
+    spec = _Asked()
 
     def note(call: dict[str, Any]) -> dict[str, Any]:
-        mask, positions = (call.get(name or "") for name in (subject.door.mask_name, subject.door.positions_name))
+        mask, positions = (
+            call.get(name or "") for name in (subject.forward_adapter.mask_name, subject.forward_adapter.positions_name)
+        )
         restart = isinstance(positions, Tensor) and mask is None and bool((positions.diff(dim=-1) <= 0).any())
-        asked.real_BS = mask if isinstance(mask, Tensor) and mask.ndim == 2 else None
-        asked.documents = restart or (isinstance(mask, Tensor) and mask.ndim == 4)
+        spec.real_BS = mask if isinstance(mask, Tensor) and mask.ndim == 2 else None
+        spec.documents = restart or (isinstance(mask, Tensor) and mask.ndim == 4)
         return call
 
-    def handler(call: KernelCall) -> Any:
+    def handler(call: AttentionCall) -> Any:
         allowed = allowed_BHTS(call)
-        if asked.documents:
+        if spec.documents:
             return call.run()
-        changed = change(call, allowed, _real(allowed, asked))
+        changed = change(call, allowed, _real(allowed, spec))
         return (call if torch.equal(changed, allowed) else with_allowed(call, changed)).run()
 
     with at_arguments(subject, note), at_kernel(subject, handler):
@@ -135,7 +137,7 @@ def window_off_by_one(subject: Subject) -> contextlib.AbstractContextManager[Non
     """A window reads one key more than it should: `>=` for `>`."""
     window = _windowed(subject)
 
-    def change(call: KernelCall, allowed: Tensor, real: Tensor) -> Tensor:
+    def change(call: AttentionCall, allowed: Tensor, real: Tensor) -> Tensor:
         inside = id(call.module) in window.modules
         return allowed | (real & (_distance(allowed) == window.size)) if inside else allowed
 
@@ -146,7 +148,7 @@ def window_ignored(subject: Subject) -> contextlib.AbstractContextManager[None]:
     """Every layer reads the whole past, whatever its window."""
     window = _windowed(subject)
 
-    def change(call: KernelCall, allowed: Tensor, real: Tensor) -> Tensor:
+    def change(call: AttentionCall, allowed: Tensor, real: Tensor) -> Tensor:
         inside = id(call.module) in window.modules
         return allowed | (real & (_distance(allowed) >= window.size)) if inside else allowed
 
@@ -157,9 +159,9 @@ def window_layers_swapped(subject: Subject) -> contextlib.AbstractContextManager
     """Layers with a window read everything that their cache holds, the others get the window."""
     window = _windowed(subject)
     if not _others(subject, window):
-        raise CannotPlant("every layer has a window: there is nothing to swap")
+        raise CannotInject("every layer has a window: there is nothing to swap")
 
-    def change(call: KernelCall, allowed: Tensor, real: Tensor) -> Tensor:
+    def change(call: AttentionCall, allowed: Tensor, real: Tensor) -> Tensor:
         far = _distance(allowed) >= window.size
         return allowed | (real & far) if id(call.module) in window.modules else allowed & ~far
 
@@ -170,10 +172,10 @@ def _others(subject: Subject, window: Window) -> set[int]:
     """The modules that attend without a window."""
     seen: set[int] = set()
 
-    def watch(call: KernelCall) -> Any:
+    def watch(call: AttentionCall) -> Any:
         seen.add(id(call.module))
         return call.run()
 
     with watching(subject, watch):
-        subject.passes.replay(Pass(subject.inputs.tokens))
+        subject.passes.replay(ForwardSpec(subject.inputs.tokens))
     return seen - window.modules

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from attncheck.core.errors import Unsupported
 from attncheck.judge.config_spec import FULL, Reach
 from attncheck.judge.layers import Attended, layer_index, read_layers, weights_of
-from attncheck.model.forward_spec import Pass
+from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.subject import Subject
 
 QUERY = re.compile(
@@ -45,7 +45,7 @@ class Seen:
     how: str
 
 
-def seen_at_kernel(subject: Subject, asked: Pass) -> list[Seen]:
+def seen_at_kernel(subject: Subject, spec: ForwardSpec) -> list[Seen]:
     """Every layer's reach in every call of a pass, from the kernel fed with identity values and blank queries.
 
     Raises:
@@ -57,8 +57,8 @@ def seen_at_kernel(subject: Subject, asked: Pass) -> list[Seen]:
         reads_HTS = weights_of(layer.call, blank=True).detach().amax(0) > 0
         found.append((_light(layer), reads_HTS))
 
-    read_layers(subject, asked, reader)
-    return list(_placed(found, asked.chunks or (asked.length,)))
+    read_layers(subject, spec, reader)
+    return list(_placed(found, spec.chunks or (spec.length,)))
 
 
 def _light(layer: Attended) -> Attended:
@@ -107,23 +107,23 @@ def attention_modules(model: nn.Module) -> dict[str, nn.Module]:
     }
 
 
-def seen_in_gradient(subject: Subject, asked: Pass) -> list[Seen]:
+def seen_in_gradient(subject: Subject, spec: ForwardSpec) -> list[Seen]:
     """Every attention module's reach for a few queries: where the gradient of its output at a query is not zero.
 
     Raises:
         Unsupported: no attention module was found, or none takes hidden states and gives a gradient.
     """
-    calls = _calls(subject, asked)
+    calls = _calls(subject, spec)
     found: list[Seen] = []
     for name, (module, args, named) in calls.items():
         with subject.numerics(), torch.enable_grad():
-            found += _gradient(name, module, args, named, asked.length)
+            found += _gradient(name, module, args, named, spec.length)
     if not found:
         raise Unsupported("no module with a query projection could be asked for its gradient")
     return found
 
 
-def _calls(subject: Subject, asked: Pass) -> dict[str, tuple[nn.Module, Any, Any]]:
+def _calls(subject: Subject, spec: ForwardSpec) -> dict[str, tuple[nn.Module, Any, Any]]:
     calls: dict[str, tuple[nn.Module, Any, Any]] = {}
     handles = []
     for name, module in attention_modules(subject.model).items():
@@ -133,7 +133,7 @@ def _calls(subject: Subject, asked: Pass) -> dict[str, tuple[nn.Module, Any, Any
 
         handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
     try:
-        subject.passes.replay(asked)
+        subject.passes.replay(spec)
     finally:
         for handle in handles:
             handle.remove()

@@ -17,7 +17,7 @@ from attncheck.judge.call_position import Standing
 from attncheck.judge.judge import Verdicted, held_to_promise
 from attncheck.judge.layer_spec import Known, readable_of
 from attncheck.judge.layers import Attended, read_layers
-from attncheck.model.forward_spec import Mask2D, Pass
+from attncheck.model.forward_spec import ForwardSpec, Mask2D
 from attncheck.model.subject import Subject
 
 OTHER = "attends to something else than the model's own tokens"
@@ -94,26 +94,26 @@ def _seen(layer: Attended, standing: Standing) -> Seen:
     )
 
 
-def read_forward(subject: Subject, asked: Pass) -> Reading:
+def read_forward(subject: Subject, spec: ForwardSpec) -> Reading:
     """One forward without a cache.
 
     Raises:
         Unsupported: no attention can be watched, or the model cannot be asked this way.
     """
-    return read_pieces(subject, asked, None)[0]
+    return read_pieces(subject, spec, None)[0]
 
 
-def read_pieces(subject: Subject, asked: Pass, known: dict[Called, Known] | None) -> list[Reading]:
+def read_pieces(subject: Subject, spec: ForwardSpec, known: dict[Called, Known] | None) -> list[Reading]:
     """Every piece of a pass (its chunks, which must have different lengths), held to what one forward has shown.
 
     Raises:
         Unsupported: no attention can be watched, or the model cannot be asked this way.
     """
-    standings = _standings(asked)
-    readings = _read(subject, asked, standings, known)
+    standings = _standings(spec)
+    readings = _read(subject, spec, standings, known)
     for reading in readings:
         if reading.odd:
-            _excuse(reading, lambda: _read_again(subject, asked, standings))
+            _excuse(reading, lambda: _read_again(subject, spec, standings))
         _set_unknown_aside(reading)
     return readings
 
@@ -125,16 +125,18 @@ def schedule(subject: Subject) -> tuple[int, ...]:
     return (half, length - half - 1, 1) if length - half > 2 and subject.can.cache is None else (length - 1, 1)
 
 
-def _standings(asked: Pass) -> dict[int, Standing]:
-    padding = tuple(row.index(1) for row in asked.mask.rows) if isinstance(asked.mask, Mask2D) else ()
-    sizes = asked.chunks or (asked.length,)
+def _standings(spec: ForwardSpec) -> dict[int, Standing]:
+    padding = tuple(row.index(1) for row in spec.mask.rows) if isinstance(spec.mask, Mask2D) else ()
+    sizes = spec.chunks or (spec.length,)
     starts = (0, *accumulate(sizes))
     return {new: Standing(new=new, before=start, padding=padding) for new, start in zip(sizes, starts, strict=False)}
 
 
-def _read(subject: Subject, asked: Pass, standings: dict[int, Standing], known: dict[Called, Known] | None) -> list[Reading]:
+def _read(
+    subject: Subject, spec: ForwardSpec, standings: dict[int, Standing], known: dict[Called, Known] | None
+) -> list[Reading]:
     reader = _Reader(subject, standings, known)
-    refused = read_layers(subject, asked, reader)
+    refused = read_layers(subject, spec, reader)
     readings = [reader.readings.get(new, Reading()) for new in standings]
     if known is None:
         for name, reason in refused.items():
@@ -142,7 +144,7 @@ def _read(subject: Subject, asked: Pass, standings: dict[int, Standing], known: 
     return readings
 
 
-def _read_again(subject: Subject, asked: Pass, standings: dict[int, Standing]) -> list[Seen]:
+def _read_again(subject: Subject, spec: ForwardSpec, standings: dict[int, Standing]) -> list[Seen]:
     """What every layer reads of the same pass with other tokens."""
     found: list[Seen] = []
 
@@ -151,7 +153,7 @@ def _read_again(subject: Subject, asked: Pass, standings: dict[int, Standing]) -
         if standing is not None:
             found.append(_seen(layer, standing))
 
-    read_layers(subject, replace(asked, tokens=tuple(subject.inputs.other(row) for row in asked.tokens)), reader)
+    read_layers(subject, replace(spec, tokens=tuple(subject.inputs.other(row) for row in spec.tokens)), reader)
     return found
 
 

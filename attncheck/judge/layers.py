@@ -16,11 +16,11 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from attncheck.attention.call import Handler, KernelCall
+from attncheck.attention.call import AttentionCall, Handler
 from attncheck.attention.inline import Refusals, observe_inline
 from attncheck.attention.interface import intercept
 from attncheck.core.errors import Unsupported
-from attncheck.model.forward_spec import Pass
+from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.subject import Subject
 
 NUMBER = re.compile(r"\.(\d+)(?=\.|$)")
@@ -33,7 +33,7 @@ class Attended:
 
     name: str
     index: int | None
-    call: KernelCall
+    call: AttentionCall
     context_BTHD: Tensor
     stages: dict[str, Tensor]
     tables: tuple[Tensor, Tensor] | None
@@ -133,7 +133,7 @@ def reading_layers(subject: Subject, reader: Reader) -> Iterator[Refusals]:
     names = {id(module): name for name, module in subject.model.named_modules()}
     with _noting(subject.model, names) as (outputs, tables):
 
-        def handler(call: KernelCall) -> Any:
+        def handler(call: AttentionCall) -> Any:
             if id(call.module) in encoder:
                 return call.run()
             given = replace(call)
@@ -146,7 +146,9 @@ def reading_layers(subject: Subject, reader: Reader) -> Iterator[Refusals]:
             yield refusals
 
 
-def _attended(call: KernelCall, context_BTHD: Tensor, name: str, outputs: dict[str, Tensor], tables: dict[str, Any]) -> Attended:
+def _attended(
+    call: AttentionCall, context_BTHD: Tensor, name: str, outputs: dict[str, Tensor], tables: dict[str, Any]
+) -> Attended:
     inside = {key[len(name) + 1 :]: value for key, value in outputs.items() if key.startswith(f"{name}.")}
     return Attended(
         name=name,
@@ -158,7 +160,7 @@ def _attended(call: KernelCall, context_BTHD: Tensor, name: str, outputs: dict[s
     )
 
 
-def read_layers(subject: Subject, asked: Pass, reader: Reader) -> dict[str, str]:
+def read_layers(subject: Subject, spec: ForwardSpec, reader: Reader) -> dict[str, str]:
     """Run a pass and show every kernel call to `reader`; the pass is not remembered.
 
     Returned are the modules whose arithmetic looks like attention and is not understood, each with the reason.
@@ -167,11 +169,11 @@ def read_layers(subject: Subject, asked: Pass, reader: Reader) -> dict[str, str]
         Unsupported: the kernel is out of reach, or the model cannot be asked this way.
     """
     with reading_layers(subject, reader) as refusals:
-        subject.passes.replay(asked)
+        subject.passes.replay(spec)
     return {name: refusals[id(module)] for name, module in subject.model.named_modules() if id(module) in refusals}
 
 
-def weights_of(call: KernelCall, blank: bool = False) -> Tensor:
+def weights_of(call: AttentionCall, blank: bool = False) -> Tensor:
     """weights_BHTS as the kernel really computes them: it is fed the identity as values, D columns at a time.
 
     `blank` sets the queries to zero, so that every readable key gets a share that cannot underflow.

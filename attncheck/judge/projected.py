@@ -10,7 +10,7 @@ from attncheck.judge.head_order import OrderReader, order_cases
 from attncheck.judge.layers import Attended, read_layers
 from attncheck.judge.rotation import RotationReader, rotation_cases
 from attncheck.judge.shared_keys import SharedReader, shared_cases
-from attncheck.model.forward_spec import Pass
+from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.subject import Subject
 
 
@@ -25,7 +25,7 @@ def projection_cases(subject: Subject) -> Iterator[Measurement]:
             reader(layer)
 
     try:
-        read_layers(subject, Pass(tokens), all_three)
+        read_layers(subject, ForwardSpec(tokens), all_three)
     except Unsupported as reason:
         yield skipped("rotation of every layer", str(reason))
         return

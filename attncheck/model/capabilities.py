@@ -16,14 +16,14 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from attncheck.attention.call import Handler, KernelCall
+from attncheck.attention.call import AttentionCall, Handler
 from attncheck.attention.inline import observe_inline
 from attncheck.attention.interface import intercept
 from attncheck.core.errors import Unsupported, first_line
 from attncheck.model.compat import recognises_packing, text_config
 from attncheck.model.facts import reads_ahead
-from attncheck.model.forward import Door
-from attncheck.model.forward_spec import Mask2D, Pass, all_ones, blocks, counting
+from attncheck.model.forward import ForwardAdapter
+from attncheck.model.forward_spec import ForwardSpec, Mask2D, all_ones, blocks, counting
 from attncheck.model.inputs import Inputs
 from attncheck.model.passes import REFUSALS, Passes
 from attncheck.numerics.budget import Budget
@@ -34,12 +34,12 @@ from attncheck.numerics.budget import Budget
 class Capabilities:
     """Lazily tried; each answer is None (it can) or the reason why not."""
 
-    door: Door
+    forward_adapter: ForwardAdapter
     passes: Passes
     inputs: Inputs
     budget: Budget
 
-    def _apart(self, left: Pass, right: Pass) -> float:
+    def _apart(self, left: ForwardSpec, right: ForwardSpec) -> float:
         left_BTV, right_BTV = self.passes.logits(left), self.passes.logits(right)
         return float((left_BTV - right_BTV).abs().max())
 
@@ -53,8 +53,8 @@ class Capabilities:
         return None
 
     @property
-    def _full(self) -> Pass:
-        return Pass(self.inputs.tokens)
+    def _full(self) -> ForwardSpec:
+        return ForwardSpec(self.inputs.tokens)
 
     @cached_property
     def sees_history(self) -> str | None:
@@ -63,7 +63,7 @@ class Capabilities:
         Not the last ones: layers that all have windows or chunks need not carry the first token that far.
         """
         row = self.inputs.row
-        changed = Pass((self.inputs.other(row, 0, 1),))
+        changed = ForwardSpec((self.inputs.other(row, 0, 1),))
         later = (self.passes.logits(self._full) - self.passes.logits(changed))[:, 1:].abs().max()
         if float(later) > self.budget.value or not math.isfinite(float(later)):
             return None  # values that are not finite are for the probes to count
@@ -83,20 +83,20 @@ class Capabilities:
     def decodes(self) -> str | None:
         """The model says that it can generate, and its config promises no reading ahead: an encoder reads both ways by design."""
         if self._generates:
-            return reads_ahead(text_config(getattr(self.door.model, "config", None)))
-        return f"{type(self.door.model).__name__} cannot generate: it reads in both directions by design"
+            return reads_ahead(text_config(getattr(self.forward_adapter.model, "config", None)))
+        return f"{type(self.forward_adapter.model).__name__} cannot generate: it reads in both directions by design"
 
     @property
     def _generates(self) -> bool:
-        asked = getattr(self.door.model, "can_generate", None)
-        return not callable(asked) or bool(asked())
+        spec = getattr(self.forward_adapter.model, "can_generate", None)
+        return not callable(spec) or bool(spec())
 
     @cached_property
     def cache(self) -> str | None:
         """A cache is returned, and a second chunk can be fed on it."""
         half = self.inputs.length // 2
-        asked = Pass(self.inputs.tokens, chunks=(half, self.inputs.length - half))
-        return self._tried(lambda: self.passes.logits(asked), "a second chunk on the cache")
+        spec = ForwardSpec(self.inputs.tokens, chunks=(half, self.inputs.length - half))
+        return self._tried(lambda: self.passes.logits(spec), "a second chunk on the cache")
 
     @cached_property
     def chunks_agree(self) -> str | None:
@@ -104,15 +104,18 @@ class Capabilities:
         if self.cache is not None or self.steps_agree is not None:
             return self.cache or self.steps_agree
         half = self.inputs.length // 2
-        if self._apart(Pass(self.inputs.tokens, chunks=(half, self.inputs.length - half)), self._full) <= self.budget.value:
+        if (
+            self._apart(ForwardSpec(self.inputs.tokens, chunks=(half, self.inputs.length - half)), self._full)
+            <= self.budget.value
+        ):
             return None
         return "several tokens on a filled cache do not give the logits of one forward"
 
     @cached_property
     def steps(self) -> str | None:
         """A cache is returned, and one token can be fed on it."""
-        asked = Pass(self.inputs.tokens, chunks=(self.inputs.length - 1, 1))
-        return self._tried(lambda: self.passes.logits(asked), "a step on the cache")
+        spec = ForwardSpec(self.inputs.tokens, chunks=(self.inputs.length - 1, 1))
+        return self._tried(lambda: self.passes.logits(spec), "a step on the cache")
 
     @cached_property
     def steps_agree(self) -> str | None:
@@ -121,7 +124,7 @@ class Capabilities:
             return self.steps
         full_BTV, length = self.passes.logits(self._full), self.inputs.length
         for cut in (length - 1, length - 3, length // 2):
-            stepped_BTV = self.passes.logits(Pass((self.inputs.row[: cut + 1],), chunks=(cut, 1)))
+            stepped_BTV = self.passes.logits(ForwardSpec((self.inputs.row[: cut + 1],), chunks=(cut, 1)))
             if float((stepped_BTV - full_BTV[:, : cut + 1])[:, cut].abs().max()) > self.budget.value:
                 break
         else:
@@ -131,8 +134,8 @@ class Capabilities:
     @cached_property
     def takes_positions(self) -> str | None:
         """`position_ids` is an argument, whether or not it changes anything."""
-        asked = Pass(self.inputs.tokens, positions=counting(1, self.inputs.length))
-        return self._tried(lambda: self.passes.logits(asked), "`position_ids`")
+        spec = ForwardSpec(self.inputs.tokens, positions=counting(1, self.inputs.length))
+        return self._tried(lambda: self.passes.logits(spec), "`position_ids`")
 
     @cached_property
     def reads_positions(self) -> str | None:
@@ -141,8 +144,8 @@ class Capabilities:
             return self.takes_positions
         tokens = self.inputs.tokens
         mask = all_ones(tokens) if self.mask_2d is None else None
-        usual = Pass(tokens, positions=counting(1, self.inputs.length), mask=mask, use_cache=None)
-        turned = Pass(tokens, positions=(tuple(reversed(range(self.inputs.length))),), mask=mask, use_cache=None)
+        usual = ForwardSpec(tokens, positions=counting(1, self.inputs.length), mask=mask, use_cache=None)
+        turned = ForwardSpec(tokens, positions=(tuple(reversed(range(self.inputs.length))),), mask=mask, use_cache=None)
         if not self._apart(usual, turned) <= self.budget.value:
             return None
         return "`position_ids` are accepted but change nothing"
@@ -150,7 +153,7 @@ class Capabilities:
     @cached_property
     def first_position(self) -> int:
         """What the model itself counts from: 0 nearly everywhere, pad + 1 in the family of RoBERTa; found by trying."""
-        pad = getattr(text_config(getattr(self.door.model, "config", None)), "pad_token_id", None)
+        pad = getattr(text_config(getattr(self.forward_adapter.model, "config", None)), "pad_token_id", None)
         starts = dict.fromkeys((0, pad + 1 if isinstance(pad, int) and pad >= 0 else 1, 1, 2))
         return next((start for start in starts if self._counts_from(start)), 0)
 
@@ -159,7 +162,7 @@ class Capabilities:
         positions_BT = torch.arange(start, start + self.inputs.length, device=ids_BT.device)[None]
         try:
             with torch.no_grad(), self.passes.context():
-                given_BTV = self.door.call(ids_BT, positions_BT=positions_BT, use_cache=False).logits_BTV
+                given_BTV = self.forward_adapter.call(ids_BT, positions_BT=positions_BT, use_cache=False).logits_BTV
         except (*REFUSALS, Unsupported):
             return False
         return bool((given_BTV - self.passes.logits(self._full)).abs().max() <= self.budget.value)
@@ -167,15 +170,15 @@ class Capabilities:
     @cached_property
     def mask_2d(self) -> str | None:
         """A 2D mask is an argument."""
-        asked = Pass(self.inputs.tokens, mask=all_ones(self.inputs.tokens))
-        return self._tried(lambda: self.passes.logits(asked), "a 2D `attention_mask`")
+        spec = ForwardSpec(self.inputs.tokens, mask=all_ones(self.inputs.tokens))
+        return self._tried(lambda: self.passes.logits(spec), "a 2D `attention_mask`")
 
     @cached_property
     def takes_mask_4d(self) -> str | None:
         """A 4D mask is an argument, whether or not it is obeyed."""
         cut = self.inputs.length // 2
-        asked = Pass(self.inputs.tokens, mask=blocks((cut, self.inputs.length - cut)))
-        return self._tried(lambda: self.passes.logits(asked), "a 4D `attention_mask`")
+        spec = ForwardSpec(self.inputs.tokens, mask=blocks((cut, self.inputs.length - cut)))
+        return self._tried(lambda: self.passes.logits(spec), "a 4D `attention_mask`")
 
     @cached_property
     def mask_4d(self) -> str | None:
@@ -184,8 +187,8 @@ class Capabilities:
             return self.takes_mask_4d
         tokens, cut = self.inputs.tokens, self.inputs.length // 2
         row, mask = self.inputs.row, blocks((cut, self.inputs.length - cut))
-        changed = Pass((self.inputs.other(row, 0, cut),), mask=mask)
-        moved = (self.passes.logits(Pass(tokens, mask=mask)) - self.passes.logits(changed))[:, cut:].abs().max()
+        changed = ForwardSpec((self.inputs.other(row, 0, cut),), mask=mask)
+        moved = (self.passes.logits(ForwardSpec(tokens, mask=mask)) - self.passes.logits(changed))[:, cut:].abs().max()
         if float(moved) <= self.budget.value:
             return None
         return "a 4D `attention_mask` is taken, but tokens that it hides still move the logits"
@@ -200,14 +203,14 @@ class Capabilities:
             return self.reads_positions
         if self.takes_mask_4d is None and self.mask_4d is not None:
             return self.mask_4d
-        if recognises_packing(self.door.model):
+        if recognises_packing(self.forward_adapter.model):
             return None
         return "the masks do not come from the library's builder, which recognises packed documents"
 
     @cached_property
     def kernel(self) -> str | None:
         """Attention goes through transformers' attention interface, where it can be watched and changed."""
-        seen, _ = self._calls_seen(lambda handler: intercept(self.door.model, handler))
+        seen, _ = self._calls_seen(lambda handler: intercept(self.forward_adapter.model, handler))
         return None if seen else "attention is computed inside the model, out of reach of the attention interface"
 
     @cached_property
@@ -215,14 +218,14 @@ class Capabilities:
         """Attention can be watched: at the attention interface, or in the model's own arithmetic."""
         if self.kernel is None:
             return None
-        seen, refused = self._calls_seen(lambda handler: observe_inline(self.door.model, handler))
+        seen, refused = self._calls_seen(lambda handler: observe_inline(self.forward_adapter.model, handler))
         why = next(iter(refused.values()), "no scores pass a softmax and meet values")
-        return None if seen else f"{type(self.door.model).__name__} runs no attention that can be watched: {why}"
+        return None if seen else f"{type(self.forward_adapter.model).__name__} runs no attention that can be watched: {why}"
 
     def _calls_seen(self, watched: Callable[[Handler], AbstractContextManager[Any]]) -> tuple[int, Any]:
         seen: list[int] = []
 
-        def watch(call: KernelCall) -> Any:
+        def watch(call: AttentionCall) -> Any:
             seen.append(call.query_BHTD.shape[1])
             return call.run()
 
@@ -236,7 +239,7 @@ class Capabilities:
         if self.mask_2d is not None:
             return self.mask_2d
         hidden = self.inputs.length // 3
-        masked = Pass(self.inputs.tokens, mask=Mask2D(((0,) * hidden + (1,) * (self.inputs.length - hidden),)))
+        masked = ForwardSpec(self.inputs.tokens, mask=Mask2D(((0,) * hidden + (1,) * (self.inputs.length - hidden),)))
         if float((self.passes.logits(masked) - self.passes.logits(self._full))[:, hidden:].abs().max()) > self.budget.value:
             return None
         return None if self.kernel is None else f"the 2D mask is accepted but changes nothing, and {self.kernel}"
@@ -250,7 +253,7 @@ class Capabilities:
         if not self._generates:
             return None
         cut = self.inputs.length - 1 - (self.inputs.length // 3)
-        prefix_BTV = self.passes.logits(Pass((self.inputs.row[:cut],)))
+        prefix_BTV = self.passes.logits(ForwardSpec((self.inputs.row[:cut],)))
         if float((prefix_BTV - self.passes.logits(self._full)[:, :cut]).abs().max()) <= self.budget.value:
             return None
         return "the logits depend on the length of the whole row, without padding too"

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attncheck.core.finding import Measurement, Verdict
 from attncheck.model.cache_kinds import new_cache, send_through
-from attncheck.model.forward_spec import Pass, Positions
+from attncheck.model.forward_spec import ForwardSpec, Positions
 from attncheck.model.inputs import Row, Tokens
 from attncheck.model.subject import Subject
 from attncheck.numerics.budget import HEADROOM
@@ -25,10 +25,10 @@ def pieces(subject: Subject, length: int, prefill: int) -> tuple[int, ...]:
     return (prefill, 1, *((1,) * rest if subject.can.chunks_agree else (rest,)))
 
 
-def yardstick(subject: Subject, row: Row, prefill: int, positions: Positions | None = None) -> Pass:
+def yardstick(subject: Subject, row: Row, prefill: int, positions: Positions | None = None) -> ForwardSpec:
     """One row alone: one forward, or its decode in single steps where that differs already, which is for `decode-paths`."""
     steps = (prefill, *(1,) * (len(row) - prefill))
-    return Pass((row,), chunks=steps if subject.can.steps_agree else (), positions=positions)
+    return ForwardSpec((row,), chunks=steps if subject.can.steps_agree else (), positions=positions)
 
 
 def filled(subject: Subject, rows: Tokens) -> Any:
@@ -37,7 +37,7 @@ def filled(subject: Subject, rows: Tokens) -> Any:
     Raises:
         Unsupported: the model returns no cache.
     """
-    return subject.passes.cache(Pass(rows, use_cache=True))
+    return subject.passes.cache(ForwardSpec(rows, use_cache=True))
 
 
 def continued(subject: Subject, cache: Any, rows: Tokens) -> Tensor:
@@ -74,7 +74,7 @@ def approximate(subject: Subject, name: str, kind: str) -> Measurement:
     """
     row, half = subject.inputs.row, subject.inputs.length // 2
     full_BTV = subject.logits(yardstick(subject, row, half))[:, half:]
-    got_BTV = subject.logits(Pass((row,), chunks=pieces(subject, len(row), half), cache_kind=kind))[:, half:]
+    got_BTV = subject.logits(ForwardSpec((row,), chunks=pieces(subject, len(row), half), cache_kind=kind))[:, half:]
     store = new_cache(kind, subject.model, rows=1, length=len(row), dtype=subject.dtype)
     cache = filled(subject, (row[:half],))
     with torch.no_grad(), subject.numerics():

@@ -93,7 +93,7 @@ def slope_of(subject: Subject, *kinds: str) -> Slope:
 
 def _slope(subject: Subject, directions: Sequence[Direction]) -> Slope:
     inputs = subject.inputs
-    row = inputs.row if inputs.borders else inputs.row[:BORDERLESS]
+    row = inputs.row if inputs.boundaries else inputs.row[:BORDERLESS]
 
     def value(step: Tensor) -> Tensor:
         with subject.numerics(), Shift(directions, step):

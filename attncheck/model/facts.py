@@ -19,7 +19,7 @@ SWITCHES = ("original_max_position_embeddings",)
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Border:
+class Boundary:
     """A length at which the model changes what it does: a window, a chunk, a rotary switch."""
 
     kind: str
@@ -41,7 +41,7 @@ class Facts:
     window: int | None
     vocab: int
     context: int | None
-    borders: tuple[Border, ...]
+    boundaries: tuple[Boundary, ...]
 
     def as_dict(self) -> dict[str, Any]:
         """The JSON of the contract."""
@@ -80,16 +80,16 @@ def _switches(config: Any, context: int | None) -> list[int]:
     return [length for length in lengths if isinstance(length, int) and length > 0]
 
 
-def borders_of(config: Any, context: int | None) -> tuple[Border, ...]:
+def borders_of(config: Any, context: int | None) -> tuple[Boundary, ...]:
     """Every length at which this config changes what the model does, shortest first."""
     found = {
-        Border(kind=kind, length=value)
+        Boundary(kind=kind, length=value)
         for kind, names in (("window", WINDOWS), ("chunk", CHUNKS))
         for name in names
         if (value := first_int(config, (name,))) is not None
     }
-    found |= {Border(kind="rope switch", length=length) for length in _switches(config, context)}
-    return tuple(sorted(found, key=lambda border: (border.length, border.kind)))
+    found |= {Boundary(kind="rope switch", length=length) for length in _switches(config, context)}
+    return tuple(sorted(found, key=lambda boundary: (boundary.length, boundary.kind)))
 
 
 def reads_ahead(config: Any) -> str | None:
@@ -120,7 +120,7 @@ def read_facts(model: nn.Module) -> Facts:
     heads = first_int(config, HEADS)
     hidden = first_int(config, ("hidden_size", "n_embd", "d_model"))
     context = first_int(config, CONTEXT)
-    borders = borders_of(config, context)
+    boundaries = borders_of(config, context)
     return Facts(
         class_name=type(model).__name__,
         model_type=str(getattr(config, "model_type", type(model).__name__)),
@@ -129,8 +129,8 @@ def read_facts(model: nn.Module) -> Facts:
         heads=heads,
         kv_heads=first_int(config, ("num_key_value_heads", "num_kv_heads")) or heads,
         head_dim=first_int(config, ("head_dim",)) or (hidden // heads if hidden and heads else None),
-        window=next((border.length for border in borders if border.kind == "window"), None),
+        window=next((boundary.length for boundary in boundaries if boundary.kind == "window"), None),
         vocab=_vocabulary(model, config),
         context=context,
-        borders=borders,
+        boundaries=boundaries,
     )

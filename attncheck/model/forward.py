@@ -20,7 +20,7 @@ from attncheck.model.own_cache import own_cache
 
 @final
 @dataclass(frozen=True)
-class Reply:
+class ForwardOutput:
     """What one forward returned: logits_BTV, the cache and the whole output."""
 
     logits_BTV: Tensor
@@ -34,7 +34,7 @@ def _named(parameters: list[str], names: tuple[str, ...]) -> str | None:
 
 @final
 @dataclass
-class Door:
+class ForwardAdapter:
     """Calls one model. `fixed` holds arguments that every call gets (an encoder's input, for instance).
 
     Older releases refuse a cache without `cache_position`, or return none unless it is handed in: both are found by trying.
@@ -69,11 +69,11 @@ class Door:
         Raises:
             Unsupported: the model has no argument of that meaning.
         """
-        asked = {"position_ids": positions_BT, "attention_mask": mask, "cache": cache}
+        spec = {"position_ids": positions_BT, "attention_mask": mask, "cache": cache}
         names = {"position_ids": self.positions_name, "attention_mask": self.mask_name, "cache": self.cache_name}
         fixed = {name: for_rows(value, ids_BT, self.dtype) for name, value in self.fixed.items()}
         call = {self.ids_name: ids_BT, **fixed}
-        for meaning, value in asked.items():
+        for meaning, value in spec.items():
             if value is None:
                 continue
             if names[meaning] is None:
@@ -83,26 +83,26 @@ class Door:
             call["use_cache"] = use_cache
         return call
 
-    def call(self, ids_BT: Tensor, *, before: int = 0, extra: dict[str, Any] | None = None, **asked: Any) -> Reply:
+    def call(self, ids_BT: Tensor, *, before: int = 0, extra: dict[str, Any] | None = None, **spec: Any) -> ForwardOutput:
         """One forward; `before` is how many tokens the cache holds, for releases that have to be told.
 
         Raises:
             Unsupported: the output holds no logits of shape (B, T, V).
         """
-        if self.needs_own_cache and asked.get("use_cache") is True and asked.get("cache") is None:
-            asked["cache"] = own_cache(self.model, ids_BT.shape[0], self.dtype)
-        arguments = {**self.arguments(ids_BT, **asked), **(extra or {})}
-        output = self._told(ids_BT, arguments, before, asked.get("cache"))
+        if self.needs_own_cache and spec.get("use_cache") is True and spec.get("cache") is None:
+            spec["cache"] = own_cache(self.model, ids_BT.shape[0], self.dtype)
+        arguments = {**self.arguments(ids_BT, **spec), **(extra or {})}
+        output = self._told(ids_BT, arguments, before, spec.get("cache"))
         logits_BTV = getattr(output, "logits", None)
         if not isinstance(logits_BTV, Tensor) or logits_BTV.ndim != 3 or logits_BTV.shape[1] != ids_BT.shape[1]:
             raise Unsupported(f"{type(self.model).__name__} returns no logits for every position")
         cache = cache_of(output)
-        if cache is None and asked.get("use_cache") is True:
-            cache = asked.get("cache")
+        if cache is None and spec.get("use_cache") is True:
+            cache = spec.get("cache")
             if self.cache_name and not self.needs_own_cache:
                 self.needs_own_cache = True
-                return self.call(ids_BT, before=before, extra=extra, **asked)
-        return Reply(logits_BTV, cache, output)
+                return self.call(ids_BT, before=before, extra=extra, **spec)
+        return ForwardOutput(logits_BTV, cache, output)
 
     @property
     def dtype(self) -> torch.dtype:

@@ -49,7 +49,7 @@ Mask = Mask2D | Mask4D | None
 
 @final
 @dataclass(frozen=True)
-class Pass:
+class ForwardSpec:
     """One way of asking. `chunks` are the lengths fed one after the other on a cache; empty means one forward.
 
     `cache_kind` is a kind of `attncheck.model.cache_kinds`, made beforehand and handed in; empty leaves it to the model.

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from attncheck.core.finding import Measurement
-from attncheck.model.forward_spec import Mask2D, Pass
+from attncheck.model.forward_spec import ForwardSpec, Mask2D
 from attncheck.model.generation import Generated, greedy, kept_logits, padded, run
 from attncheck.model.inputs import Row, Tokens
 from attncheck.model.padding import pad_id
-from attncheck.model.provenance import Made
+from attncheck.model.provenance import Provenance
 from attncheck.model.subject import Subject
 
 PIECES = "prefill_chunk_size"
@@ -26,7 +26,9 @@ GENERATE = "generate()"
 KEPT = "`logits_to_keep`"
 
 
-def written(subject: Subject, rows: Tokens, answers: Tokens, padding: int = 0, options: Mapping[str, Any] | None = None) -> Pass:
+def written(
+    subject: Subject, rows: Tokens, answers: Tokens, padding: int = 0, options: Mapping[str, Any] | None = None
+) -> ForwardSpec:
     """The forwards of a greedy generate() from `rows`, left-padded to one length and `padding` more, as they ought to be.
 
     The last token of an answer is never fed. Real tokens count from 0, where positions can be given at all.
@@ -38,7 +40,7 @@ def written(subject: Subject, rows: Tokens, answers: Tokens, padding: int = 0, o
     tokens = tuple(filler * gap + row + answer[:-1] for gap, row, answer in zip(lost, rows, answers, strict=True))
     length = prompt + new
     counted = any(lost) and subject.can.takes_positions is None
-    return Pass(
+    return ForwardSpec(
         tokens,
         chunks=_chunks(prompt, new, options),
         positions=tuple((0,) * gap + tuple(range(length - gap)) for gap in lost) if counted else None,
@@ -56,16 +58,20 @@ def _chunks(prompt: int, new: int, options: Mapping[str, Any]) -> tuple[int, ...
 
 
 def with_generate(
-    case: Measurement, asked: tuple[Pass, Pass], new: int, again: Callable[[Subject], Tensor], handed: tuple[Row | None, ...] = ()
+    case: Measurement,
+    spec: tuple[ForwardSpec, ForwardSpec],
+    new: int,
+    again: Callable[[Subject], Tensor],
+    handed: tuple[Row | None, ...] = (),
 ) -> Measurement:
-    """The case of a generate() with what a diagnosis needs: `asked` (got, want), the last `new` columns of got kept."""
-    length = asked[0].length
-    return replace(case, asked=asked, made=Made(GENERATE, again, tuple(range(length - new, length)), handed))
+    """The case of a generate() with what a diagnosis needs: `spec` (got, want), the last `new` columns of got kept."""
+    length = spec[0].length
+    return replace(case, spec=spec, made=Provenance(GENERATE, again, tuple(range(length - new, length)), handed))
 
 
 def with_batch(subject: Subject, case: Measurement, rows: Tokens, answers: Tokens, options: Mapping[str, Any]) -> Measurement:
     """`with_generate` for a left-padded batch, whose case is the one of its worst row."""
-    new, usual = len(answers[0]), Pass(((*rows[0], *answers[0]),))
+    new, usual = len(answers[0]), ForwardSpec(((*rows[0], *answers[0]),))
 
     def again(subject: Subject) -> Tensor:
         made = run(subject, *padded(subject, rows, max(map(len, rows))), new, **options)
@@ -76,21 +82,21 @@ def with_batch(subject: Subject, case: Measurement, rows: Tokens, answers: Token
 
 def with_kept(subject: Subject, case: Measurement, keep: int) -> Measurement:
     """The case of `logits_to_keep` on the main input."""
-    usual = Pass(subject.inputs.tokens)
+    usual = ForwardSpec(subject.inputs.tokens)
 
     def again(subject: Subject) -> Tensor:
         return kept_logits(subject, usual.tokens, keep)
 
-    made = Made(KEPT, again, tuple(range(usual.length - keep, usual.length)))
-    return replace(case, asked=(usual, usual), made=made)
+    made = Provenance(KEPT, again, tuple(range(usual.length - keep, usual.length)))
+    return replace(case, spec=(usual, usual), made=made)
 
 
 def with_greedy(subject: Subject, case: Measurement, made: Generated, padding: int = 0, **options: Any) -> Measurement:
     """`with_generate` for one prompt: `made` is what `greedy` returned for it."""
     prompt, new = made.prompt[padding:], len(made.tokens)
-    asked = written(subject, (prompt,), (made.tokens,), padding, options), Pass(((*prompt, *made.tokens),))
+    spec = written(subject, (prompt,), (made.tokens,), padding, options), ForwardSpec(((*prompt, *made.tokens),))
 
     def again(subject: Subject) -> Tensor:
         return greedy(subject, prompt, new, padding, **options).logits_BNV
 
-    return with_generate(case, asked, new, again, made.positions)
+    return with_generate(case, spec, new, again, made.positions)

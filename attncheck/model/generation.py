@@ -17,7 +17,7 @@ from transformers import GenerationConfig
 
 from attncheck.core.errors import Unsupported, first_line
 from attncheck.model.encoder_inputs import for_rows
-from attncheck.model.forward_spec import Pass
+from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.inputs import Row, Tokens
 from attncheck.model.passes import REFUSALS
 from attncheck.model.subject import Subject
@@ -89,12 +89,16 @@ def run(
     if generate is None or not _can_generate(subject.model):
         raise Unsupported(f"{type(subject.model).__name__} has no generate()")
     noted: list[Row | None] = [] if seen is None else seen
-    asked = {subject.door.ids_name: ids_BT, subject.door.mask_name or "attention_mask": mask_BT, **_encoder(subject, ids_BT)}
+    spec = {
+        subject.forward_adapter.ids_name: ids_BT,
+        subject.forward_adapter.mask_name or "attention_mask": mask_BT,
+        **_encoder(subject, ids_BT),
+    }
     settings = _settings(subject, ids_BT, new_tokens, options)
     watching = edited(subject.model, lambda call: _noted(subject, call, noted))
     with torch.no_grad(), subject.numerics(), watching, _own_defaults(subject.model, settings):
         try:
-            return generate(**{**asked, **(given or {})}, generation_config=settings)
+            return generate(**{**spec, **(given or {})}, generation_config=settings)
         except REFUSALS as error:
             raise Unsupported(f"generate() raises {first_line(error)}") from error
 
@@ -121,7 +125,7 @@ def padded_encoder(subject: Subject, padding: int) -> dict[str, Tensor]:
     Raises:
         Unsupported: there is no encoder that reads ids.
     """
-    ids_BS = subject.door.fixed.get("input_ids")
+    ids_BS = subject.forward_adapter.fixed.get("input_ids")
     if not isinstance(ids_BS, Tensor):
         raise Unsupported("the model has no encoder that reads ids")
     tail_BS = torch.full((1, padding), subject.inputs.pool[0], device=ids_BS.device)
@@ -139,19 +143,19 @@ def kept_logits(subject: Subject, tokens: Tokens, keep: int) -> Tensor:
     if KEEP not in inspect.signature(subject.model.forward).parameters:
         raise Unsupported(f"{type(subject.model).__name__}.forward takes no `{KEEP}`")
     with torch.no_grad(), subject.numerics():
-        asked = subject.door.arguments(subject.passes.ids(tokens), use_cache=False)
-        logits_BNV: Tensor = subject.model(**asked, **{KEEP: keep}).logits
+        spec = subject.forward_adapter.arguments(subject.passes.ids(tokens), use_cache=False)
+        logits_BNV: Tensor = subject.model(**spec, **{KEEP: keep}).logits
     return logits_BNV
 
 
 def _encoder(subject: Subject, ids_BT: Tensor) -> dict[str, Any]:
     """The fixed input of an encoder in front of the decoder."""
-    return {name: for_rows(value, ids_BT, subject.dtype) for name, value in subject.door.fixed.items()}
+    return {name: for_rows(value, ids_BT, subject.dtype) for name, value in subject.forward_adapter.fixed.items()}
 
 
 def _can_generate(model: Any) -> bool:
-    asked = getattr(model, "can_generate", None)
-    return bool(asked()) if callable(asked) else True
+    spec = getattr(model, "can_generate", None)
+    return bool(spec()) if callable(spec) else True
 
 
 def _pad_id(subject: Subject) -> int:
@@ -164,7 +168,7 @@ def _settings(subject: Subject, ids_BT: Tensor, new_tokens: int, options: dict[s
 
     A decoder behind an encoder starts with the first token that it is given: any other start would be put in front.
     """
-    start = {"decoder_start_token_id": int(ids_BT[0, 0])} if subject.door.fixed else {}
+    start = {"decoder_start_token_id": int(ids_BT[0, 0])} if subject.forward_adapter.fixed else {}
     return GenerationConfig(
         do_sample=False,
         max_new_tokens=new_tokens,
@@ -180,8 +184,8 @@ def _settings(subject: Subject, ids_BT: Tensor, new_tokens: int, options: dict[s
 
 def _noted(subject: Subject, call: dict[str, Any], seen: list[Row | None]) -> dict[str, Any]:
     """Write down the positions of a call; the call itself stays as it is."""
-    positions = call.get(subject.door.positions_name or "")
-    ids = call.get(subject.door.ids_name)
+    positions = call.get(subject.forward_adapter.positions_name or "")
+    ids = call.get(subject.forward_adapter.ids_name)
     if subject.on_forward is not None and isinstance(ids, Tensor):
         subject.on_forward(int(ids.shape[1]))
     subject.forwards += 1
@@ -196,8 +200,8 @@ def require_yardstick(subject: Subject) -> None:
         Unsupported: they do.
     """
     last = subject.inputs.length - 1
-    changed = Pass((subject.inputs.other(subject.inputs.row, last),))
-    apart = subject.logits(changed)[:, :last] - subject.logits(Pass(subject.inputs.tokens))[:, :last]
+    changed = ForwardSpec((subject.inputs.other(subject.inputs.row, last),))
+    apart = subject.logits(changed)[:, :last] - subject.logits(ForwardSpec(subject.inputs.tokens))[:, :last]
     if float(apart.abs().max()) > subject.budget.value:
         raise Unsupported("later tokens move earlier logits, so that one forward over the answer is no yardstick")
 
@@ -215,6 +219,6 @@ def require_padding(subject: Subject, rows: Tokens, answers: list[Row]) -> None:
     with torch.no_grad():
         padded_BTV = subject.passes.call(tokens, mask=mask_BT, positions_BT=positions_BT, use_cache=False).logits_BTV
     for row, alone in enumerate(whole):
-        apart = padded_BTV[row, -len(alone) :] - subject.logits(Pass((alone,)))[0]
+        apart = padded_BTV[row, -len(alone) :] - subject.logits(ForwardSpec((alone,)))[0]
         if not float(apart.abs().max()) <= subject.budget.value:
             raise Unsupported("one forward of the padded batch differs as well: that is for `padding`")

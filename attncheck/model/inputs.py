@@ -12,7 +12,7 @@ from typing import Any, final
 
 from attncheck.core.errors import Unsupported
 from attncheck.model.compat import text_config
-from attncheck.model.facts import Border, Facts
+from attncheck.model.facts import Boundary, Facts
 
 Row = tuple[int, ...]
 Tokens = tuple[Row, ...]
@@ -45,24 +45,24 @@ def eos_of(config: Any, tokenizer: Any) -> int | None:
     return next((value for value in flat if isinstance(value, int) and value >= 0), None)
 
 
-def choose_length(facts: Facts, asked: int | None) -> int:
+def choose_length(facts: Facts, spec: int | None) -> int:
     """T: past twice each border that can be reached, within the context.
 
     Raises:
         Unsupported: the context is too short to compare anything.
     """
-    ceiling = asked or LONGEST
-    if not any(border.kind == "rope switch" for border in facts.borders):
+    ceiling = spec or LONGEST
+    if not any(boundary.kind == "rope switch" for boundary in facts.boundaries):
         ceiling = min(ceiling, facts.context or ceiling)
-    wanted = [_past(border) for border in facts.borders if _past(border) <= ceiling]
-    length = asked or min(ceiling, max([USUAL, *wanted]))
+    wanted = [_past(boundary) for boundary in facts.boundaries if _past(boundary) <= ceiling]
+    length = spec or min(ceiling, max([USUAL, *wanted]))
     if min(length, ceiling) < SHORTEST:
         raise Unsupported(f"a context of {ceiling} tokens is too short: at least {SHORTEST} are needed")
     return min(length, ceiling)
 
 
-def _past(border: Border) -> int:
-    return border.length + 8 if border.kind == "rope switch" else 2 * border.length + 5
+def _past(boundary: Boundary) -> int:
+    return boundary.length + 8 if boundary.kind == "rope switch" else 2 * boundary.length + 5
 
 
 @final
@@ -76,8 +76,8 @@ class Inputs:
     row: Row
     pool: Row
     eos: int | None
-    borders: tuple[Border, ...]
-    unreached: tuple[Border, ...]
+    boundaries: tuple[Boundary, ...]
+    unreached: tuple[Boundary, ...]
     seed: int
     from_text: bool
     room: int = 0
@@ -95,7 +95,7 @@ class Inputs:
     @property
     def cuts(self) -> tuple[int, ...]:
         """Positions to cut at: both sides of every border, the middle, the ends; each in 1..T-1."""
-        near = [b.length + step for b in self.borders for step in (-1, 0, 1)]
+        near = [b.length + step for b in self.boundaries for step in (-1, 0, 1)]
         wanted = {1, self.length // 2, self.length - 1, *near}
         return tuple(sorted(cut for cut in wanted if 0 < cut < self.length))
 
@@ -150,9 +150,11 @@ def build_inputs(facts: Facts, config: Any, tokenizer: Any, *, seed: int, prompt
         row=row,
         pool=pool,
         eos=eos if eos is not None and eos < facts.vocab else None,
-        borders=tuple(border for border in facts.borders if border.length + 1 < wanted),
-        unreached=tuple(border for border in facts.borders if border.length + 1 >= wanted),
+        boundaries=tuple(boundary for boundary in facts.boundaries if boundary.length + 1 < wanted),
+        unreached=tuple(boundary for boundary in facts.boundaries if boundary.length + 1 >= wanted),
         seed=seed,
         from_text=bool(text),
-        room=min([facts.context or 1 << 20, *(border.length for border in facts.borders if border.kind == "rope switch")]),
+        room=min(
+            [facts.context or 1 << 20, *(boundary.length for boundary in facts.boundaries if boundary.kind == "rope switch")]
+        ),
     )

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attncheck.attention.call import KernelCall
+from attncheck.attention.call import AttentionCall
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Measurement, Verdict, verdict_of
 from attncheck.judge.layers import watching
-from attncheck.model.forward_spec import Pass
+from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.inputs import Row
 from attncheck.model.noise_floor import own_budget
 from attncheck.model.subject import Subject
@@ -54,28 +54,28 @@ def ends_compared(subject: Subject, name: str) -> list[Measurement]:
     """The logits of prefixes of a long row against those of the whole: one case for each length."""
     row = long_row(subject)
     ends = [end for end in ENDS if end < len(row)] or [len(row) - 1]
-    return [_compared(subject, name, row, Pass((row[:end],)), f"the first {end} tokens alone") for end in ends]
+    return [_compared(subject, name, row, ForwardSpec((row[:end],)), f"the first {end} tokens alone") for end in ends]
 
 
 def decoded(subject: Subject, name: str, chunks: Callable[[int], tuple[int, ...]]) -> Measurement:
     """A long row fed in chunks on a cache against one forward of it."""
     row = long_row(subject)
     sizes = chunks(len(row))
-    return _compared(subject, name, row, Pass((row,), chunks=sizes), f"chunks {'+'.join(map(str, sizes))}")
+    return _compared(subject, name, row, ForwardSpec((row,), chunks=sizes), f"chunks {'+'.join(map(str, sizes))}")
 
 
-def _compared(subject: Subject, name: str, row: Row, asked: Pass, note: str) -> Measurement:
-    everywhere_N, whole = kept(len(row)), Pass((row,))
-    here_N = tuple(at for at in everywhere_N if at < asked.length)
+def _compared(subject: Subject, name: str, row: Row, spec: ForwardSpec, note: str) -> Measurement:
+    everywhere_N, whole = kept(len(row)), ForwardSpec((row,))
+    here_N = tuple(at for at in everywhere_N if at < spec.length)
     budget = own_budget(subject.passes, whole, subject.dtype_name, subject.numerics, everywhere_N)
     want_BNV = subject.passes.logits(whole, everywhere_N)[:, : len(here_N)]
-    got_BNV = subject.passes.logits(asked, here_N)
+    got_BNV = subject.passes.logits(spec, here_N)
     case = subject.compare(name, got_BNV, want_BNV, budget=budget, note=note)
     if verdict_of(case) is Verdict.FAIL and _chooses_by_content(subject, row):
         raise Unsupported("layers choose keys by content, and equal scores are settled by how long the row is")
     first = None if case.first_position is None else here_N[case.first_position]
-    both = (asked, whole) if asked.length == len(row) else None
-    return replace(case, first_position=first, cuts=asked.cuts, profile=(), asked=both)
+    both = (spec, whole) if spec.length == len(row) else None
+    return replace(case, first_position=first, cuts=spec.cuts, profile=(), spec=both)
 
 
 def _chooses_by_content(subject: Subject, row: Row) -> bool:
@@ -89,7 +89,7 @@ def _chooses_by_content(subject: Subject, row: Row) -> bool:
 def _hidden(subject: Subject, row: Row) -> list[Tensor]:
     seen: list[Tensor] = []
 
-    def watch(call: KernelCall) -> Any:
+    def watch(call: AttentionCall) -> Any:
         if isinstance(call.mask, Tensor):
             seen.append(~call.mask if call.mask.dtype == torch.bool else call.mask < HIDDEN)
         return call.run()

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from attncheck.core.errors import Unsupported, first_line
 from attncheck.model.facts import reads_ahead
-from attncheck.model.forward import Reply
+from attncheck.model.forward import ForwardOutput
 from attncheck.model.inputs import Tokens
 from attncheck.model.passes import REFUSALS
 from attncheck.model.subject import Subject
@@ -58,7 +58,7 @@ def own_shift(subject: Subject) -> int:
     Raises:
         Unsupported: the model generates and reads ahead, so that nothing says which label belongs to which position.
     """
-    if subject.door.fixed:
+    if subject.forward_adapter.fixed:
         return 0
     if subject.can.decodes is None:
         return 1
@@ -82,21 +82,21 @@ def told_items(subject: Subject) -> bool:
     return any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters)
 
 
-def answered(subject: Subject, asked: Asked) -> tuple[Tensor, Tensor]:
+def answered(subject: Subject, spec: Asked) -> tuple[Tensor, Tensor]:
     """(logits_BTV, loss) of one call, the loss in the dtype that it came in.
 
     Raises:
         Unsupported: the model computes no loss from `labels`, or cannot be called this way.
     """
-    with torch.no_grad(), _mode(subject, asked):
-        reply = _reply(subject, asked)
+    with torch.no_grad(), _mode(subject, spec):
+        reply = _reply(subject, spec)
     return reply.logits_BTV, reply.output.loss
 
 
-def slopes_of_loss(subject: Subject, asked: Asked) -> Tensor | None:
+def slopes_of_loss(subject: Subject, spec: Asked) -> Tensor | None:
     """The derivative of the loss by the logits that come with it, (B, T, V); None where it is not computed from them."""
-    with torch.enable_grad(), _mode(subject, asked):
-        reply = _reply(subject, asked)
+    with torch.enable_grad(), _mode(subject, spec):
+        reply = _reply(subject, spec)
         if not (reply.output.loss.requires_grad and reply.logits_BTV.requires_grad):
             return None
         try:
@@ -106,12 +106,12 @@ def slopes_of_loss(subject: Subject, asked: Asked) -> Tensor | None:
     return None if slopes_BTV is None else slopes_BTV.detach()
 
 
-def _mode(subject: Subject, asked: Asked) -> AbstractContextManager[None]:
-    return training(subject, checkpointing=False) if asked.trained else contextlib.nullcontext()
+def _mode(subject: Subject, spec: Asked) -> AbstractContextManager[None]:
+    return training(subject, checkpointing=False) if spec.trained else contextlib.nullcontext()
 
 
-def _reply(subject: Subject, asked: Asked) -> Reply:
-    reply = subject.passes.call(asked.tokens, use_cache=False, extra=asked.extra, **asked.more)
+def _reply(subject: Subject, spec: Asked) -> ForwardOutput:
+    reply = subject.passes.call(spec.tokens, use_cache=False, extra=spec.extra, **spec.more)
     if getattr(reply.output, "loss", None) is None:
         raise Unsupported("the model computes no loss from `labels`")
     return reply

@@ -10,7 +10,7 @@ from typing import Literal, final
 
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Measurement, Verdict
-from attncheck.model.forward_spec import Mask2D, Pass, Positions
+from attncheck.model.forward_spec import ForwardSpec, Mask2D, Positions
 from attncheck.model.inputs import Inputs, Row, Tokens
 from attncheck.model.subject import Subject
 from attncheck.model.switching import chosen
@@ -57,11 +57,11 @@ class Padded:
             return (tuple(range(self.length)),) * len(self.rows)
         return self._laid_out(side, tuple(tuple(range(len(row))) for row in self.rows))
 
-    def asked(
+    def spec(
         self, side: Side, *, salt: int = 0, explicit: bool = False, chunks: tuple[int, ...] = (), attn: str | None = None
-    ) -> Pass:
+    ) -> ForwardSpec:
         """The pass of the padded batch."""
-        return Pass(
+        return ForwardSpec(
             self.tokens(side, salt),
             chunks=chunks,
             positions=self.positions(side) if explicit else None,
@@ -105,8 +105,8 @@ def eager_in_plain_float64(subject: Subject, batch: Padded) -> Measurement:
     if not subject.promoted:
         raise Unsupported("concerns float64 only")
     explicit = not subject.can.takes_positions
-    asked = replace(batch.asked("left", salt=1, explicit=explicit, attn="eager"), unpromoted=True)
-    logits_BTV = subject.logits(asked)
+    spec = replace(batch.spec("left", salt=1, explicit=explicit, attn="eager"), unpromoted=True)
+    logits_BTV = subject.logits(spec)
     lost = holes(logits_BTV)
     wanted = chosen(subject, "eager") and "float64" in (subject.settings.dtype, subject.own_dtype)
     return Measurement(

@@ -1,6 +1,6 @@
 """The one place that asks a model for logits: full, step by step, in chunks, batched; every pass is remembered.
 
-A `Pass` holds everything that can change the outcome, so that the full forward which five probes need runs once.
+A `ForwardSpec` holds everything that can change the outcome, so that the full forward which five probes need runs once.
 
 Axes: B batch, T positions of this pass, P cached positions, V vocabulary.
 """
@@ -21,22 +21,22 @@ from torch import Tensor
 from attncheck.core.allocator import return_freed_memory
 from attncheck.core.errors import Unsupported, first_line
 from attncheck.model.cache_kinds import new_cache
-from attncheck.model.forward import Door, Reply
-from attncheck.model.forward_spec import Mask2D, Mask4D, Pass, float_mask
+from attncheck.model.forward import ForwardAdapter, ForwardOutput
+from attncheck.model.forward_spec import ForwardSpec, Mask2D, Mask4D, float_mask
 from attncheck.model.inputs import Tokens
 from attncheck.numerics.budget import Budget
 
 
-def _way(asked: Pass, start: int) -> str:
+def _way(spec: ForwardSpec, start: int) -> str:
     """What is special about a forward of a pass, in words."""
     ways = {
         "on a filled cache": start > 0,
-        "with a cache": start == 0 and asked.cached,
-        "with `position_ids`": asked.positions is not None,
-        "with a 2D mask": isinstance(asked.mask, Mask2D),
-        "with a 4D mask": isinstance(asked.mask, Mask4D),
-        f"with `{asked.attn}` attention": asked.attn is not None,
-        "with attention weights": asked.attentions,
+        "with a cache": start == 0 and spec.cached,
+        "with `position_ids`": spec.positions is not None,
+        "with a 2D mask": isinstance(spec.mask, Mask2D),
+        "with a 4D mask": isinstance(spec.mask, Mask4D),
+        f"with `{spec.attn}` attention": spec.attn is not None,
+        "with attention weights": spec.attentions,
     }
     return " and ".join(way for way, so in ways.items() if so)
 
@@ -62,10 +62,10 @@ class Passes:
     """Runs passes on one model through its door and remembers their logits within a byte limit.
 
     `chunked_kind` is the kind of cache that passes in chunks fill where they ask for none; empty leaves it to the model.
-    Positions of a `Pass` count from 0; `first_position` is what the model itself counts from, and is added.
+    Positions of a `ForwardSpec` count from 0; `first_position` is what the model itself counts from, and is added.
     """
 
-    door: Door
+    forward_adapter: ForwardAdapter
     device: torch.device
     dtype: torch.dtype
     context: Callable[[], AbstractContextManager[Any]]
@@ -74,12 +74,12 @@ class Passes:
     on_forward: Callable[[int], None] = field(default=lambda tokens: None)
     chunked_kind: str = ""
     first_position: Callable[[], int] = field(default=lambda: 0)
-    planted: tuple[str, ...] = ()
-    planted_on_cache_only: bool = False
+    injected: tuple[str, ...] = ()
+    injected_on_cache_only: bool = False
     budgets: dict[Any, Budget] = field(default_factory=dict)
     _memory: OrderedDict[Any, Tensor] = field(default_factory=OrderedDict)
 
-    def logits(self, asked: Pass, positions: tuple[int, ...] = ()) -> Tensor:
+    def logits(self, spec: ForwardSpec, positions: tuple[int, ...] = ()) -> Tensor:
         """logits_BTV of a pass, from memory where it ran before.
 
         `positions` (ascending) asks for those only, of a row too long for all its logits to be kept.
@@ -87,64 +87,64 @@ class Passes:
         Raises:
             Unsupported: the model cannot be asked this way.
         """
-        key = (asked, positions, self._faults(asked))
+        key = (spec, positions, self._faults(spec))
         if key in self._memory:
             self._memory.move_to_end(key)
             return self._memory[key]
-        self._make_room(len(asked.tokens) * (len(positions) or asked.length))
-        with torch.no_grad(), self._numerics(asked), self.switch(asked.attn):
-            self._memory[key] = self.run(asked, positions).detach()
+        self._make_room(len(spec.tokens) * (len(positions) or spec.length))
+        with torch.no_grad(), self._numerics(spec), self.switch(spec.attn):
+            self._memory[key] = self.run(spec, positions).detach()
         self._keep_within(self.memory_limit, least=1)
         return self._memory[key]
 
-    def run(self, asked: Pass, positions: tuple[int, ...] = ()) -> Tensor:
+    def run(self, spec: ForwardSpec, positions: tuple[int, ...] = ()) -> Tensor:
         """logits_BTV of a pass under the numerics and the implementation of the caller; nothing is remembered."""
-        return _joined(self._parts(asked, positions), len(positions) or asked.length)
+        return _joined(self._parts(spec, positions), len(positions) or spec.length)
 
-    def _parts(self, asked: Pass, positions: tuple[int, ...]) -> Iterator[Tensor]:
+    def _parts(self, spec: ForwardSpec, positions: tuple[int, ...]) -> Iterator[Tensor]:
         start = 0
-        for reply in self._replies(asked):
+        for reply in self._replies(spec):
             end = start + reply.logits_BTV.shape[1]
             here = [at - start for at in positions if start <= at < end]
             yield reply.logits_BTV[:, here] if positions else reply.logits_BTV
             start = end
 
-    def cache(self, asked: Pass) -> Any:
+    def cache(self, spec: ForwardSpec) -> Any:
         """The cache that a pass leaves behind; never remembered, since the next call would change it.
 
         Raises:
             Unsupported: the model returns no cache.
         """
-        with torch.no_grad(), self._numerics(asked), self.switch(asked.attn):
+        with torch.no_grad(), self._numerics(spec), self.switch(spec.attn):
             cache = None
-            for reply in self._replies(asked):
+            for reply in self._replies(spec):
                 cache = reply.cache
         if cache is None:
-            raise Unsupported(f"{type(self.door.model).__name__} returns no cache")
+            raise Unsupported(f"{type(self.forward_adapter.model).__name__} returns no cache")
         return cache
 
-    def replay(self, asked: Pass) -> None:
+    def replay(self, spec: ForwardSpec) -> None:
         """Run a pass for what hooks see of it; nothing is remembered.
 
         Raises:
             Unsupported: the model cannot be asked this way.
         """
         return_freed_memory()
-        with torch.no_grad(), self.context(), self.switch(asked.attn):
-            for _ in self._replies(asked):
+        with torch.no_grad(), self.context(), self.switch(spec.attn):
+            for _ in self._replies(spec):
                 pass
 
-    def drop(self, asked: Pass) -> None:
+    def drop(self, spec: ForwardSpec) -> None:
         """Forget one pass, so that it is run the next time it is asked for."""
-        self._memory.pop((asked, (), self._faults(asked)), None)
+        self._memory.pop((spec, (), self._faults(spec)), None)
 
-    def call(self, tokens: Tokens, **asked: Any) -> Reply:
+    def call(self, tokens: Tokens, **spec: Any) -> ForwardOutput:
         """One forward, not remembered, for what needs the cache or the whole output. Gradients follow the caller."""
-        if asked.get("positions_BT") is not None:
-            asked["positions_BT"] = asked["positions_BT"] + self.first_position()
+        if spec.get("positions_BT") is not None:
+            spec["positions_BT"] = spec["positions_BT"] + self.first_position()
         self._make_room(sum(map(len, tokens)))
         with self.context():
-            return self._asked(self.ids(tokens), "with " + ", ".join(asked.get("extra", {})), bool(asked.get("extra")), asked)
+            return self._asked(self.ids(tokens), "with " + ", ".join(spec.get("extra", {})), bool(spec.get("extra")), spec)
 
     def ids(self, tokens: Tokens) -> Tensor:
         """ids_BT on the model's device."""
@@ -157,17 +157,17 @@ class Passes:
     @contextlib.contextmanager
     def under(self, fault: str, on_cache_only: bool) -> Iterator[None]:
         """Remember what runs inside apart from the healthy passes; a fault of the cache leaves the others shared."""
-        before = (self.planted, self.planted_on_cache_only)
-        self.planted, self.planted_on_cache_only = (*self.planted, fault), on_cache_only
+        before = (self.injected, self.injected_on_cache_only)
+        self.injected, self.injected_on_cache_only = (*self.injected, fault), on_cache_only
         try:
             yield
         finally:
-            for key in [key for key in self._memory if key[-1] == self.planted]:
+            for key in [key for key in self._memory if key[-1] == self.injected]:
                 del self._memory[key]
-            self.planted, self.planted_on_cache_only = before
+            self.injected, self.injected_on_cache_only = before
 
-    def _faults(self, asked: Pass) -> tuple[str, ...]:
-        return () if self.planted_on_cache_only and not asked.cached else self.planted
+    def _faults(self, spec: ForwardSpec) -> tuple[str, ...]:
+        return () if self.injected_on_cache_only and not spec.cached else self.injected
 
     def _make_room(self, tokens: int) -> None:
         """Forget what was asked for longest ago, until logits of as many tokens as are about to come fit as well."""
@@ -178,61 +178,63 @@ class Passes:
         while len(self._memory) > least and sum(t.nbytes for t in self._memory.values()) > limit:
             self._memory.popitem(last=False)
 
-    def _asked(self, ids_BT: Tensor, way: str, special: bool, asked: dict[str, Any]) -> Reply:
+    def _asked(self, ids_BT: Tensor, way: str, special: bool, spec: dict[str, Any]) -> ForwardOutput:
         """One forward. A model that raises when it is asked in a special way cannot be asked so; a plain forward must work."""
         try:
-            return self._forward(ids_BT, **asked)
+            return self._forward(ids_BT, **spec)
         except REFUSALS as error:
             if not special:
                 raise
-            raise Unsupported(f"{type(self.door.model).__name__} raises {first_line(error)} when called {way}") from error
+            raise Unsupported(
+                f"{type(self.forward_adapter.model).__name__} raises {first_line(error)} when called {way}"
+            ) from error
 
-    def _forward(self, ids_BT: Tensor, **asked: Any) -> Reply:
+    def _forward(self, ids_BT: Tensor, **spec: Any) -> ForwardOutput:
         self.on_forward(ids_BT.shape[1])
-        return self.door.call(ids_BT, **asked)
+        return self.forward_adapter.call(ids_BT, **spec)
 
-    def _replies(self, asked: Pass) -> Iterator[Reply]:
+    def _replies(self, spec: ForwardSpec) -> Iterator[ForwardOutput]:
         """The forwards of a pass in order; each chunk gets its own slice of positions and mask."""
-        ids_BT, cache, start = self.ids(asked.tokens), self._prepared_cache(asked), 0
-        for size in asked.chunks or (asked.length,):
+        ids_BT, cache, start = self.ids(spec.tokens), self._prepared_cache(spec), 0
+        for size in spec.chunks or (spec.length,):
             stop = start + size
             call = {
-                "positions_BT": self._positions(asked, start, stop),
-                "mask": self._mask(asked, start, stop),
+                "positions_BT": self._positions(spec, start, stop),
+                "mask": self._mask(spec, start, stop),
                 "cache": cache,
                 "before": start,
-                "use_cache": True if asked.chunks or asked.cache_kind else asked.use_cache,
-                "extra": {"output_attentions": True} if asked.attentions else {},
+                "use_cache": True if spec.chunks or spec.cache_kind else spec.use_cache,
+                "extra": {"output_attentions": True} if spec.attentions else {},
             }
-            reply = self._asked(ids_BT[:, start:stop], _way(asked, start), asked != Pass(asked.tokens), call)
-            if asked.cache_kind and reply.cache is not cache:
-                raise Unsupported(f"{type(self.door.model).__name__} does not use the cache that it is handed")
+            reply = self._asked(ids_BT[:, start:stop], _way(spec, start), spec != ForwardSpec(spec.tokens), call)
+            if spec.cache_kind and reply.cache is not cache:
+                raise Unsupported(f"{type(self.forward_adapter.model).__name__} does not use the cache that it is handed")
             cache, start = reply.cache, stop
-            if cache is None and stop < asked.length:
-                raise Unsupported(f"{type(self.door.model).__name__} returns no cache to continue from")
+            if cache is None and stop < spec.length:
+                raise Unsupported(f"{type(self.forward_adapter.model).__name__} returns no cache to continue from")
             yield reply
 
-    def _numerics(self, asked: Pass) -> AbstractContextManager[Any]:
-        return contextlib.nullcontext() if asked.unpromoted else self.context()
+    def _numerics(self, spec: ForwardSpec) -> AbstractContextManager[Any]:
+        return contextlib.nullcontext() if spec.unpromoted else self.context()
 
-    def _prepared_cache(self, asked: Pass) -> Any:
-        kind = asked.cache_kind or (self.chunked_kind if asked.chunks else "")
+    def _prepared_cache(self, spec: ForwardSpec) -> Any:
+        kind = spec.cache_kind or (self.chunked_kind if spec.chunks else "")
         if not kind:
             return None
-        return new_cache(kind, self.door.model, rows=len(asked.tokens), length=asked.length, dtype=self.dtype)
+        return new_cache(kind, self.forward_adapter.model, rows=len(spec.tokens), length=spec.length, dtype=self.dtype)
 
-    def _positions(self, asked: Pass, start: int, stop: int) -> Tensor | None:
-        if asked.positions is None:
+    def _positions(self, spec: ForwardSpec, start: int, stop: int) -> Tensor | None:
+        if spec.positions is None:
             return None
-        rows_BT = torch.tensor([row[start:stop] for row in asked.positions], device=self.device)
+        rows_BT = torch.tensor([row[start:stop] for row in spec.positions], device=self.device)
         return rows_BT + self.first_position()
 
-    def _mask(self, asked: Pass, start: int, stop: int) -> Tensor | None:
+    def _mask(self, spec: ForwardSpec, start: int, stop: int) -> Tensor | None:
         """A 2D mask covers all that is cached and new (P + T); a 4D mask has a row for each new query."""
-        if isinstance(asked.mask, Mask2D):
-            rows = [row[:stop] for row in asked.mask.rows]
-            return torch.tensor(rows, device=self.device, dtype=getattr(torch, asked.mask.dtype))
-        if not isinstance(asked.mask, Mask4D):
+        if isinstance(spec.mask, Mask2D):
+            rows = [row[:stop] for row in spec.mask.rows]
+            return torch.tensor(rows, device=self.device, dtype=getattr(torch, spec.mask.dtype))
+        if not isinstance(spec.mask, Mask4D):
             return None
-        allowed_BTT = asked.mask.allowed_BTT()[:, start:stop, :stop]
-        return allowed_BTT[:, None].to(self.device) if asked.mask.boolean else float_mask(allowed_BTT, self.dtype, self.device)
+        allowed_BTT = spec.mask.allowed_BTT()[:, start:stop, :stop]
+        return allowed_BTT[:, None].to(self.device) if spec.mask.boolean else float_mask(allowed_BTT, self.dtype, self.device)

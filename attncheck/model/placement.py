@@ -97,34 +97,34 @@ def _outside_modes(bring: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def device_named(asked: str) -> torch.device:
+def device_named(spec: str) -> torch.device:
     """The device of this name; `auto` is the accelerator where there is one.
 
     Raises:
         TargetError: it cannot be used here.
     """
-    if asked != "auto":
+    if spec != "auto":
         try:
-            return torch.empty(0, device=asked).device
+            return torch.empty(0, device=spec).device
         except (RuntimeError, AssertionError, NotImplementedError) as error:
-            raise TargetError(f"device `{asked}` cannot be used: {first_line(error)}") from error
+            raise TargetError(f"device `{spec}` cannot be used: {first_line(error)}") from error
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def device_map_arguments(asked: str) -> dict[str, Any]:
+def device_map_arguments(spec: str) -> dict[str, Any]:
     """Keyword arguments of `from_pretrained` for a device map: a strategy's name, or a JSON file {module: device or "disk"}.
 
     Raises:
         TargetError: the file cannot be read or holds something else.
     """
-    chosen: str | dict[str, Any] = asked
-    if asked.endswith(".json"):
+    chosen: str | dict[str, Any] = spec
+    if spec.endswith(".json"):
         try:
-            chosen = json.loads(Path(asked).read_text(encoding="utf-8"))
+            chosen = json.loads(Path(spec).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise TargetError(f"--device-map {asked}: {first_line(error)}") from error
+            raise TargetError(f"--device-map {spec}: {first_line(error)}") from error
         if not isinstance(chosen, Mapping) or not chosen:
-            raise TargetError(f"--device-map {asked}: expected an object of modules and devices")
+            raise TargetError(f"--device-map {spec}: expected an object of modules and devices")
     return {"device_map": chosen, "offload_folder": tempfile.mkdtemp(prefix="attncheck-offload-")}
 
 

@@ -22,7 +22,7 @@ AFTER = "after another call"
 
 @final
 @dataclass(frozen=True)
-class Made:
+class Provenance:
     """How the first logits of a case were really made, beside the pass whose logits they ought to be.
 
     `again` makes them once more, logits_BNV; `columns` are the N positions of the pass that they belong to, or all.

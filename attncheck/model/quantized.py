@@ -59,7 +59,7 @@ def _either(module: nn.Module, usual: Callable[..., Any]) -> Callable[..., Any]:
     def forward(given: Tensor, *args: Any, **named: Any) -> Any:
         if given.dtype != torch.float64:
             return usual(given, *args, **named)
-        weight_ON, bias_O = asked(module, usual, given.device)
+        weight_ON, bias_O = spec(module, usual, given.device)
         return F.linear(given.double(), weight_ON.double(), None if bias_O is None else bias_O.double())
 
     forward.coded = True  # type: ignore[attr-defined]
@@ -67,7 +67,7 @@ def _either(module: nn.Module, usual: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @torch.no_grad()
-def asked(module: Any, usual: Callable[..., Any], device: torch.device) -> tuple[Tensor, Tensor | None]:
+def spec(module: Any, usual: Callable[..., Any], device: torch.device) -> tuple[Tensor, Tensor | None]:
     """The matrix (O, N) that a layer stands for, and its bias (O,), in the precision of its kernel."""
     dtype = _computes_in(module)
     bias = getattr(module, "bias", None)

@@ -24,8 +24,8 @@ from attncheck.model.capabilities import Capabilities
 from attncheck.model.compat import plain_experts, text_config
 from attncheck.model.encoder_inputs import fixed_input
 from attncheck.model.facts import Facts, read_facts
-from attncheck.model.forward import Door
-from attncheck.model.forward_spec import Pass
+from attncheck.model.forward import ForwardAdapter
+from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.inputs import Inputs, build_inputs
 from attncheck.model.noise_floor import own_budget
 from attncheck.model.passes import REFUSALS, Passes
@@ -69,22 +69,22 @@ class Subject:
         return read_facts(self.model)
 
     @cached_property
-    def door(self) -> Door:
+    def forward_adapter(self) -> ForwardAdapter:
         """The forward, called by meaning."""
-        return Door(self.model, fixed_input(self.model, self.inputs.pool))
+        return ForwardAdapter(self.model, fixed_input(self.model, self.inputs.pool))
 
     @cached_property
     def inputs(self) -> Inputs:
         """Token material long enough for this model's borders."""
-        asked = self.settings
-        return build_inputs(self.facts, self.config, self.tokenizer, seed=asked.seed, prompt=asked.prompt, length=asked.length)
+        spec = self.settings
+        return build_inputs(self.facts, self.config, self.tokenizer, seed=spec.seed, prompt=spec.prompt, length=spec.length)
 
     @cached_property
     def passes(self) -> Passes:
         """The memoised ways of asking for logits."""
         weights = sum(parameter.nbytes for parameter in self.model.parameters())
         return Passes(
-            self.door,
+            self.forward_adapter,
             self.device,
             self.dtype,
             context=self.numerics,
@@ -98,7 +98,7 @@ class Subject:
     @cached_property
     def can(self) -> Capabilities:
         """What this model can take, found out by trying."""
-        return Capabilities(self.door, self.passes, self.inputs, self.budget)
+        return Capabilities(self.forward_adapter, self.passes, self.inputs, self.budget)
 
     def _count(self, tokens: int) -> None:
         self.forwards += 1
@@ -172,14 +172,14 @@ class Subject:
         if self.attn != attn:
             raise Unsupported(f"{type(self.model).__name__} keeps `{self.attn}` when asked for `{attn}` attention")
 
-    def logits(self, asked: Pass) -> Tensor:
+    def logits(self, spec: ForwardSpec) -> Tensor:
         """logits_BTV of one pass, from memory where it ran before."""
-        return self.passes.logits(asked)
+        return self.passes.logits(spec)
 
     @cached_property
     def budget(self) -> Budget:
         """What rounding alone does to this model's logits, measured once on the main input."""
-        return own_budget(self.passes, Pass(self.inputs.tokens), self.dtype_name, self.numerics)
+        return own_budget(self.passes, ForwardSpec(self.inputs.tokens), self.dtype_name, self.numerics)
 
     def compare(
         self,
@@ -191,12 +191,12 @@ class Subject:
         broken: Verdict = Verdict.FAIL,
         offset: int = 0,
         note: str = "",
-        asked: tuple[Pass, Pass] | None = None,
+        spec: tuple[ForwardSpec, ForwardSpec] | None = None,
         budget: Budget | None = None,
     ) -> Measurement:
         """One case: `got_BTV` against `want_BTV` under this model's budget or another. `offset` is the T of the first column.
 
-        `asked` are the passes behind the two, so that a failure can be diagnosed from the same tokens and schedule.
+        `spec` are the passes behind the two, so that a failure can be diagnosed from the same tokens and schedule.
         """
         budget = budget or self.budget
         apart = compare_logits(got_BTV, want_BTV, budget.value, offset)
@@ -205,8 +205,8 @@ class Subject:
             expect=expect,
             broken=broken,
             note=note,
-            asked=asked,
-            cuts=asked[0].cuts if asked else (),
+            spec=spec,
+            cuts=spec[0].cuts if spec else (),
             budget=budget.value,
             budget_from=budget.source,
             **vars(apart),
@@ -223,7 +223,7 @@ class Subject:
         if dtype not in self.runs_at:
             try:
                 with self.at(dtype):
-                    self.runs_at[dtype] = self.logits(Pass(self.inputs.tokens)).numel() > 0
+                    self.runs_at[dtype] = self.logits(ForwardSpec(self.inputs.tokens)).numel() > 0
             except REFUSALS:
                 self.runs_at[dtype] = False
         return self.runs_at[dtype]
@@ -244,7 +244,7 @@ class Subject:
     @property
     def resolves(self) -> bool:
         """Whether a fault would stand out of the budget in this dtype."""
-        return self.budget.value <= RESOLVED * float(self.logits(Pass(self.inputs.tokens)).abs().max())
+        return self.budget.value <= RESOLVED * float(self.logits(ForwardSpec(self.inputs.tokens)).abs().max())
 
     @contextlib.contextmanager
     def at(self, dtype: str | None, cast: bool = True) -> Iterator[None]:

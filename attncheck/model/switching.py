@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from attncheck.attention.interface import KernelCall, intercept
+from attncheck.attention.interface import AttentionCall, intercept
 from attncheck.core.errors import Unsupported, first_line
 from attncheck.model.passes import REFUSALS
 from attncheck.model.subject import Subject
@@ -24,7 +24,7 @@ def kernels_called(subject: Subject, attn: str | None) -> frozenset[tuple[str, s
     """
     seen: set[tuple[str, str]] = set()
 
-    def watch(call: KernelCall) -> Any:
+    def watch(call: AttentionCall) -> Any:
         seen.add((call.kernel.__module__, call.kernel.__name__))
         return call.run()
 

@@ -19,7 +19,7 @@ from attncheck.core.finding import (
     Known,
     Location,
     Measurement,
-    Rung,
+    PrecisionLevel,
     Verdict,
     verdict_of,
     worst_of_model,
@@ -103,7 +103,7 @@ def exit_code(report: Report, fail_on: frozenset[Verdict] = frozenset()) -> int:
 
 def case_dict(case: Measurement) -> dict[str, Any]:
     """One case with its verdict."""
-    return {"name": case.name, "verdict": verdict_of(case).value, **_plain(case, drop=("name", "asked", "made"))}
+    return {"name": case.name, "verdict": verdict_of(case).value, **_plain(case, drop=("name", "spec", "made"))}
 
 
 def finding_dict(finding: Finding) -> dict[str, Any]:
@@ -240,7 +240,7 @@ def _location(data: Mapping[str, Any] | None) -> Location | None:
 
 def _case(data: Mapping[str, Any]) -> Measurement:
     plain = _numbers(_fields(Measurement, data))
-    ladder = tuple(Rung(**_numbers(_fields(Rung, rung))) for rung in data.get("ladder", ()))
+    ladder = tuple(PrecisionLevel(**_numbers(_fields(PrecisionLevel, rung))) for rung in data.get("ladder", ()))
     for name in ("profile", "cuts", "reach"):
         plain[name] = tuple(plain.get(name, ()))
     plain["beside"] = tuple((name, value) for name, value in plain.get("beside", ()))

@@ -39,8 +39,8 @@ def pairs(report: Report) -> Iterator[tuple[TargetReport, Finding]]:
 
 def label(target: TargetReport) -> str:
     """`builtin:gqa (sdpa, float64, cpu)`: a target and how it was asked."""
-    asked = target.settings.get("asked") or {}
-    values = [target.settings.get(name) or asked.get(name) for name in SHOWN_SETTINGS]
+    spec = target.settings.get("asked") or {}
+    values = [target.settings.get(name) or spec.get(name) for name in SHOWN_SETTINGS]
     shown = ", ".join(str(value) for value in values if value not in (None, "", "auto"))
     return f"{target.target} ({shown})" if shown else target.target
 

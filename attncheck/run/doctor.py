@@ -15,7 +15,7 @@ from attncheck import __version__
 from attncheck.core import registry
 from attncheck.core.errors import AttncheckError, Unsupported, first_line
 from attncheck.core.settings import Settings
-from attncheck.model.forward_spec import Pass
+from attncheck.model.forward_spec import ForwardSpec
 from attncheck.targets.load import load
 
 PACKAGES = ("torch", "transformers", "accelerate", "safetensors", "gguf")
@@ -55,7 +55,7 @@ def _implementation(name: str) -> str:
     """Whether one forward of the built-in model runs under it."""
     try:
         subject = load("builtin:gqa", Settings(dtype="float32"))
-        subject.logits(Pass(subject.inputs.tokens, attn=name))
+        subject.logits(ForwardSpec(subject.inputs.tokens, attn=name))
     except (Unsupported, AttncheckError) as reason:
         return f"no: {reason}"
     except Exception as error:

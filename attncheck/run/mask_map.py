@@ -18,7 +18,7 @@ from torch import Tensor
 from attncheck.core.errors import Unsupported, UsageError
 from attncheck.judge.attention_span import Seen, excuse, seen_at_kernel, seen_in_gradient
 from attncheck.judge.config_spec import FULL, promised_reach
-from attncheck.model.forward_spec import Mask2D, Pass
+from attncheck.model.forward_spec import ForwardSpec, Mask2D
 from attncheck.model.padding import pad_id
 from attncheck.model.subject import Subject
 
@@ -67,15 +67,15 @@ def maps(subject: Subject, ask: Ask) -> list[LayerMap]:
         UsageError: chunks or documents that do not fit the row.
         Unsupported: neither the kernel nor a gradient shows what is read.
     """
-    asked, real_T, document_T = _asked(subject, ask)
-    seen = _seen(subject, asked)
-    row = subject.inputs.other(asked.tokens[0])
-    others = _seen(subject, Pass((row,), **{k: v for k, v in vars(asked).items() if k != "tokens"}))
+    spec, real_T, document_T = _asked(subject, ask)
+    seen = _seen(subject, spec)
+    row = subject.inputs.other(spec.tokens[0])
+    others = _seen(subject, ForwardSpec((row,), **{k: v for k, v in vars(spec).items() if k != "tokens"}))
     names = dict.fromkeys(each.name for each in seen)
     return [_map(subject, [each for each in seen if each.name == name], others, real_T, document_T) for name in names]
 
 
-def _asked(subject: Subject, ask: Ask) -> tuple[Pass, Tensor, Tensor]:
+def _asked(subject: Subject, ask: Ask) -> tuple[ForwardSpec, Tensor, Tensor]:
     """The pass, which tokens are real, and the number of each token's document."""
     row, length = subject.inputs.row, subject.inputs.length
     if ask.chunks and sum(ask.chunks) != length + ask.padding:
@@ -91,23 +91,23 @@ def _asked(subject: Subject, ask: Ask) -> tuple[Pass, Tensor, Tensor]:
     counted = tuple(max(0, sum(real[: t + 1]) - 1) for t in range(len(real)))
     restarting = tuple(t for size in ask.documents for t in range(size))
     explicit = ask.padding and not subject.can.takes_positions
-    asked = Pass(
+    spec = ForwardSpec(
         (tokens,),
         chunks=ask.chunks,
         positions=(restarting,) if ask.documents else (counted,) if explicit else None,
         mask=Mask2D((real,)) if ask.padding else None,
     )
     numbers = [number for number, size in enumerate(ask.documents or (len(tokens),)) for _ in range(size)]
-    return asked, torch.tensor(real, dtype=torch.bool), torch.tensor(numbers)
+    return spec, torch.tensor(real, dtype=torch.bool), torch.tensor(numbers)
 
 
-def _seen(subject: Subject, asked: Pass) -> list[Seen]:
+def _seen(subject: Subject, spec: ForwardSpec) -> list[Seen]:
     _ = subject.can.first_position  # found by forwards of its own, which must not be among those that are watched
     if subject.can.watch is None:
-        return seen_at_kernel(subject, asked)
-    if asked.chunks or asked.mask is not None:
+        return seen_at_kernel(subject, spec)
+    if spec.chunks or spec.mask is not None:
         raise Unsupported(f"{subject.can.watch}: the gradient shows plain forwards only, without padding and chunks")
-    return seen_in_gradient(subject, asked)
+    return seen_in_gradient(subject, spec)
 
 
 def _map(subject: Subject, seen: list[Seen], others: list[Seen], real_T: Tensor, document_T: Tensor) -> LayerMap:

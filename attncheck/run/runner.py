@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any, final
 
 from attncheck.core.allocator import return_freed_memory
-from attncheck.core.errors import CannotPlant, Unsupported, first_line
-from attncheck.core.finding import Control, Evidence, Finding, Measurement, Rung, Verdict, verdict_of, worst
+from attncheck.core.errors import CannotInject, Unsupported, first_line
+from attncheck.core.finding import Control, Evidence, Finding, Measurement, PrecisionLevel, Verdict, verdict_of, worst
 from attncheck.distributed.ranks import failed_alone, gathered, working_on
 from attncheck.faults.base import Fault
 from attncheck.faults.catalogue import FAULTS
@@ -148,7 +148,8 @@ def _with_ladder(case: Measurement, raised: Measurement | None, low: str, high: 
     if raised is None or raised.max_abs is None:
         return case
     rungs = tuple(
-        Rung(dtype=dtype, max_abs=each.max_abs or 0.0, budget=each.budget or 0.0) for dtype, each in ((low, case), (high, raised))
+        PrecisionLevel(dtype=dtype, max_abs=each.max_abs or 0.0, budget=each.budget or 0.0)
+        for dtype, each in ((low, case), (high, raised))
     )
     return replace(case, ladder=rungs)
 
@@ -182,7 +183,7 @@ def _control(subject: Subject, probe: Probe, fault: Fault, healthy: tuple[Measur
     return_freed_memory()
     before = {case.name: case for case in healthy}
     largest: float | None = None
-    with fault.plant(subject), subject.passes.under(fault.name, fault.on_cache_only), subject.can.kept():
+    with fault.inject(subject), subject.passes.under(fault.name, fault.on_cache_only), subject.can.kept():
         try:
             for case in _measured(probe, subject):
                 if case.max_abs is not None:
@@ -190,9 +191,9 @@ def _control(subject: Subject, probe: Probe, fault: Fault, healthy: tuple[Measur
                 if noticed(case, before.get(case.name)):
                     return Control(fault=fault.name, detected=True, max_abs=case.max_abs, case=case.name)
         except Unsupported as reason:
-            raise CannotPlant(str(reason)) from reason
+            raise CannotInject(str(reason)) from reason
         except Exception as error:
-            raise CannotPlant(f"the model raises with it planted ({first_line(error)})") from error
+            raise CannotInject(f"the model raises with it planted ({first_line(error)})") from error
     return Control(fault=fault.name, detected=False, max_abs=largest)
 
 

@@ -142,7 +142,7 @@ class Selftest:
         try:
             with (
                 self.subject.can.kept(),
-                fault.plant(self.subject),
+                fault.inject(self.subject),
                 self.subject.passes.under(fault.name, fault.on_cache_only),
             ):
                 caught = tuple(self._caught(fault))
@@ -199,27 +199,27 @@ def coverage(rows: Sequence[Row], probes: Sequence[str], each: int | None = None
 
 
 def _totals(rows: Sequence[Row]) -> str:
-    planted = [row for row in rows if not row.reason]
-    found = [each for row in planted for each in row.caught]
-    named = sum(names(row.fault, each.diagnosis) for row in planted for each in row.caught)
-    wrong = sum(len(row.wrong) for row in planted)
+    injected = [row for row in rows if not row.reason]
+    found = [each for row in injected for each in row.caught]
+    named = sum(names(row.fault, each.diagnosis) for row in injected for each in row.caught)
+    wrong = sum(len(row.wrong) for row in injected)
     healed = sum(each.diagnosis is not None and each.diagnosis.how == "repaired" for each in found)
     return (
-        f"{len(planted)} times planted, {sum(map(_is_caught, planted))} times caught, {sum(map(_is_named, planted))} times named "
+        f"{len(injected)} times planted, {sum(map(_is_caught, injected))} times caught, {sum(map(_is_named, injected))} times named "
         f"by a probe. Of the {len(found)} findings of single probes {named} name the fault, {wrong} name another one, {healed} "
         f"say what heals it, and {len(found) - named - wrong - healed} leave it unexplained."
     )
 
 
 def _line(fault: str, rows: list[Row], probes: Sequence[str]) -> str:
-    planted = [row for row in rows if not row.reason]
-    if not planted:
+    injected = [row for row in rows if not row.reason]
+    if not injected:
         return f"| {fault} |" + " |" * len(probes) + " cannot be planted in these targets | | |"
-    counts = [sum(any(each.probe == probe for each in row.caught) for row in planted) for probe in probes]
-    caught, named = (sum(map(asked, planted)) for asked in (_is_caught, _is_named))
-    places = [row.told.location.module for row in planted if row.told and row.told.location]
+    counts = [sum(any(each.probe == probe for each in row.caught) for row in injected) for probe in probes]
+    caught, named = (sum(map(spec, injected)) for spec in (_is_caught, _is_named))
+    places = [row.told.location.module for row in injected if row.told and row.told.location]
     cells = [str(number) if number else "·" for number in counts]
-    cells += [f"{caught}/{len(planted)}", f"{named}/{len(planted)}", places[0] if places else ""]
+    cells += [f"{caught}/{len(injected)}", f"{named}/{len(injected)}", places[0] if places else ""]
     return f"| {fault} | " + " | ".join(cells) + " |"
 
 

@@ -178,8 +178,8 @@ class _Pool:
         known = _kept(self.folder, each.job)
         if known is not None:
             return replace(known, seconds=seconds)
-        asked = vars(each.job.settings)
-        return TargetReport(target=each.job.target, settings=asked, seconds=seconds, error=f"{each.job.target}: {otherwise}")
+        spec = vars(each.job.settings)
+        return TargetReport(target=each.job.target, settings=spec, seconds=seconds, error=f"{each.job.target}: {otherwise}")
 
 
 def _code(code: int | None) -> str:

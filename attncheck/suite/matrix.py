@@ -32,9 +32,9 @@ def combinations(parts: tuple[Part, ...], part: Part, index: int, entry: ModelEn
         raise part.source.error(("models", index), f"{count} combinations of settings; {MOST_COMBINATIONS} at most")
     fixed = {name: value for name, value in merged.items() if name not in AXES}
     for values in itertools.product(*(merged[axis] for axis in axes)):
-        asked: dict[str, Any] = {**dict(zip(axes, values, strict=True)), **fixed}
-        if not any(matches(asked, excluded) for excluded in entry.exclude):
-            chosen: dict[str, Any] = {name: None if value == "default" else value for name, value in asked.items()}
+        spec: dict[str, Any] = {**dict(zip(axes, values, strict=True)), **fixed}
+        if not any(matches(spec, excluded) for excluded in entry.exclude):
+            chosen: dict[str, Any] = {name: None if value == "default" else value for name, value in spec.items()}
             yield Settings(**chosen)
 
 
@@ -67,6 +67,6 @@ def check_names(part: Part, place: Place, settings: Mapping[str, Any]) -> None:
             raise part.source.error((*place, name), unknown("setting", name, SettingsEntry.model_fields), key=True)
 
 
-def matches(asked: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+def matches(spec: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     """Whether settings are those of a pattern; what the pattern leaves out may be anything."""
-    return all(asked.get(name) in (value if isinstance(value, list) else [value]) for name, value in wanted.items())
+    return all(spec.get(name) in (value if isinstance(value, list) else [value]) for name, value in wanted.items())

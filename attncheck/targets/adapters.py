@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from attncheck.core.errors import TargetError, first_line
 from attncheck.core.finding import Measurement, Verdict, skipped
-from attncheck.model.forward_spec import Pass
+from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.passes import REFUSALS
 from attncheck.model.subject import Subject
 
@@ -72,7 +72,7 @@ def adapter_cases(subject: Subject) -> Iterator[Measurement]:
     layers = adapted_layers(subject.model)
     if not layers:
         return
-    usual = Pass(subject.inputs.tokens)
+    usual = ForwardSpec(subject.inputs.tokens)
     adapted_BTV = subject.logits(usual)
     base_BTV, reason = _under(subject, usual, lambda: _base_alone(subject.model, layers))
     if base_BTV is None:
@@ -88,15 +88,15 @@ def adapter_cases(subject: Subject) -> Iterator[Measurement]:
         yield skipped(name, reason) if got_BTV is None else subject.compare(name, got_BTV, want_BTV, note=note)
 
 
-def _under(subject: Subject, asked: Pass, context: Callable[[], AbstractContextManager[None]]) -> tuple[Tensor | None, str]:
-    subject.passes.drop(asked)
+def _under(subject: Subject, spec: ForwardSpec, context: Callable[[], AbstractContextManager[None]]) -> tuple[Tensor | None, str]:
+    subject.passes.drop(spec)
     try:
         with context():
-            return subject.logits(asked), ""
+            return subject.logits(spec), ""
     except REFUSALS as error:
         return None, first_line(error)
     finally:
-        subject.passes.drop(asked)
+        subject.passes.drop(spec)
 
 
 @contextlib.contextmanager

@@ -102,7 +102,7 @@ def _prepared(target: Target, settings: Settings, model: nn.Module, tokenizer: A
     return subject
 
 
-def settle_dtype(subject: Subject, asked: str) -> None:
+def settle_dtype(subject: Subject, spec: str) -> None:
     """Bring the weights to the dtype that is asked for; `auto` takes the highest that fits and runs.
 
     Weights that are too many or cannot be cast stay, and are widened to float64 operator by operator.
@@ -110,18 +110,18 @@ def settle_dtype(subject: Subject, asked: str) -> None:
     Raises:
         TargetError: the weights cannot be cast to what is asked for.
     """
-    if asked == "auto":
+    if spec == "auto":
         _settle_highest(subject)
     else:
-        _take(subject, asked)
+        _take(subject, spec)
     subject.remarks = (*subject.remarks, *_remarks(subject))
 
 
-def _take(subject: Subject, asked: str) -> None:
+def _take(subject: Subject, spec: str) -> None:
     reason = why_not_cast(subject.model)
-    if reason is not None and asked not in ("float64", subject.dtype_name):
+    if reason is not None and spec not in ("float64", subject.dtype_name):
         raise TargetError(f"{subject.name}: the weights stay in {subject.dtype_name}: {reason}")
-    subject.take(DTYPES[asked])
+    subject.take(DTYPES[spec])
 
 
 def _settle_highest(subject: Subject) -> None:
@@ -156,7 +156,7 @@ def _runs(subject: Subject, dtype: str) -> bool:
         subject.take(DTYPES[dtype])
         with torch.no_grad(), subject.numerics():
             ids = torch.tensor([[0, 1, 2, 3]], device=subject.device).clamp(max=max(0, subject.facts.vocab - 1))
-            subject.door.call(ids, use_cache=False)
+            subject.forward_adapter.call(ids, use_cache=False)
     except Exception:
         return False
     return True

@@ -20,7 +20,7 @@ from attncheck.core.errors import TargetError, first_line, unknown
 from attncheck.core.settings import Settings
 from attncheck.model import compat
 from attncheck.model.encoder_inputs import fixed_input
-from attncheck.model.forward import Door
+from attncheck.model.forward import ForwardAdapter
 from attncheck.targets.amplify import amplify
 from attncheck.targets.shrink.rules import LAYERS, Wanted
 from attncheck.targets.shrink.shrink import shrink
@@ -94,7 +94,7 @@ def _explored(name: str, head: str, settings: Settings, *, explore: bool) -> Any
         _as_decoder(config)
     model = _drawn(config, HEADS[head][0], settings, class_name=getattr(modeling_auto, HEADS[head][1])[name])
     with torch.no_grad():
-        Door(model.eval(), fixed_input(model, TRIED)).call(torch.tensor([TRIED]), use_cache=False)
+        ForwardAdapter(model.eval(), fixed_input(model, TRIED)).call(torch.tensor([TRIED]), use_cache=False)
     return model
 
 

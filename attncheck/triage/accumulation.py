@@ -68,5 +68,5 @@ def _measured(subject: Subject) -> Measurement:
 
 
 def _loss(subject: Subject, rows: Tokens, labels: Tokens, items: int) -> float:
-    asked = Asked(tokens=rows, labels_BT=subject.passes.ids(labels), own=own_shift(subject), items=items)
-    return float(answered(subject, asked)[1])
+    spec = Asked(tokens=rows, labels_BT=subject.passes.ids(labels), own=own_shift(subject), items=items)
+    return float(answered(subject, spec)[1])

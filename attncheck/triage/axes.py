@@ -13,7 +13,7 @@ from torch import Tensor
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Measurement, Verdict, merged, verdict_of
 from attncheck.model.cache_kinds import KINDS
-from attncheck.model.forward_spec import Mask, Mask4D, Pass, all_ones, causal, counting
+from attncheck.model.forward_spec import ForwardSpec, Mask, Mask4D, all_ones, causal, counting
 from attncheck.model.inputs import Row, Tokens
 from attncheck.model.padding import Padded, Side, pad_id
 from attncheck.model.subject import Subject
@@ -72,9 +72,9 @@ def measure(subject: Subject, material: Material, setting: Setting) -> Measureme
     Raises:
         Unsupported: this model cannot be asked so.
     """
-    asked, rows, real = passed(subject, material, setting)
-    logits_BTV = subject.logits(asked)
-    cases = [_row(subject, setting, asked, logits_BTV, index, row, real[index]) for index, row in enumerate(rows)]
+    spec, rows, real = passed(subject, material, setting)
+    logits_BTV = subject.logits(spec)
+    cases = [_row(subject, setting, spec, logits_BTV, index, row, real[index]) for index, row in enumerate(rows)]
     return merged(str(setting), cases)
 
 
@@ -91,13 +91,15 @@ def decided(subject: Subject, material: Material, setting: Setting) -> Measureme
         return case  # a kernel or quantised weights that refuse it: nothing decides
 
 
-def _row(subject: Subject, setting: Setting, asked: Pass, logits_BTV: Tensor, index: int, row: Row, real: slice) -> Measurement:
-    usual = Pass((row,))
+def _row(
+    subject: Subject, setting: Setting, spec: ForwardSpec, logits_BTV: Tensor, index: int, row: Row, real: slice
+) -> Measurement:
+    usual = ForwardSpec((row,))
     got_BTV, want_BTV = logits_BTV[index : index + 1, real], subject.logits(usual)
-    return subject.compare(str(setting), got_BTV, want_BTV, offset=real.start or 0, asked=(asked, usual))
+    return subject.compare(str(setting), got_BTV, want_BTV, offset=real.start or 0, spec=(spec, usual))
 
 
-def passed(subject: Subject, material: Material, setting: Setting) -> tuple[Pass, Tokens, tuple[slice, ...]]:
+def passed(subject: Subject, material: Material, setting: Setting) -> tuple[ForwardSpec, Tokens, tuple[slice, ...]]:
     """The pass of a setting, the rows in it, and where the real tokens of each are.
 
     Raises:
@@ -107,7 +109,7 @@ def passed(subject: Subject, material: Material, setting: Setting) -> tuple[Pass
     padded = _padded(subject, rows) if setting.padding else None
     side: Side = "left" if setting.padding == "left" else "right"
     length = padded.length if padded else len(rows[0])
-    asked = Pass(
+    spec = ForwardSpec(
         padded.tokens(side) if padded else rows,
         chunks=_chunks(setting, length),
         positions=_positions(subject, setting, rows, padded, side),
@@ -116,7 +118,7 @@ def passed(subject: Subject, material: Material, setting: Setting) -> tuple[Pass
         attn=setting.attn or None,
         cache_kind=_kind(setting),
     )
-    return asked, rows, padded.real(side) if padded else tuple(slice(0, length) for _ in rows)
+    return spec, rows, padded.real(side) if padded else tuple(slice(0, length) for _ in rows)
 
 
 def _rows(material: Material, setting: Setting) -> Tokens:
@@ -180,9 +182,9 @@ def fails(case: Measurement) -> bool:
     return verdict_of(case) is Verdict.FAIL and case.resolved
 
 
-def pair(subject: Subject, material: Material, setting: Setting) -> tuple[Pass, Pass]:
+def pair(subject: Subject, material: Material, setting: Setting) -> tuple[ForwardSpec, ForwardSpec]:
     """The pass of a setting and the plain one of the row that is farthest from it."""
     case = measure(subject, material, setting)
-    assert case.asked is not None
-    got, want = case.asked
+    assert case.spec is not None
+    got, want = case.spec
     return got, want

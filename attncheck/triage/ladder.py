@@ -17,7 +17,7 @@ from torch import Tensor
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Measurement
 from attncheck.core.settings import LADDER
-from attncheck.model.forward_spec import Pass
+from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.generation import greedy
 from attncheck.model.passes import REFUSALS
 from attncheck.model.precision import DTYPES, fits
@@ -83,7 +83,7 @@ def split(subject: Subject, material: Material, tokens: int) -> Split | None:
     """
     row = material.rows[0]
     made = greedy(subject, row, tokens)
-    full_NV = subject.logits(Pass((row + made.tokens,)))[0, len(row) - 1 : -1]
+    full_NV = subject.logits(ForwardSpec((row + made.tokens,)))[0, len(row) - 1 : -1]
     forced_NV = made.logits_BNV[0].to(full_NV.device)
     chosen_N = torch.tensor(made.tokens, device=full_NV.device)
     turned_N = (full_NV.argmax(-1) != chosen_N).nonzero().flatten()

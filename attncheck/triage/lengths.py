@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Finding, Measurement, Verdict
-from attncheck.model.forward_spec import Pass
+from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.inputs import Row
 from attncheck.model.passes import REFUSALS
 from attncheck.model.subject import Subject
@@ -31,10 +31,10 @@ def lengths(subject: Subject, log: steps.Log) -> Finding | None:
     for length in _lengths(subject):
         log.says(f"{length} tokens")
         row = subject.inputs.fresh(length, salt=length)
-        for name, asked in _of_length(subject, row):
+        for name, spec in _of_length(subject, row):
             try:
-                want_BTV = subject.logits(Pass((row,)))[:, : asked.length]
-                cases.append(subject.compare(name, subject.logits(asked), want_BTV, asked=(asked, Pass((row,)))))
+                want_BTV = subject.logits(ForwardSpec((row,)))[:, : spec.length]
+                cases.append(subject.compare(name, subject.logits(spec), want_BTV, spec=(spec, ForwardSpec((row,)))))
             except (Unsupported, *REFUSALS):
                 continue
             if axes.fails(cases[-1]) and not cases[-1].in_doubt:
@@ -50,13 +50,13 @@ def lengths(subject: Subject, log: steps.Log) -> Finding | None:
 
 def _lengths(subject: Subject) -> list[int]:
     context = subject.facts.context or LONGEST
-    wanted = {size + 1 for size in POWERS} | {border.length + 3 for border in subject.inputs.unreached}
+    wanted = {size + 1 for size in POWERS} | {boundary.length + 3 for boundary in subject.inputs.unreached}
     return sorted(length for length in wanted if subject.inputs.length < length <= min(LONGEST, context))
 
 
-def _of_length(subject: Subject, row: Row) -> Iterator[tuple[str, Pass]]:
+def _of_length(subject: Subject, row: Row) -> Iterator[tuple[str, ForwardSpec]]:
     half = len(row) // 2
     if subject.can.decodes is None:
-        yield f"the first {half} of {len(row)} tokens by themselves", Pass((row[:half],))
+        yield f"the first {half} of {len(row)} tokens by themselves", ForwardSpec((row[:half],))
         if not subject.can.cache:
-            yield f"{len(row)} tokens in two pieces", Pass((row,), chunks=(half, len(row) - half))
+            yield f"{len(row)} tokens in two pieces", ForwardSpec((row,), chunks=(half, len(row) - half))

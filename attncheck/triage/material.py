@@ -12,7 +12,7 @@ from typing import final
 
 from torch import nn
 
-from attncheck.core.errors import CannotPlant, Unsupported
+from attncheck.core.errors import CannotInject, Unsupported
 from attncheck.faults.planting import LAYER, decoder_layers
 from attncheck.model.inputs import Row, Tokens
 from attncheck.model.subject import Subject
@@ -65,8 +65,8 @@ def _encoded(subject: Subject, prompt: str) -> Row:
 def shorter(subject: Subject, length: int) -> Iterator[None]:
     """The main row cut to `length` tokens for a while."""
     before = subject.inputs
-    borders = [each for each in before.borders if each.length + 1 < length]
-    vars(subject)["inputs"] = replace(before, row=before.row[:length], borders=tuple(borders))
+    boundaries = [each for each in before.boundaries if each.length + 1 < length]
+    vars(subject)["inputs"] = replace(before, row=before.row[:length], boundaries=tuple(boundaries))
     try:
         yield
     finally:
@@ -77,7 +77,7 @@ def depth(subject: Subject) -> int:
     """How many decoder layers run; 0 where they cannot be told."""
     try:
         return len(decoder_layers(subject))
-    except (CannotPlant, Unsupported):
+    except (CannotInject, Unsupported):
         return 0
 
 
@@ -105,5 +105,5 @@ def _list_of(model: nn.Module, layer: nn.Module) -> tuple[nn.Module, str, nn.Mod
     home, name = model.get_submodule(above), list_path[len(above) :].lstrip(".")
     whole = getattr(home, name, None)
     if not isinstance(whole, nn.ModuleList):
-        raise CannotPlant("the layers are in no list that can be cut")
+        raise CannotInject("the layers are in no list that can be cut")
     return home, name, whole

@@ -5,21 +5,21 @@ from __future__ import annotations
 from attncheck.core.errors import Unsupported
 from attncheck.judge.judge import held_to_promise
 from attncheck.judge.layers import Attended, read_layers
-from attncheck.model.forward_spec import Pass
+from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.passes import REFUSALS
 from attncheck.model.subject import Subject
 
 
-def kept(subject: Subject, asked: Pass) -> bool:
+def kept(subject: Subject, spec: ForwardSpec) -> bool:
     """Whether at least one layer could be judged on this pass, and all that could keep their promise."""
     held: list[bool] = []
 
     def reader(layer: Attended) -> None:
-        if layer.over(asked.length):
+        if layer.over(spec.length):
             held.append(held_to_promise(subject.text_config, subject.model, layer).holds)
 
     try:
-        read_layers(subject, asked, reader)
+        read_layers(subject, spec, reader)
     except (Unsupported, *REFUSALS):
         return False
     return bool(held) and all(held)

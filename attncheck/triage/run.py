@@ -109,14 +109,14 @@ class Investigation:
         judge = names[:1] if names[:1] == ["reference"] else []
         found += [lambda name=name: self._probe(name) for name in judge]  # type: ignore[misc]
         if own.axes:
-            found.append(lambda: steps.asked(self.subject, self.material, [own], "the reporter's own way", self.log))
+            found.append(lambda: steps.spec(self.subject, self.material, [own], "the reporter's own way", self.log))
         found += [lambda name=name: self._probe(name) for name in names if name not in judge]  # type: ignore[misc]
         if self.question.symptom == "training":
             found.append(self._accumulated)
         if self.question.compiled:
             found.append(lambda: steps.compiled(self.subject, self.material, self.log))
-        found.append(lambda: steps.asked(self.subject, self.material, self._singles(), "one axis at a time", self.log))
-        found.append(lambda: steps.asked(self.subject, self.material, self._crossed(), "axes crossed", self.log))
+        found.append(lambda: steps.spec(self.subject, self.material, self._singles(), "one axis at a time", self.log))
+        found.append(lambda: steps.spec(self.subject, self.material, self._crossed(), "axes crossed", self.log))
         if self.question.symptom in LONG:
             found.append(lambda: lengths.lengths(self.subject, self.log))
         return found
@@ -154,14 +154,14 @@ class Investigation:
         case = next((each for each in finding.cases if verdict_of(each) is Verdict.FAIL), None)
         if case is None or finding.probe in ("finite-values", "load", "against", "compiled", "accumulation"):
             return Smallest(words=f"one plain forward in {self.reported}")
-        setting = setting_of(case.asked[0]) if case.asked else Setting()
+        setting = setting_of(case.spec[0]) if case.spec else Setting()
         if setting.axes and self._fails(setting):
             small, found = smallest.of_setting(self.subject, self.material, setting, SEARCH)
             self._pair = axes.pair(self.subject, self.material.first(found.tokens or self.material.length), small)
             return found
         if finding.probe == steps.AXES:
             return Smallest(words=str(setting))
-        words = case.name if not case.asked else f"{setting} ({case.name})" if setting.axes else str(setting)
+        words = case.name if not case.spec else f"{setting} ({case.name})" if setting.axes else str(setting)
         found = smallest.of_probe(self.subject, registry.load(finding.probe), words, SEARCH)
         return found if setting.axes else replace(found, right=self._right())
 
@@ -170,7 +170,7 @@ class Investigation:
         offered = {axis: found for axis, found in axes.values(self.subject).items() if axis in ("cache", "attn", "mask")}
         settings = [setting for setting in axes.alone(offered, ()) if setting.cache in ("", "on") and self._fails(setting)]
         passes = {str(each): axes.passed(self.subject, self.material, each)[0] for each in settings}
-        return tuple(words for words, asked in passes.items() if promise.kept(self.subject, asked))
+        return tuple(words for words, spec in passes.items() if promise.kept(self.subject, spec))
 
     def _with_script(self, answer: Triage, finding: Finding) -> Triage:
         assert self.repro is not None
@@ -186,19 +186,19 @@ class Investigation:
 
     def _numerics(self) -> tuple[tuple[Line, ...], Split | None]:
         """The ladder over the axes of the symptom, and where a greedy text turns, both with the reporter's own prompts."""
-        asked = self.question
-        if not (asked.symptom in (*NUMERIC, "long") or asked.generate or self.reported in HALF):
+        spec = self.question
+        if not (spec.symptom in (*NUMERIC, "long") or spec.generate or self.reported in HALF):
             return (), None
         self.says("the same in every precision")
         offered = axes.values(self.subject)
         about = {axis: found for axis, found in offered.items() if axis in self.route.axes} or offered
         settings = [self.question.setting] if self.question.setting.axes else axes.alone(about, self.route.axes)
         rows, split = self.material, None
-        if asked.generate:
+        if spec.generate:
             try:
                 with self.subject.at(self.reported):
-                    split = ladder.split(self.subject, rows, asked.generate)
-                    rows = ladder.generated_rows(self.subject, rows, asked.generate)
+                    split = ladder.split(self.subject, rows, spec.generate)
+                    rows = ladder.generated_rows(self.subject, rows, spec.generate)
             except (Unsupported, *REFUSALS):
                 split = None
         return tuple(ladder.ladder(self.subject, rows, settings, self.reported)), split

@@ -13,7 +13,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from attncheck.model.forward_spec import Pass
+from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.inputs import Tokens
 from attncheck.model.subject import Subject
 
@@ -73,8 +73,8 @@ def overflow(subject: Subject, rows: Tokens) -> Overflow | None:
     lost = 0
     for row in dict.fromkeys(rows):
         with watching(subject.model, watch):
-            subject.passes.replay(Pass((row,)))
-        lost += int((~torch.isfinite(subject.logits(Pass((row,))))).sum())
+            subject.passes.replay(ForwardSpec((row,)))
+        lost += int((~torch.isfinite(subject.logits(ForwardSpec((row,))))).sum())
     if not lost:
         return None
     name, count = watch.first or ("the logits", lost)

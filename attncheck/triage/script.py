@@ -9,11 +9,11 @@ from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Finding
 from attncheck.diagnosis.recorded import pass_dict
 from attncheck.diagnosis.repro import offered
-from attncheck.model.forward_spec import Pass
+from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.passes import REFUSALS
 from attncheck.model.subject import Subject
 
-Pair = tuple[Pass, Pass]
+Pair = tuple[ForwardSpec, ForwardSpec]
 
 
 def reproduction(subject: Subject, finding: Finding, smallest: Pair | None, directory: Path) -> tuple[str, str]:
@@ -29,5 +29,5 @@ def reproduction(subject: Subject, finding: Finding, smallest: Pair | None, dire
 
 
 def _replay(finding: Finding, pair: Pair) -> dict[str, object]:
-    got, want = (pass_dict(asked) for asked in pair)
+    got, want = (pass_dict(spec) for spec in pair)
     return {**finding.replay, "got": got, "want": want}

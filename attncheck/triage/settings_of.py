@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from attncheck.model.forward_spec import Mask, Mask2D, Mask4D, Pass
+from attncheck.model.forward_spec import ForwardSpec, Mask, Mask2D, Mask4D
 from attncheck.triage.setting import Setting
 
 
-def setting_of(asked: Pass) -> Setting:
+def setting_of(spec: ForwardSpec) -> Setting:
     """The axes of a pass."""
     return Setting(
-        attn=asked.attn or "",
-        schedule=_schedule(asked.chunks),
-        cache=asked.cache_kind or ("on" if asked.use_cache is True else ""),
-        padding=_padding(asked.mask),
-        batch=len(asked.tokens),
-        mask=_mask(asked.mask),
-        positions="explicit" if asked.positions is not None and not _padding(asked.mask) else "",
+        attn=spec.attn or "",
+        schedule=_schedule(spec.chunks),
+        cache=spec.cache_kind or ("on" if spec.use_cache is True else ""),
+        padding=_padding(spec.mask),
+        batch=len(spec.tokens),
+        mask=_mask(spec.mask),
+        positions="explicit" if spec.positions is not None and not _padding(spec.mask) else "",
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, final
 
-from attncheck.core.errors import CannotPlant, Unsupported
+from attncheck.core.errors import CannotInject, Unsupported
 from attncheck.core.finding import Verdict, verdict_of
 from attncheck.model.passes import REFUSALS
 from attncheck.model.subject import Subject
@@ -136,7 +136,7 @@ def _fewest(subject: Subject, broken: Fails, count: Budgeted) -> int | None:
         try:
             with shallower(subject, layers):
                 return broken()
-        except (CannotPlant, *REFUSALS):
+        except (CannotInject, *REFUSALS):
             return False
 
     found = least(1, whole, cut, lambda: count.spent)

@@ -14,7 +14,7 @@ from attncheck.core.errors import Unsupported, first_line
 from attncheck.core.finding import Diagnosis, Evidence, Finding, Location, Measurement, Ruling, Verdict, verdict_of
 from attncheck.diagnosis.diagnose import Diagnoser
 from attncheck.faults.catalogue import FAULTS
-from attncheck.model.forward_spec import Mask4D, Pass
+from attncheck.model.forward_spec import ForwardSpec, Mask4D
 from attncheck.model.loss import ACCUMULATING
 from attncheck.model.passes import REFUSALS
 from attncheck.model.subject import Subject
@@ -132,7 +132,7 @@ def _overflow(found: Overflow) -> Finding:
     )
 
 
-def asked(subject: Subject, material: Material, settings: Sequence[Setting], what: str, log: Log) -> Finding | None:
+def spec(subject: Subject, material: Material, settings: Sequence[Setting], what: str, log: Log) -> Finding | None:
     """Settings against the trusted path, until the first that fails; None where all hold."""
     started = time.perf_counter()
     cases: list[Measurement] = []
@@ -171,8 +171,8 @@ def compiled(subject: Subject, material: Material, log: Log) -> Finding | None:
     row, name = material.rows[0], "the compiled model"
     try:
         with subject.at("float32"), torch.no_grad():
-            want_BTV = subject.logits(Pass((row,)))
-            arguments = subject.door.arguments(subject.passes.ids((row,)), use_cache=False)
+            want_BTV = subject.logits(ForwardSpec((row,)))
+            arguments = subject.forward_adapter.arguments(subject.passes.ids((row,)), use_cache=False)
             case = subject.compare(name, torch.compile(subject.model)(**arguments).logits, want_BTV)
     except Exception as error:  # compilers raise errors of their own kinds
         log.add(name, Verdict.SKIP, first_line(error), started)
@@ -188,7 +188,7 @@ def control(subject: Subject, material: Material, settings: Sequence[Setting], l
     for name in PLANTED:
         log.says(f"{name} planted")
         try:
-            with FAULTS[name].plant(subject), subject.passes.under(name, FAULTS[name].on_cache_only):
+            with FAULTS[name].inject(subject), subject.passes.under(name, FAULTS[name].on_cache_only):
                 noticed = _noticed(subject, material, settings)
         except (Unsupported, *REFUSALS):
             continue
@@ -244,5 +244,5 @@ def _met(case: Measurement) -> bool:
 def by_the_way(finding: Finding) -> bool:
     """Whether all that fails is a call that only somebody who writes masks as booleans makes: it explains no other report."""
     failing = [case for case in finding.cases if verdict_of(case) is Verdict.FAIL]
-    masks = [case.asked[0].mask if case.asked else None for case in failing]
+    masks = [case.spec[0].mask if case.spec else None for case in failing]
     return bool(failing) and all(isinstance(mask, Mask4D) and mask.boolean for mask in masks)

@@ -29,7 +29,7 @@ from typing import ClassVar, final
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Evidence, Measurement, Ruling, merged
 from attncheck.model.decoding import pieces, yardstick
-from attncheck.model.forward_spec import Pass
+from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.inputs import Tokens
 from attncheck.model.subject import Subject
 from attncheck.probe import Cost, attempt, judge_cases
@@ -71,16 +71,16 @@ def _rows(subject: Subject) -> Tokens:
 
 
 def _neighbour(subject: Subject, rows: Tokens) -> Measurement:
-    usual, moved = Pass(rows), Pass((rows[0], subject.inputs.other(rows[1], salt=13), rows[2]))
+    usual, moved = ForwardSpec(rows), ForwardSpec((rows[0], subject.inputs.other(rows[1], salt=13), rows[2]))
     got_BTV, want_BTV = subject.logits(moved)[::2], subject.logits(usual)[::2]
     name, note = "another row changed", "the rows beside it stay"
-    return subject.compare(name, got_BTV, want_BTV, note=note, asked=(moved, usual))
+    return subject.compare(name, got_BTV, want_BTV, note=note, spec=(moved, usual))
 
 
 def _turned(subject: Subject, rows: Tokens) -> Measurement:
-    usual, turned = Pass(rows), Pass(tuple(rows[i] for i in TURN))
+    usual, turned = ForwardSpec(rows), ForwardSpec(tuple(rows[i] for i in TURN))
     got_BTV, want_BTV = subject.logits(turned), subject.logits(usual)[list(TURN)]
-    return subject.compare("rows in another order", got_BTV, want_BTV, asked=(turned, usual))
+    return subject.compare("rows in another order", got_BTV, want_BTV, spec=(turned, usual))
 
 
 def _decoded(subject: Subject, rows: Tokens) -> Measurement:
@@ -91,10 +91,10 @@ def _decoded(subject: Subject, rows: Tokens) -> Measurement:
 
 
 def _alone(subject: Subject, name: str, rows: Tokens, chunks: tuple[int, ...]) -> Measurement:
-    together = Pass(rows, chunks=chunks)
+    together = ForwardSpec(rows, chunks=chunks)
     logits_BTV, cases = subject.logits(together), []
     for index, row in enumerate(rows):
-        alone = yardstick(subject, row, chunks[0]) if chunks else Pass((row,))
+        alone = yardstick(subject, row, chunks[0]) if chunks else ForwardSpec((row,))
         pair = (logits_BTV[index : index + 1], subject.logits(alone))
-        cases.append(subject.compare(name, *pair, note=f"row {index} of three", asked=(together, alone)))
+        cases.append(subject.compare(name, *pair, note=f"row {index} of three", spec=(together, alone)))
     return merged(name, cases)

@@ -40,7 +40,7 @@ from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Evidence, Measurement, Ruling, merged
 from attncheck.model.cache_kinds import copied, crop, may_crop, new_cache, rearrange
 from attncheck.model.decoding import approximate, continued, filled, pieces, unstored, yardstick
-from attncheck.model.forward_spec import Pass
+from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.inputs import Row
 from attncheck.model.padding import pad_rows
 from attncheck.model.subject import Subject
@@ -72,7 +72,7 @@ class CacheKinds:
 
     def measure(self, subject: Subject) -> Iterator[Measurement]:
         """The operations, a roll-back first, then the kinds of caches."""
-        if subject.passes.planted and subject.can.steps_agree:
+        if subject.passes.injected and subject.can.steps_agree:
             raise Unsupported(f"{subject.can.steps_agree}; a fault would change the yardstick as well")
         operations: dict[str, Callable[[Subject, str], Measurement]] = {
             "tokens rolled back": _rolled_back,
@@ -96,11 +96,11 @@ class CacheKinds:
 
 
 def _kind(subject: Subject, name: str, kind: str) -> Measurement:
-    asked = Pass(
+    spec = ForwardSpec(
         subject.inputs.tokens, chunks=pieces(subject, subject.inputs.length, subject.inputs.length // 2), cache_kind=kind
     )
     full = yardstick(subject, subject.inputs.row, subject.inputs.length // 2)
-    return subject.compare(name, subject.logits(asked), subject.logits(full), asked=(asked, full))
+    return subject.compare(name, subject.logits(spec), subject.logits(full), spec=(spec, full))
 
 
 def _static_padded(subject: Subject, name: str) -> Measurement:
@@ -108,12 +108,12 @@ def _static_padded(subject: Subject, name: str) -> Measurement:
     if subject.can.reads_mask:
         raise Unsupported(subject.can.reads_mask)
     batch, length = pad_rows(subject), subject.inputs.length
-    usual = batch.asked("left", salt=1, explicit=not subject.can.takes_positions, chunks=pieces(subject, length, length - 3))
-    asked, cases = (replace(usual, cache_kind="static"), usual), []
-    got_BTV, want_BTV = (subject.logits(each) for each in asked)
+    usual = batch.spec("left", salt=1, explicit=not subject.can.takes_positions, chunks=pieces(subject, length, length - 3))
+    spec, cases = (replace(usual, cache_kind="static"), usual), []
+    got_BTV, want_BTV = (subject.logits(each) for each in spec)
     for row, real in enumerate(batch.real("left")):
         pair = (got_BTV[row : row + 1, real], want_BTV[row : row + 1, real])
-        cases.append(subject.compare(name, *pair, offset=real.start, asked=asked))
+        cases.append(subject.compare(name, *pair, offset=real.start, spec=spec))
     return merged(name, cases)
 
 
@@ -141,7 +141,7 @@ def _named(subject: Subject, case: Measurement, got_BTV: Tensor, half: int) -> M
     row, rejected = subject.inputs.row, subject.inputs.fresh(ROLLED_BACK, salt=21)
     for left in range(1, ROLLED_BACK + 1):
         kept = rejected[:left]
-        whole_BTV = subject.logits(Pass(((*row[:half], *kept, row[half], *kept, *row[half + 1 :]),)))
+        whole_BTV = subject.logits(ForwardSpec(((*row[:half], *kept, row[half], *kept, *row[half + 1 :]),)))
         first, rest = half + left, half + 2 * left + 1
         predicted_BTV = torch.cat([whole_BTV[:, first : first + 1], whole_BTV[:, rest:]], 1)
         residual = float((predicted_BTV - got_BTV).abs().max())

@@ -32,7 +32,7 @@ from typing import ClassVar, final
 
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Evidence, Measurement, Ruling
-from attncheck.model.forward_spec import Pass, all_ones, counting
+from attncheck.model.forward_spec import ForwardSpec, all_ones, counting
 from attncheck.model.long_inputs import decoded
 from attncheck.model.subject import Subject
 from attncheck.probe import Cost, attempt, judge_cases
@@ -82,14 +82,14 @@ class DecodePaths:
         lacking = lacking or (can.cache if max(schedule[1:]) > 1 else None)
         if lacking:
             raise Unsupported(lacking)
-        fed = Pass(
+        fed = ForwardSpec(
             tokens,
             chunks=schedule,
             positions=counting(1, subject.inputs.length) if way == WAYS[1] else None,
             mask=all_ones(tokens) if way == WAYS[2] else None,
         )
-        full = Pass(tokens)
-        return subject.compare(name, subject.logits(fed), subject.logits(full), asked=(fed, full))
+        full = ForwardSpec(tokens)
+        return subject.compare(name, subject.logits(fed), subject.logits(full), spec=(fed, full))
 
     def _long(self, subject: Subject, name: str, chunks: Callable[[int], Schedule]) -> Measurement:
         if subject.can.cache:
@@ -116,7 +116,7 @@ def schedules_for(subject: Subject) -> tuple[Schedule, ...]:
         (1,) * length,
     ]
     near = [
-        chunks_of(size, length) for b in subject.inputs.borders for size in (b.length - 1, b.length, b.length + 1) if size > 1
+        chunks_of(size, length) for b in subject.inputs.boundaries for size in (b.length - 1, b.length, b.length + 1) if size > 1
     ]
     return tuple(dict.fromkeys(schedule for schedule in (*usual, *near) if all(schedule) and len(schedule) > 1))
 

@@ -30,7 +30,7 @@ from typing import ClassVar, final
 
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Evidence, Measurement, Ruling, merged
-from attncheck.model.forward_spec import Pass, all_ones
+from attncheck.model.forward_spec import ForwardSpec, all_ones
 from attncheck.model.long_inputs import ends_compared
 from attncheck.model.subject import Subject
 from attncheck.probe import Cost, attempt, judge_cases
@@ -72,13 +72,13 @@ class FutureToken:
             raise Unsupported(subject.can.mask_2d)
         tokens = subject.inputs.tokens
         mask = all_ones(tokens) if masked else None
-        usual = Pass(tokens, mask=mask, use_cache=use_cache)
+        usual = ForwardSpec(tokens, mask=mask, use_cache=use_cache)
         usual_BTV = subject.logits(usual)
         compared = []
         for cut, row in self._futures(subject, change):
-            moved = Pass((row,), mask=mask, use_cache=use_cache)
+            moved = ForwardSpec((row,), mask=mask, use_cache=use_cache)
             moved_BTV, note = subject.logits(moved), f"tokens from position {cut} on changed"
-            compared.append(subject.compare(name, moved_BTV[:, :cut], usual_BTV[:, :cut], note=note, asked=(moved, usual)))
+            compared.append(subject.compare(name, moved_BTV[:, :cut], usual_BTV[:, :cut], note=note, spec=(moved, usual)))
         return merged(name, compared)
 
     def _prefixes(self, subject: Subject) -> Measurement:

@@ -32,11 +32,11 @@ from typing import Any, ClassVar, final
 import torch
 from torch import Tensor
 
-from attncheck.attention.call import KernelCall
+from attncheck.attention.call import AttentionCall
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Evidence, Measurement, Ruling, Verdict
 from attncheck.judge.layers import watching
-from attncheck.model.forward_spec import Pass
+from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.subject import Subject
 from attncheck.probe import Cost, attempt, judge_cases
 
@@ -118,7 +118,7 @@ def _watched(subject: Subject, attn: str | None, decode: bool) -> list[_Layer]:
     names = {id(module): name for name, module in subject.model.named_modules()}
     row = subject.inputs.row
 
-    def watch(call: KernelCall) -> Any:
+    def watch(call: AttentionCall) -> Any:
         output = call.run()
         heads, held = call.query_BHTD.shape[1], call.key_BGSD.shape[1]
         if isinstance(output[0], Tensor) and output[0].ndim == 4 and output[0].shape[2] == heads and heads % held == 0:
@@ -127,13 +127,13 @@ def _watched(subject: Subject, attn: str | None, decode: bool) -> list[_Layer]:
         return output
 
     with torch.no_grad(), subject.using(attn):
-        cache = subject.passes.cache(Pass((row[:-1],), use_cache=True)) if decode else None
+        cache = subject.passes.cache(ForwardSpec((row[:-1],), use_cache=True)) if decode else None
         with watching(subject, watch):
             subject.passes.call((row[-1:],) if decode else (row,), cache=cache, use_cache=decode)
     return layers
 
 
-def _map(call: KernelCall, usual_BTHD: Tensor) -> HeadMap:
+def _map(call: AttentionCall, usual_BTHD: Tensor) -> HeadMap:
     """Read the number of the KV head behind each query head, one binary digit (of the number plus one) a kernel call."""
     held = call.key_BGSD.shape[1]
     numbers: list[HeadMap] = []
@@ -148,14 +148,14 @@ def _map(call: KernelCall, usual_BTHD: Tensor) -> HeadMap:
     return tuple(value if key in (value, NOTHING) else NOTHING for value, key in zip(*numbers, strict=True))
 
 
-def _disturbed(call: KernelCall, part: str, heads: list[int]) -> Tensor:
+def _disturbed(call: AttentionCall, part: str, heads: list[int]) -> Tensor:
     changed_BGSD = getattr(call, part).clone()
     changed_BGSD[:, heads] *= DISTURB
     output_BTHD: Tensor = replace(call, **{part: changed_BGSD}).run()[0]
     return output_BTHD
 
 
-def _unrepeated(call: KernelCall, found: HeadMap, expected: HeadMap) -> tuple[HeadMap, HeadMap, bool]:
+def _unrepeated(call: AttentionCall, found: HeadMap, expected: HeadMap) -> tuple[HeadMap, HeadMap, bool]:
     """Where the kernel is handed repeated keys, which the third value says: the first head with the same keys is the group."""
     keys = call.key_BGSD.unbind(1)
     if len(keys) < len(found):

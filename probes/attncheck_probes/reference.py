@@ -39,7 +39,7 @@ from attncheck.judge.declared_scale import scale_cases
 from attncheck.judge.judge import Verdicted
 from attncheck.judge.layer_results import Reading, read_forward, read_pieces, schedule
 from attncheck.judge.projected import projection_cases
-from attncheck.model.forward_spec import Pass, all_ones
+from attncheck.model.forward_spec import ForwardSpec, all_ones
 from attncheck.model.padding import pad_rows
 from attncheck.model.subject import Subject
 from attncheck.probe import Cost, judge_cases
@@ -69,13 +69,13 @@ class Reference:
         """One forward without and one with a 2D mask, pieces on a cache, a padded batch; rotation; then what was fitted."""
         tokens = subject.inputs.tokens
         try:
-            read = read_forward(subject, Pass(tokens))
+            read = read_forward(subject, ForwardSpec(tokens))
         except Unsupported as reason:
             yield skipped("attention of every layer", str(reason))
             return
         yield from _cases(subject, "one forward", read)
         if not subject.can.mask_2d:
-            yield from _cases(subject, "one forward, 2D mask", read_forward(subject, Pass(tokens, mask=all_ones(tokens))))
+            yield from _cases(subject, "one forward, 2D mask", read_forward(subject, ForwardSpec(tokens, mask=all_ones(tokens))))
         if read.known:
             yield from _decoded(subject, read)
         yield from scale_cases(subject, read.layers)
@@ -92,17 +92,19 @@ def _decoded(subject: Subject, read: Reading) -> Iterator[Measurement]:
     """A prefill, a chunk and a step on a cache; then a batch with padding on the left, and a step of it."""
     length, sizes = subject.inputs.length, schedule(subject)
     ways = (*(("prefill with a cache", "a chunk on the cache")[: len(sizes) - 1]), "a step on the cache")
-    yield from _pieces(subject, Pass(subject.inputs.tokens, chunks=sizes), ways, read, subject.can.steps)
-    batch = pad_rows(subject).asked("left", salt=1, explicit=not subject.can.takes_positions, chunks=(length - 1, 1))
+    yield from _pieces(subject, ForwardSpec(subject.inputs.tokens, chunks=sizes), ways, read, subject.can.steps)
+    batch = pad_rows(subject).spec("left", salt=1, explicit=not subject.can.takes_positions, chunks=(length - 1, 1))
     ways = ("left padding, prefill", "left padding, a step on the cache")
     yield from _pieces(subject, batch, ways, read, subject.can.steps or subject.can.mask_2d)
 
 
-def _pieces(subject: Subject, asked: Pass, ways: tuple[str, ...], read: Reading, lacking: str | None) -> Iterator[Measurement]:
+def _pieces(
+    subject: Subject, spec: ForwardSpec, ways: tuple[str, ...], read: Reading, lacking: str | None
+) -> Iterator[Measurement]:
     try:
         if lacking:
             raise Unsupported(lacking)
-        pieces = read_pieces(subject, asked, read.known)
+        pieces = read_pieces(subject, spec, read.known)
     except Unsupported as reason:
         yield skipped(ways[-1], str(reason))
         return

@@ -36,10 +36,10 @@ from torch import Tensor
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Evidence, Measurement, Ruling
 from attncheck.model.buffers import buffers_of, changed
-from attncheck.model.forward_spec import Pass
+from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.inputs import Row
 from attncheck.model.placement import weights_in_memory
-from attncheck.model.provenance import AFTER, Made
+from attncheck.model.provenance import AFTER, Provenance
 from attncheck.model.subject import Subject
 from attncheck.probe import Cost, attempt, judge_cases
 
@@ -65,7 +65,7 @@ class Repeatability:
         """Twice at once, short after long, after another conversation, in steps; then the weights and buffers."""
         marks, held = _marks(subject), buffers_of(subject.model)
         row = subject.inputs.row
-        yield attempt("the same forward twice", lambda: self._case(subject, "the same forward twice", row, lambda asked: None))
+        yield attempt("the same forward twice", lambda: self._case(subject, "the same forward twice", row, lambda spec: None))
         for length in _shorts(subject):
             name = f"{length} tokens after {_shorter(length)} and after {len(row)}"
             yield attempt(name, lambda: self._around(subject, name, length))  # noqa: B023
@@ -79,35 +79,35 @@ class Repeatability:
         return judge_cases(evidence)
 
     def _case(self, subject: Subject, name: str, row: Row, between: Between) -> Measurement:
-        asked = Pass((row,))
-        first_BTV = _asked(subject, asked)
+        spec = ForwardSpec((row,))
+        first_BTV = _asked(subject, spec)
         between(subject)
-        case = _compared(subject, name, _asked(subject, asked), first_BTV)
-        return replace(case, asked=(asked, asked), made=Made(AFTER, partial(_again, asked, between)))
+        case = _compared(subject, name, _asked(subject, spec), first_BTV)
+        return replace(case, spec=(spec, spec), made=Provenance(AFTER, partial(_again, spec, between)))
 
     def _around(self, subject: Subject, name: str, length: int) -> Measurement:
         row = subject.inputs.row
-        _asked(subject, Pass((row[: _shorter(length)],)))
-        return self._case(subject, name, row[:length], lambda asked: asked.passes.replay(Pass((row,))))
+        _asked(subject, ForwardSpec((row[: _shorter(length)],)))
+        return self._case(subject, name, row[:length], lambda spec: spec.passes.replay(ForwardSpec((row,))))
 
     def _steps(self, subject: Subject) -> Measurement:
         if subject.can.steps:
             raise Unsupported(subject.can.steps)
-        asked = Pass(subject.inputs.tokens, chunks=(subject.inputs.length - 3, 1, 1, 1))
-        first_BTV = _asked(subject, asked)
+        spec = ForwardSpec(subject.inputs.tokens, chunks=(subject.inputs.length - 3, 1, 1, 1))
+        first_BTV = _asked(subject, spec)
         _converse(subject)
-        return _compared(subject, "the same steps twice", _asked(subject, asked), first_BTV)
+        return _compared(subject, "the same steps twice", _asked(subject, spec), first_BTV)
 
 
-def _asked(subject: Subject, asked: Pass) -> Tensor:
+def _asked(subject: Subject, spec: ForwardSpec) -> Tensor:
     """logits_BTV of a pass that is really run."""
-    subject.passes.drop(asked)
-    return subject.logits(asked)
+    subject.passes.drop(spec)
+    return subject.logits(spec)
 
 
-def _again(asked: Pass, between: Between, subject: Subject) -> Tensor:
+def _again(spec: ForwardSpec, between: Between, subject: Subject) -> Tensor:
     between(subject)
-    return _asked(subject, asked)
+    return _asked(subject, spec)
 
 
 def _compared(subject: Subject, name: str, again_BTV: Tensor, first_BTV: Tensor) -> Measurement:
@@ -123,7 +123,7 @@ def _shorter(length: int) -> int:
 def _shorts(subject: Subject) -> tuple[int, ...]:
     """Lengths below the input's: half of it, and just beyond and below each rotary switch."""
     whole = subject.inputs.length
-    near = [b.length + step for b in subject.inputs.borders if b.kind == "rope switch" for step in (4, -2)]
+    near = [b.length + step for b in subject.inputs.boundaries if b.kind == "rope switch" for step in (4, -2)]
     return tuple(dict.fromkeys(length for length in (*near, whole // 2) if 2 * SHORTEST <= length < whole))[:SHORTS]
 
 
@@ -132,7 +132,7 @@ def _converse(subject: Subject) -> None:
     other = (subject.inputs.fresh(subject.inputs.length, salt=17),)
     half = subject.inputs.length // 2
     chunks = () if subject.can.cache else (half, subject.inputs.length - half)
-    subject.passes.replay(Pass(other, chunks=chunks, use_cache=False))
+    subject.passes.replay(ForwardSpec(other, chunks=chunks, use_cache=False))
 
 
 def _marks(subject: Subject) -> dict[str, Tensor]:

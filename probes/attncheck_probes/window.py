@@ -33,14 +33,14 @@ from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Evidence, Measurement, Ruling, skipped
 from attncheck.judge.attention_span import Seen, drawn, excuse, reads_ahead, seen_at_kernel, seen_in_gradient, wrong_pairs
 from attncheck.judge.config_spec import FULL, Reach, ReachPromise, promised_reach
-from attncheck.model.forward_spec import Pass, all_ones
+from attncheck.model.forward_spec import ForwardSpec, all_ones
 from attncheck.model.subject import Subject
 from attncheck.probe import Cost, judge_cases
 
 # Axes: T query positions, S key positions.
 
 DRAWN = 64
-Ask = Callable[[Subject, Pass], list[Seen]]
+Ask = Callable[[Subject, ForwardSpec], list[Seen]]
 
 
 @final
@@ -64,34 +64,36 @@ class Window:
         """One forward without and with a 2D mask, then a prefill, a chunk and two steps on a cache."""
         tokens, length = subject.inputs.tokens, subject.inputs.length
         ask: Ask = seen_in_gradient if subject.can.watch else seen_at_kernel
-        yield from self._cases(subject, "one forward", Pass(tokens), ask, None)
-        yield from self._cases(subject, "one forward, 2D mask", Pass(tokens, mask=all_ones(tokens)), ask, subject.can.mask_2d)
+        yield from self._cases(subject, "one forward", ForwardSpec(tokens), ask, None)
+        yield from self._cases(
+            subject, "one forward, 2D mask", ForwardSpec(tokens, mask=all_ones(tokens)), ask, subject.can.mask_2d
+        )
         half = length // 2
         schedule = tuple(size for size in (half, length - half - 2, 1, 1) if size)
         lacking = subject.can.watch or subject.can.cache
-        yield from self._cases(subject, "on a cache", Pass(tokens, chunks=schedule), ask, lacking)
+        yield from self._cases(subject, "on a cache", ForwardSpec(tokens, chunks=schedule), ask, lacking)
 
     def judge(self, evidence: Evidence) -> Ruling:
         """The worst case decides."""
         return judge_cases(evidence)
 
-    def _cases(self, subject: Subject, way: str, asked: Pass, ask: Ask, lacking: str | None) -> Iterator[Measurement]:
+    def _cases(self, subject: Subject, way: str, spec: ForwardSpec, ask: Ask, lacking: str | None) -> Iterator[Measurement]:
         try:
             if lacking:
                 raise Unsupported(lacking)
-            groups = _by_promise(subject, ask(subject, asked))
+            groups = _by_promise(subject, ask(subject, spec))
         except Unsupported as reason:
             yield skipped(way, str(reason))
             return
         swapped = _swapped(groups)
         for promise, seen in groups.items():
             name = f"{_named(promise)}, {way}"
-            case = _case(subject, name, promise, seen, lambda: ask(subject, _changed(subject, asked)))
+            case = _case(subject, name, promise, seen, lambda: ask(subject, _changed(subject, spec)))
             yield replace(case, fault="window-layers-swapped") if swapped and case.value else case
 
 
-def _changed(subject: Subject, asked: Pass) -> Pass:
-    return Pass((subject.inputs.other(subject.inputs.row),), chunks=asked.chunks, mask=asked.mask)
+def _changed(subject: Subject, spec: ForwardSpec) -> ForwardSpec:
+    return ForwardSpec((subject.inputs.other(subject.inputs.row),), chunks=spec.chunks, mask=spec.mask)
 
 
 def _by_promise(subject: Subject, seen: list[Seen]) -> dict[ReachPromise, list[Seen]]:

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attncheck.attention.call import KernelCall
+from attncheck.attention.call import AttentionCall
 from attncheck.attention.inline import observe_inline
 from attncheck.core.errors import Unsupported
 from attncheck.judge.layers import weights_of
@@ -91,11 +91,13 @@ def _hidden() -> Tensor:
     return torch.randn(B, T, D, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
 
-def _observed(attend: Heads, change: Callable[[KernelCall], Any] | None = None) -> tuple[list[KernelCall], Tensor, list[str]]:
+def _observed(
+    attend: Heads, change: Callable[[AttentionCall], Any] | None = None
+) -> tuple[list[AttentionCall], Tensor, list[str]]:
     """The calls seen, the output, and the refusals."""
-    calls: list[KernelCall] = []
+    calls: list[AttentionCall] = []
 
-    def handler(call: KernelCall) -> Any:
+    def handler(call: AttentionCall) -> Any:
         calls.append(call)
         if change:
             change(call)
@@ -128,7 +130,7 @@ def test_every_way_of_writing_it_gives_the_same_record(attend: Heads) -> None:
 
 @pytest.mark.parametrize("attend", WAYS)
 def test_what_a_handler_changes_takes_effect(attend: Heads) -> None:
-    def change(call: KernelCall) -> None:
+    def change(call: AttentionCall) -> None:
         call.query_BHTD = call.query_BHTD * 0
         call.mask = torch.zeros(1, 1, T, T, dtype=torch.float64)
         call.options = {**call.options, "is_causal": False}
@@ -138,13 +140,13 @@ def test_what_a_handler_changes_takes_effect(attend: Heads) -> None:
 
 
 def test_one_observer_inside_another_sees_what_that_one_changes() -> None:
-    def halve(call: KernelCall) -> Any:
+    def halve(call: AttentionCall) -> Any:
         call.query_BHTD = call.query_BHTD * 0.5
         return call.run()
 
     seen: list[Tensor] = []
 
-    def watch(call: KernelCall) -> Any:
+    def watch(call: AttentionCall) -> Any:
         seen.append(weights_of(call))
         return call.run()
 

@@ -68,17 +68,17 @@ def test_targets_and_a_suite_are_not_both(repository: Path, capsys: Capture) -> 
 
 
 def test_a_baseline_silences_what_it_holds_and_tells_what_is_gone(repository: Path, capsys: Capture) -> None:
-    asked = ["run", "builtin:broken-mask", "-q", "--probe", "future-token", "--probe", "kv-repeat"]
-    assert main([*asked, "--write-baseline", "known.json"]) == 1
+    spec = ["run", "builtin:broken-mask", "-q", "--probe", "future-token", "--probe", "kv-repeat"]
+    assert main([*spec, "--write-baseline", "known.json"]) == 1
     assert main(["validate", "known.json"]) == 0
-    assert main([*asked, "--baseline", "known.json", "--report", "json=now.json"]) == 0
+    assert main([*spec, "--baseline", "known.json", "--report", "json=now.json"]) == 0
     assert main(["validate", "now.json"]) == 0
     capsys.readouterr()
     known = json.loads(Path("known.json").read_text())
     known["findings"] = [each for each in known["findings"] if "next" not in each["case"]]
     gone = {"target": "builtin:broken-mask", "attn": "sdpa", "probe": "kv-repeat", "verdict": "warn", "case": "old", "fault": ""}
     Path("known.json").write_text(json.dumps({**known, "findings": [*known["findings"], gone]}))
-    assert main([*asked, "--baseline", "known.json"]) == 1
+    assert main([*spec, "--baseline", "known.json"]) == 1
     assert "note: builtin:broken-mask: kv-repeat, old: in the baseline and gone" in capsys.readouterr().out
 
 

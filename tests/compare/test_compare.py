@@ -56,7 +56,7 @@ def test_two_implementations_differ_by_rounding(subject: Subject) -> None:
 )
 def test_the_way_and_the_first_module_of_a_planted_fault(subject: Subject, fault: str, way: str, module: str) -> None:
     good = record(subject)
-    with FAULTS[fault].plant(subject), subject.passes.under(fault, False):
+    with FAULTS[fault].inject(subject), subject.passes.under(fault, False):
         bad = record(subject, good.rows, good.pad)
     found = compare(good, bad)
     assert found.verdict == "different"
@@ -67,7 +67,7 @@ def test_the_way_and_the_first_module_of_a_planted_fault(subject: Subject, fault
 
 def test_divergence_by_position_starts_at_the_cut(subject: Subject) -> None:
     good = record(subject)
-    with FAULTS["position-restart"].plant(subject), subject.passes.under("position-restart", False):
+    with FAULTS["position-restart"].inject(subject), subject.passes.under("position-restart", False):
         bad = record(subject, good.rows, good.pad)
     (chunked,) = [way for way in compare(good, bad).ways if way.way == CHUNKED]
     assert chunked.first_position == 8

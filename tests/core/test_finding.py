@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from attncheck.core.finding import Measurement, Rung, Verdict, merged, skipped, verdict_of, worst_of_model
+from attncheck.core.finding import Measurement, PrecisionLevel, Verdict, merged, skipped, verdict_of, worst_of_model
 
 BASE = {"name": "case", "max_abs": 1e-6, "budget": 1e-5, "scale": 10.0, "positions": 4}
 
@@ -43,8 +43,14 @@ def test_a_difference_within_a_budget_that_could_hide_a_fault_is_noise_not_pass(
 
 
 def test_the_ladder_tells_rounding_from_a_fault() -> None:
-    shrinks = (Rung(dtype="bfloat16", max_abs=4.0, budget=3.0), Rung(dtype="float64", max_abs=1e-14, budget=1e-12))
-    stays = (Rung(dtype="bfloat16", max_abs=4.0, budget=3.0), Rung(dtype="float64", max_abs=5.4, budget=1e-12))
+    shrinks = (
+        PrecisionLevel(dtype="bfloat16", max_abs=4.0, budget=3.0),
+        PrecisionLevel(dtype="float64", max_abs=1e-14, budget=1e-12),
+    )
+    stays = (
+        PrecisionLevel(dtype="bfloat16", max_abs=4.0, budget=3.0),
+        PrecisionLevel(dtype="float64", max_abs=5.4, budget=1e-12),
+    )
     base = {"name": "case", "max_abs": 4.0, "budget": 3.0, "scale": 30.0, "positions": 4}
     assert verdict_of(Measurement(**base, ladder=shrinks)) is Verdict.NOISE  # type: ignore[arg-type]
     assert verdict_of(Measurement(**base, ladder=stays)) is Verdict.FAIL  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ from attncheck.core.finding import Finding, Measurement, Verdict
 from attncheck.diagnosis.diagnose import Diagnoser, diagnose
 from attncheck.diagnosis.failure import apart, open_case
 from attncheck.faults.catalogue import FAULTS
-from attncheck.model.forward_spec import Pass
+from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.subject import Subject
 from attncheck.model.wrapped_forward import edited
 from attncheck.run.selftest import finding_of
@@ -112,8 +112,8 @@ def test_a_case_that_names_its_fault_is_believed() -> None:
 def test_the_healthy_model_equals_the_trusted_path() -> None:
     for target in ("builtin:gqa", "builtin:mha", "builtin:window", "builtin:moe"):
         subject = loaded(target)
-        asked = (Pass(subject.inputs.tokens, chunks=(9, 1, subject.inputs.length - 10)), Pass(subject.inputs.tokens))
-        assert open_case(subject, Measurement(name="healthy", asked=asked)).wrong == ()
+        spec = (ForwardSpec(subject.inputs.tokens, chunks=(9, 1, subject.inputs.length - 10)), ForwardSpec(subject.inputs.tokens))
+        assert open_case(subject, Measurement(name="healthy", spec=spec)).wrong == ()
 
 
 def test_values_that_are_not_finite_must_be_so_on_both_sides() -> None:
@@ -129,7 +129,7 @@ def test_a_window_is_reproduced_with_what_the_cache_keeps() -> None:
     window = loaded("builtin:window")
     found = finding_of(window, registry.load("decode-paths"))
     assert found.verdict is Verdict.PASS
-    with FAULTS["window-off-by-one"].plant(window), window.passes.under("window-off-by-one", False):
+    with FAULTS["window-off-by-one"].inject(window), window.passes.under("window-off-by-one", False):
         told = explained(window, "decode-paths").diagnosis
     assert told is not None
     assert told.fault == "window-off-by-one"

@@ -15,17 +15,17 @@ from attncheck.faults.catalogue import FAULTS
 from attncheck.faults.hypotheses import hypotheses
 from attncheck.faults.predict import Trusted
 from attncheck.faults.predict_rotary import is_turn, tables_of
-from attncheck.model.forward_spec import Mask2D, Pass
+from attncheck.model.forward_spec import ForwardSpec, Mask2D
 from attncheck.model.generate_pass import written
 from attncheck.model.generation import greedy
 from attncheck.model.subject import Subject
 
 
-def planted(target: str, probe: str, *faults: str) -> Finding:
+def injected(target: str, probe: str, *faults: str) -> Finding:
     subject = loaded(target)
     with contextlib.ExitStack() as stack:
         for fault in faults:
-            stack.enter_context(FAULTS[fault].plant(subject))
+            stack.enter_context(FAULTS[fault].inject(subject))
         if faults:
             stack.enter_context(subject.passes.under("+".join(faults), on_cache_only=False))
         return explained(subject, probe)
@@ -39,7 +39,7 @@ def told(found: Finding) -> Diagnosis:
 @pytest.mark.parametrize("probe", ["generate", "position-reset"])
 @pytest.mark.parametrize("fault", ["generate-repeats-token", "logits-to-keep"])
 def test_what_generate_feeds_and_keeps_is_named(fault: str, probe: str) -> None:
-    found = told(planted("builtin:gqa", probe, fault))
+    found = told(injected("builtin:gqa", probe, fault))
     assert (found.fault, found.how) == (fault, "reproduced")
     assert found.residual is not None
     assert found.residual < 1e-12
@@ -49,7 +49,7 @@ def test_what_generate_feeds_and_keeps_is_named(fault: str, probe: str) -> None:
 
 @pytest.mark.parametrize("probe", ["decode-paths", "repeatability", "generate"])
 def test_a_table_that_switches_with_the_length_is_named(probe: str) -> None:
-    found = planted("builtin:gqa", probe, "rope-scale-switch")
+    found = injected("builtin:gqa", probe, "rope-scale-switch")
     assert (told(found).fault, told(found).how) == ("rope-scale-switch", "reproduced")
     assert found.location is not None
     assert found.location.layer == 0
@@ -65,7 +65,7 @@ def test_dynamic_scaling_that_stays_after_a_longer_call_is_named() -> None:
 
 @pytest.mark.parametrize("probe", ["generate", "position-reset"])
 def test_positions_handed_over_from_nought_where_the_model_counts_from_padding(probe: str) -> None:
-    found = planted("config:roberta", probe)
+    found = injected("config:roberta", probe)
     assert (told(found).fault, told(found).how) == ("generate-positions", "reproduced")
     assert "hands over 0" in told(found).advice
 
@@ -80,7 +80,7 @@ def test_positions_handed_over_from_nought_where_the_model_counts_from_padding(p
     ],
 )
 def test_models_that_attend_by_themselves_or_keep_states_are_named_too(target: str, probe: str, fault: str) -> None:
-    found = told(planted(target, probe, fault))
+    found = told(injected(target, probe, fault))
     assert (found.fault, found.how) == (fault, "reproduced")
 
 
@@ -93,7 +93,7 @@ def test_models_that_attend_by_themselves_or_keep_states_are_named_too(target: s
     ],
 )
 def test_what_a_release_has_is_named(target: str, probe: str, fault: str, said: str) -> None:
-    found = told(planted(target, probe))
+    found = told(injected(target, probe))
     assert (found.fault, found.how) == (fault, "reproduced")
     assert said in found.advice
 
@@ -106,7 +106,7 @@ def test_what_a_release_has_is_named(target: str, probe: str, fault: str, said: 
     ],
 )
 def test_two_faults_that_begin_at_two_places_are_told_together(target: str, pair: tuple[str, str]) -> None:
-    found = told(planted(target, "decode-paths", *pair))
+    found = told(injected(target, "decode-paths", *pair))
     assert (found.fault, found.how) == (pair[0], "reproduced")
     assert f"ogether with {pair[1]}" in found.advice
     assert found.residual is not None
@@ -118,12 +118,12 @@ def test_the_pass_of_a_generation_is_what_it_fed() -> None:
     subject.take(torch.float64)
     prompt = subject.inputs.row[:10]
     made = greedy(subject, prompt, 3, padding=2)
-    asked = written(subject, (prompt,), (made.tokens,), 2)
-    assert asked.tokens == ((0, 0, *prompt, *made.tokens[:2]),)
-    assert asked.chunks == (12, 1, 1)
-    assert asked.positions == ((0, 0, *range(12)),)
-    assert asked.mask == Mask2D(((0, 0, *(1,) * 12),))
-    assert float((subject.logits(asked)[:, -3:] - made.logits_BNV).abs().max()) <= subject.budget.value
+    spec = written(subject, (prompt,), (made.tokens,), 2)
+    assert spec.tokens == ((0, 0, *prompt, *made.tokens[:2]),)
+    assert spec.chunks == (12, 1, 1)
+    assert spec.positions == ((0, 0, *range(12)),)
+    assert spec.mask == Mask2D(((0, 0, *(1,) * 12),))
+    assert float((subject.logits(spec)[:, -3:] - made.logits_BNV).abs().max()) <= subject.budget.value
     pieces = written(subject, (prompt,), (made.tokens,), options={"prefill_chunk_size": 4})
     assert pieces.chunks == (4, 4, 2, 1, 1)
     assert written(subject, (prompt,), (made.tokens,), options={"use_cache": False}).chunks == ()
@@ -143,5 +143,5 @@ def test_tables_are_seen_where_rotary_modules_hand_them_out() -> None:
 
 def test_no_table_is_guessed_where_none_depends_on_the_length() -> None:
     subject = loaded("builtin:gqa")
-    guesses = hypotheses(Trusted(subject), Pass(subject.inputs.tokens, chunks=(8, 1, 2, 13)))
+    guesses = hypotheses(Trusted(subject), ForwardSpec(subject.inputs.tokens, chunks=(8, 1, 2, 13)))
     assert not any("longer call" in guess.parameter for guess in guesses)

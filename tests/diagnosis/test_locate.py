@@ -8,7 +8,7 @@ from probing import loaded
 from torch import Tensor
 from zoo.animals import at_layer, hooked, next_key
 
-from attncheck.attention.call import KernelCall
+from attncheck.attention.call import AttentionCall
 from attncheck.core import registry
 from attncheck.core.finding import Location
 from attncheck.diagnosis.diagnose import diagnose
@@ -30,9 +30,9 @@ def rows_mixed(hidden_BTW: Tensor) -> Tensor:
     return hidden_BTW + 0.1 * hidden_BTW.roll(1, 0)
 
 
-def place(target: str, plant: object, probe: str = "future-token") -> Location:
+def place(target: str, inject: object, probe: str = "future-token") -> Location:
     subject = loaded(target)
-    with plant(subject):  # type: ignore[operator]
+    with inject(subject):  # type: ignore[operator]
         found = diagnose(subject, finding_of(subject, registry.load(probe)))
     assert found.location is not None
     return found.location
@@ -81,7 +81,7 @@ def test_a_mutant_is_found_where_it_sits(target: str, path: str, change: object,
         assert (found.query_position, found.source_position) == (22, 23)
 
 
-def square_in_one_head(call: KernelCall) -> KernelCall:
+def square_in_one_head(call: AttentionCall) -> AttentionCall:
     allowed = allowed_BHTS(call)
     if allowed.shape[2] == allowed.shape[3]:
         return call
@@ -97,7 +97,7 @@ def test_a_fault_of_one_head_is_in_its_layer() -> None:
 
 def test_the_key_that_is_read_is_told_where_the_window_is_lost() -> None:
     subject = loaded("builtin:window")
-    with FAULTS["window-ignored"].plant(subject), subject.passes.under("window-ignored", on_cache_only=False):
+    with FAULTS["window-ignored"].inject(subject), subject.passes.under("window-ignored", on_cache_only=False):
         found = diagnose(subject, finding_of(subject, registry.load("decode-paths"))).location
     assert found is not None
     assert (found.module, found.query_position, found.source_position) == ("model.layers.0.self_attn", 8, 0)

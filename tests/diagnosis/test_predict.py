@@ -11,7 +11,7 @@ from attncheck.faults.hypotheses import hypotheses
 from attncheck.faults.predict import Trusted, promised, segments_of
 from attncheck.faults.words import NAMES
 from attncheck.judge.config_spec import Reach
-from attncheck.model.forward_spec import Mask2D, Pass, blocks
+from attncheck.model.forward_spec import ForwardSpec, Mask2D, blocks
 
 ON_SCHEDULE = (
     "position-restart",
@@ -33,24 +33,24 @@ ON_SCHEDULE = (
 @pytest.mark.parametrize("fault", ON_SCHEDULE)
 def test_the_prediction_equals_the_planted_fault(fault: str) -> None:
     subject = loaded("builtin:gqa")
-    trusted, asked = Trusted(subject), Pass(subject.inputs.tokens, chunks=(8, 1, 2, 13))
-    healthy = subject.logits(asked)
-    with FAULTS[fault].plant(subject), subject.passes.under(fault, False):
-        observed = subject.logits(asked)
+    trusted, spec = Trusted(subject), ForwardSpec(subject.inputs.tokens, chunks=(8, 1, 2, 13))
+    healthy = subject.logits(spec)
+    with FAULTS[fault].inject(subject), subject.passes.under(fault, False):
+        observed = subject.logits(spec)
     assert apart(healthy, observed) > 1e-3
-    fitting = [guess for guess in hypotheses(trusted, asked) if guess.fault == fault]
-    residuals = [apart(guess.logits(trusted, asked), observed) for guess in fitting]
+    fitting = [guess for guess in hypotheses(trusted, spec) if guess.fault == fault]
+    residuals = [apart(guess.logits(trusted, spec), observed) for guess in fitting]
     assert min(residuals) <= subject.budget.value
-    others = [guess for guess in hypotheses(trusted, asked) if guess.fault != fault]
+    others = [guess for guess in hypotheses(trusted, spec) if guess.fault != fault]
     assert len(others) > 20
-    assert min(apart(each.logits(trusted, asked), observed) for each in others) > 10 * subject.budget.value
+    assert min(apart(each.logits(trusted, spec), observed) for each in others) > 10 * subject.budget.value
 
 
 def test_every_hypothesis_is_a_fault_of_the_catalogue() -> None:
     subject = loaded("builtin:window")
     trusted, half = Trusted(subject), subject.inputs.length // 2
     rows = ((0,) * 3 + (1,) * (subject.inputs.length - 3),)
-    padded = Pass(subject.inputs.tokens, chunks=(half, subject.inputs.length - half), mask=Mask2D(rows))
+    padded = ForwardSpec(subject.inputs.tokens, chunks=(half, subject.inputs.length - half), mask=Mask2D(rows))
     found = {guess.fault for guess in hypotheses(trusted, padded)}
     assert found <= set(NAMES)
     assert {"window-off-by-one", "window-ignored", "padding-visible", "position-restart", "cache-stale"} <= found
@@ -58,14 +58,14 @@ def test_every_hypothesis_is_a_fault_of_the_catalogue() -> None:
 
 def test_documents_are_told_apart_by_mask_or_by_positions() -> None:
     row = ((5, 6, 7, 8),)
-    assert segments_of(Pass(row, mask=blocks((2, 2)))) == ((0, 0, 1, 1),)
-    assert segments_of(Pass(row, positions=((0, 1, 0, 1),))) == ((0, 0, 1, 1),)
-    assert segments_of(Pass(row, positions=((0, 1, 0, 1),), use_cache=None)) is None
+    assert segments_of(ForwardSpec(row, mask=blocks((2, 2)))) == ((0, 0, 1, 1),)
+    assert segments_of(ForwardSpec(row, positions=((0, 1, 0, 1),))) == ((0, 0, 1, 1),)
+    assert segments_of(ForwardSpec(row, positions=((0, 1, 0, 1),), use_cache=None)) is None
 
 
 def test_the_promise_is_causal_windowed_and_without_padding() -> None:
-    asked = Pass(((5, 6, 7, 8),), mask=Mask2D(((0, 1, 1, 1),)))
-    allowed = promised(asked, Reach("sliding", 2), loaded("builtin:gqa").device)[0, 0]
+    spec = ForwardSpec(((5, 6, 7, 8),), mask=Mask2D(((0, 1, 1, 1),)))
+    allowed = promised(spec, Reach("sliding", 2), loaded("builtin:gqa").device)[0, 0]
     assert allowed.tolist() == [
         [False, False, False, False],
         [False, True, False, False],

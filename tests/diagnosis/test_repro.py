@@ -17,7 +17,7 @@ from attncheck.diagnosis.diagnose import Diagnoser
 from attncheck.diagnosis.recorded import pass_dict, pass_of
 from attncheck.diagnosis.replay import run_again
 from attncheck.diagnosis.repro import LINES, offered
-from attncheck.model.forward_spec import Mask2D, Pass, blocks
+from attncheck.model.forward_spec import ForwardSpec, Mask2D, blocks
 from attncheck.model.subject import Subject
 from attncheck.run.selftest import finding_of
 
@@ -82,15 +82,15 @@ def test_no_script_for_a_fault_of_a_built_in(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "spec",
     [
-        Pass(((3, 4, 5),), chunks=(2, 1), positions=((0, 1, 2),)),
-        Pass(((3, 4, 5),), mask=Mask2D(((0, 1, 1),)), use_cache=None, attn="eager"),
-        Pass(((3, 4, 5),), mask=blocks((1, 2)), cache_kind="static"),
+        ForwardSpec(((3, 4, 5),), chunks=(2, 1), positions=((0, 1, 2),)),
+        ForwardSpec(((3, 4, 5),), mask=Mask2D(((0, 1, 1),)), use_cache=None, attn="eager"),
+        ForwardSpec(((3, 4, 5),), mask=blocks((1, 2)), cache_kind="static"),
     ],
 )
-def test_a_pass_survives_its_json(asked: Pass) -> None:
-    assert pass_of(pass_dict(asked)) == asked
+def test_a_pass_survives_its_json(spec: ForwardSpec) -> None:
+    assert pass_of(pass_dict(spec)) == spec
 
 
 def test_a_recorded_failure_fails_again_and_a_mended_model_does_not(tmp_path: Path) -> None:

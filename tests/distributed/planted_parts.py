@@ -90,9 +90,9 @@ PLANTS: dict[str, tuple[str, Callable[[Any], None]]] = {
 if __name__ == "__main__":
     found: dict[str, Any] = {}
     for name in sys.argv[1:]:
-        kind, plant = PLANTS.get(name, (name, lambda model: None))
+        kind, inject = PLANTS.get(name, (name, lambda model: None))
         subject = load(f"config:{kind}", Settings(tp=2, length=14, layers=2))
-        plant(subject.model)
+        inject(subject.model)
         (finding,) = sharding_findings(subject)
         place = finding.location.module if finding.location else None
         notes = [case.note for case in finding.cases if verdict_of(case) in (Verdict.FAIL, Verdict.WARN)]

@@ -119,13 +119,13 @@ def run(fault: str, command: list[str]) -> int:
     """The command in this process, with the fault planted once a sharded model is loaded."""
     read = loading._read
 
-    def planted(target: Any, settings: Settings) -> Any:
+    def injected(target: Any, settings: Settings) -> Any:
         found = read(target, settings)
         if sharded.wanted(settings):
             FAULTS[fault](found[0])
         return found
 
-    loading._read = planted
+    loading._read = injected
     return main(command)
 
 

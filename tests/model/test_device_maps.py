@@ -14,7 +14,7 @@ from attncheck.core.finding import Finding, Verdict, verdict_of
 from attncheck.core.settings import Settings
 from attncheck.diagnosis.diagnose import Diagnoser
 from attncheck.model.compat import CACHE_NAMES, cached_length
-from attncheck.model.forward_spec import Pass
+from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.placement import offloaded
 from attncheck.model.subject import Subject
 from attncheck.model.wrapped_forward import wrap_forward
@@ -50,8 +50,8 @@ def test_offloaded_layers_compute_what_the_whole_model_computes(tmp_path: Path) 
     assert offloaded(apart.model) > 0
     assert (apart.dtype_name, whole.dtype_name) == ("float64", "float64")
     assert apart.device == torch.device("cpu")
-    asked = Pass(whole.inputs.tokens, chunks=(5, 1, 6))
-    assert torch.equal(apart.logits(asked), whole.logits(asked))
+    spec = ForwardSpec(whole.inputs.tokens, chunks=(5, 1, 6))
+    assert torch.equal(apart.logits(spec), whole.logits(spec))
     assert apart.stored_dtype == torch.bfloat16
     assert any("are offloaded" in remark for remark in apart.remarks)
     assert any("widened operator by operator" in remark for remark in apart.remarks)
@@ -111,8 +111,8 @@ def test_offloaded_weights_keep_the_dtype_that_is_asked_for(tmp_path: Path) -> N
     assert subject.dtype_name == "bfloat16"
     assert subject.higher_dtype() == "float64"
     with subject.at("float64"):
-        assert subject.logits(Pass(subject.inputs.tokens)).dtype == torch.float64
-    assert subject.logits(Pass(subject.inputs.tokens)).dtype == torch.bfloat16
+        assert subject.logits(ForwardSpec(subject.inputs.tokens)).dtype == torch.float64
+    assert subject.logits(ForwardSpec(subject.inputs.tokens)).dtype == torch.bfloat16
 
 
 def test_the_folder_of_offloaded_weights_goes_with_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

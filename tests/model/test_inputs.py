@@ -7,14 +7,14 @@ import transformers
 
 from attncheck.core.errors import Unsupported
 from attncheck.core.settings import Settings
-from attncheck.model.facts import Border, borders_of
+from attncheck.model.facts import Boundary, borders_of
 from attncheck.model.inputs import build_inputs, choose_length
 from attncheck.targets.load import load
 
 
 def test_the_length_lies_past_the_window_and_cuts_on_both_sides() -> None:
     inputs = load("builtin:window", Settings()).inputs
-    assert inputs.borders == (Border(kind="window", length=8),)
+    assert inputs.boundaries == (Boundary(kind="window", length=8),)
     assert inputs.length > 2 * 8
     assert {7, 8, 9} <= set(inputs.cuts)
 
@@ -22,14 +22,14 @@ def test_the_length_lies_past_the_window_and_cuts_on_both_sides() -> None:
 def test_a_rope_switch_is_a_border() -> None:
     rope = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}
     config = transformers.LlamaConfig(max_position_embeddings=16, rope_parameters=rope)
-    assert borders_of(config, 16) == (Border(kind="rope switch", length=16),)
+    assert borders_of(config, 16) == (Boundary(kind="rope switch", length=16),)
 
 
 def test_a_window_out_of_reach_is_reported() -> None:
     subject = load("builtin:gqa", Settings())
     subject.config.sliding_window = 4096
     del subject.__dict__["facts"], subject.__dict__["inputs"]
-    assert subject.inputs.unreached == (Border(kind="window", length=4096),)
+    assert subject.inputs.unreached == (Boundary(kind="window", length=4096),)
 
 
 def test_replaced_tokens_all_differ_and_others_stay() -> None:

@@ -6,34 +6,34 @@ import pytest
 import torch
 
 from attncheck.core.errors import Unsupported
-from attncheck.model.forward_spec import Mask2D, Mask4D, Pass, all_ones, blocks, causal, counting, float_mask
+from attncheck.model.forward_spec import ForwardSpec, Mask2D, Mask4D, all_ones, blocks, causal, counting, float_mask
 from attncheck.model.subject import Subject
 
 
 def test_one_pass_runs_once(subject: Subject) -> None:
-    asked = Pass(subject.inputs.tokens)
-    first = subject.logits(asked)
+    spec = ForwardSpec(subject.inputs.tokens)
+    first = subject.logits(spec)
     forwards = subject.forwards
-    assert subject.logits(Pass(subject.inputs.tokens)) is first
+    assert subject.logits(ForwardSpec(subject.inputs.tokens)) is first
     assert subject.forwards == forwards
 
 
 def test_chunks_are_fed_one_after_the_other(subject: Subject) -> None:
     seen: list[int] = []
     subject.on_forward = seen.append
-    subject.logits(Pass(subject.inputs.tokens, chunks=(10, 1, 13)))
+    subject.logits(ForwardSpec(subject.inputs.tokens, chunks=(10, 1, 13)))
     assert seen == [10, 1, 13]
 
 
 def test_memory_is_bounded(subject: Subject) -> None:
     subject.passes.memory_limit = 3 * 24 * 128 * 8
     for first in range(8, 14):
-        subject.logits(Pass(((first, *subject.inputs.row[1:]),)))
+        subject.logits(ForwardSpec(((first, *subject.inputs.row[1:]),)))
     assert len(subject.passes._memory) == 3
 
 
 def test_planted_passes_are_kept_apart(subject: Subject) -> None:
-    full, cached = Pass(subject.inputs.tokens), Pass(subject.inputs.tokens, chunks=(12, 12))
+    full, cached = ForwardSpec(subject.inputs.tokens), ForwardSpec(subject.inputs.tokens, chunks=(12, 12))
     subject.logits(full), subject.logits(cached)
     before = subject.forwards
     with subject.passes.under("fault", on_cache_only=True):
@@ -69,9 +69,9 @@ def test_masks_and_positions_of_a_batch() -> None:
 
 
 def test_a_model_without_position_ids_says_so(subject: Subject) -> None:
-    subject.door.positions_name = None
+    subject.forward_adapter.positions_name = None
     with pytest.raises(Unsupported, match="LlamaForCausalLM.forward takes no `position_ids`"):
-        subject.logits(Pass(subject.inputs.tokens, positions=counting(1, subject.inputs.length)))
+        subject.logits(ForwardSpec(subject.inputs.tokens, positions=counting(1, subject.inputs.length)))
 
 
 def test_an_implementation_that_does_not_exist_is_unsupported(subject: Subject) -> None:

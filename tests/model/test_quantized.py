@@ -18,9 +18,9 @@ from attncheck.core.finding import Finding, Verdict
 from attncheck.core.settings import Settings
 from attncheck.diagnosis.diagnose import Diagnoser
 from attncheck.model.compat import CACHE_NAMES, cached_length
-from attncheck.model.forward_spec import Pass
+from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.placement import quantised
-from attncheck.model.quantized import asked, coded_kind
+from attncheck.model.quantized import coded_kind, spec
 from attncheck.model.subject import Subject
 from attncheck.model.wrapped_forward import wrap_forward
 from attncheck.numerics.promote import Promote
@@ -30,13 +30,13 @@ from attncheck.targets.load import settle_dtype
 WRONG = (Verdict.ERROR, Verdict.FAIL, Verdict.VACUOUS)
 
 
-def small(dtype: torch.dtype, asked: str = "auto") -> Subject:
+def small(dtype: torch.dtype, spec: str = "auto") -> Subject:
     quanto = pytest.importorskip("optimum.quanto", reason="optimum-quanto is not installed")
     model = tiny_llama().to(dtype)
     quanto.quantize(model, weights=quanto.qint8, exclude="lm_head")
     quanto.freeze(model)
-    subject = Subject(name="small", model=model, settings=Settings(length=12, dtype=asked))
-    settle_dtype(subject, asked)
+    subject = Subject(name="small", model=model, settings=Settings(length=12, dtype=spec))
+    settle_dtype(subject, spec)
     return subject
 
 
@@ -80,7 +80,7 @@ def test_float64_computes_with_the_numbers_that_quantised_weights_stand_for() ->
     plain.double()
     with torch.no_grad(), Promote():
         want_BTV = plain(input_ids=subject.passes.ids(subject.inputs.tokens), use_cache=False).logits
-    got_BTV = subject.logits(Pass(subject.inputs.tokens))
+    got_BTV = subject.logits(ForwardSpec(subject.inputs.tokens))
     assert got_BTV.dtype == torch.float64
     assert float((got_BTV - want_BTV).abs().max()) < 1e-12
 
@@ -167,7 +167,7 @@ def test_a_layer_in_codes_of_its_own_is_asked_what_they_stand_for() -> None:
         layer.mlp.down_proj = Coded(weight_ON, torch.randn(len(weight_ON)) / 10)
     layer = model.model.layers[0].mlp.down_proj
     stands_for_ON = layer.codes_ON.float() * layer.scale_O[:, None]
-    weight_ON, bias_O = asked(layer, layer.forward, torch.device("cpu"))
+    weight_ON, bias_O = spec(layer, layer.forward, torch.device("cpu"))
     assert torch.allclose(weight_ON, stands_for_ON, atol=1e-6)
     assert bias_O is not None
     assert torch.equal(bias_O, layer.bias)
@@ -176,9 +176,9 @@ def test_a_layer_in_codes_of_its_own_is_asked_what_they_stand_for() -> None:
     settle_dtype(subject, "auto")
     assert (coded_kind(model), quantised(model)) == ("Coded", "Coded")
     assert (subject.dtype_name, subject.higher_dtype()) == ("float32", "float64")
-    low_BTV = subject.logits(Pass(subject.inputs.tokens))
+    low_BTV = subject.logits(ForwardSpec(subject.inputs.tokens))
     with subject.at("float64"):
-        high_BTV = subject.logits(Pass(subject.inputs.tokens))
+        high_BTV = subject.logits(ForwardSpec(subject.inputs.tokens))
     assert high_BTV.dtype == torch.float64
     assert 0 < float((high_BTV - low_BTV).abs().max()) < 1e-3
     assert findings(subject, "gradient")["gradient"].verdict not in WRONG

@@ -13,7 +13,7 @@ from torch import nn
 from attncheck.core import registry
 from attncheck.core.finding import Verdict, verdict_of
 from attncheck.core.settings import Settings
-from attncheck.model.forward_spec import Pass
+from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.subject import Subject
 from attncheck.numerics.divergence import compare_logits
 from attncheck.numerics.promote import Promote
@@ -86,8 +86,8 @@ def test_other_shapes_are_refused() -> None:
 
 def test_the_budget_is_far_below_a_fault() -> None:
     subject = load("builtin:gqa", Settings(dtype="float32"))
-    moved = subject.logits(Pass((subject.inputs.other(subject.inputs.row, 0, 1),)))
-    assert float((moved - subject.logits(Pass(subject.inputs.tokens))).abs().max()) > 1e3 * subject.budget.value
+    moved = subject.logits(ForwardSpec((subject.inputs.other(subject.inputs.row, 0, 1),)))
+    assert float((moved - subject.logits(ForwardSpec(subject.inputs.tokens))).abs().max()) > 1e3 * subject.budget.value
 
 
 def test_a_buffer_that_every_forward_moves_does_not_count_as_rounding() -> None:

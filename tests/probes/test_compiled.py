@@ -12,7 +12,7 @@ from conftest import tiny_llama
 from attncheck.core import registry
 from attncheck.core.finding import Measurement, Verdict, verdict_of
 from attncheck.core.settings import Settings
-from attncheck.model.forward_spec import Pass
+from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.subject import Subject
 from attncheck.run.runner import ProbeFinished, run_probes
 from attncheck_probes.implementations import compiled as compiling
@@ -35,7 +35,7 @@ def test_nothing_is_compiled_unless_it_is_asked_for() -> None:
 
 def test_the_compiled_model_gives_the_same_logits() -> None:
     subject = small(compiled=BACKEND)
-    before_BTV = subject.logits(Pass(subject.inputs.tokens)).clone()
+    before_BTV = subject.logits(ForwardSpec(subject.inputs.tokens)).clone()
     cases = list(compiled_cases(subject))
     assert [case.name for case in cases] == [
         f"compiled ({BACKEND}) vs not, plain row",
@@ -49,7 +49,7 @@ def test_the_compiled_model_gives_the_same_logits() -> None:
     assert all(case.positions for case in cases)
     assert "forward" not in vars(subject.model)
     subject.passes.forget()
-    assert torch.equal(subject.logits(Pass(subject.inputs.tokens)), before_BTV)
+    assert torch.equal(subject.logits(ForwardSpec(subject.inputs.tokens)), before_BTV)
 
 
 def test_a_compiler_that_leaves_the_model_as_it_is_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

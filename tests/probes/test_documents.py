@@ -21,7 +21,7 @@ BLOCKED = "4D block mask, restarted positions"
 
 def test_rows_hold_three_documents_whose_borders_differ(subject: Subject) -> None:
     packed = pack(subject.inputs)
-    assert packed.borders == ((0, 4, 12, 24), (0, 9, 15, 24))
+    assert packed.boundaries == ((0, 4, 12, 24), (0, 9, 15, 24))
     assert packed.lengths == ((4, 8, 12), (9, 6, 9))
     assert packed.restarting[1] == (*range(9), *range(6), *range(9))
     assert packed.mask.segments[0] == (0,) * 4 + (1,) * 8 + (2,) * 12
@@ -73,6 +73,6 @@ def test_a_leak_that_one_row_shows_is_about_that_row() -> None:
     found = finding(loaded("config:opt"), "document-leakage")
     broken = case(found, STRICT)
     assert verdict_of(broken) is Verdict.FAIL
-    assert broken.asked is not None
-    assert [len(side.tokens) for side in broken.asked] == [1, 1]
+    assert broken.spec is not None
+    assert [len(side.tokens) for side in broken.spec] == [1, 1]
     assert broken.first_position == 4

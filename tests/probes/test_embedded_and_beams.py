@@ -57,9 +57,9 @@ def test_embeddings_that_are_scaled_once_more_are_caught(subject: Subject) -> No
         given = call.get("inputs_embeds")
         return args, {**call, "inputs_embeds": given if given is None else 2 * given}
 
-    planted = loaded("builtin:gqa")
-    planted.model.model.register_forward_pre_hook(doubled, with_kwargs=True)  # type: ignore[union-attr, operator]
-    found = finding(planted, "generate")
+    injected = loaded("builtin:gqa")
+    injected.model.model.register_forward_pre_hook(doubled, with_kwargs=True)  # type: ignore[union-attr, operator]
+    found = finding(injected, "generate")
     assert {each.name for each in found.cases if verdict_of(each) is Verdict.FAIL} == set(names[:2])
 
 

@@ -58,8 +58,8 @@ CAUGHT = [
 def test_a_planted_fault_is_caught(subject: Subject, fault: str, probe: str) -> None:
     measured = registry.load(probe)
     healthy = {case.name: case for case in measured.measure(subject)}
-    plant = FAULTS[fault]
-    with plant.plant(subject), subject.passes.under(fault, plant.on_cache_only):
+    inject = FAULTS[fault]
+    with inject.inject(subject), subject.passes.under(fault, inject.on_cache_only):
         assert any(noticed(case, healthy.get(case.name)) for case in measured.measure(subject))
     assert all(verdict_of(case) is verdict_of(healthy[case.name]) for case in measured.measure(subject)), (
         "the plant left something"

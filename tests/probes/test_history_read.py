@@ -32,25 +32,25 @@ def test_empty_slots_behind_the_first_block_show_in_a_long_buffer_alone(subject:
         return args, {**call, "attention_mask": seen}
 
     assert verdict_of(case(finding(subject, "cache-kinds"), "long static cache")) is Verdict.PASS
-    planted = loaded("builtin:gqa")
-    for layer in planted.model.model.layers:  # type: ignore[union-attr]
+    injected = loaded("builtin:gqa")
+    for layer in injected.model.model.layers:  # type: ignore[union-attr]
         layer.self_attn.register_forward_pre_hook(unwritten_visible, with_kwargs=True)  # type: ignore[union-attr, operator]
-    found = finding(planted, "cache-kinds")
+    found = finding(injected, "cache-kinds")
     assert found.verdict is verdict_of(case(found, "long static cache")) is Verdict.FAIL
     assert verdict_of(case(found, "static cache")) is Verdict.PASS
 
 
 def test_a_filled_cache_that_is_not_to_be_kept_is_read_all_the_same(subject: Subject) -> None:
     def forgotten(module: Any, args: Any, call: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        lost = {subject.door.cache_name: None} if call.get("use_cache") is False else {}
+        lost = {subject.forward_adapter.cache_name: None} if call.get("use_cache") is False else {}
         return args, {**call, **lost}
 
     healthy = case(finding(subject, "cache-kinds"), UNSTORED)
     assert verdict_of(healthy) is Verdict.PASS
     assert healthy.note == "12 tokens on the cache, 12 fed"
-    planted = loaded("builtin:gqa")
-    planted.model.model.register_forward_pre_hook(forgotten, with_kwargs=True)  # type: ignore[union-attr, operator]
-    found = finding(planted, "cache-kinds")
+    injected = loaded("builtin:gqa")
+    injected.model.model.register_forward_pre_hook(forgotten, with_kwargs=True)  # type: ignore[union-attr, operator]
+    found = finding(injected, "cache-kinds")
     assert found.verdict is verdict_of(case(found, UNSTORED)) is Verdict.FAIL
     assert {each.name for each in found.cases if verdict_of(each) is Verdict.FAIL} == {UNSTORED}
 

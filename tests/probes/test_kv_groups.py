@@ -9,7 +9,7 @@ import torch
 from probing import case, caught_by, finding, loaded
 from torch import nn
 
-from attncheck.attention.interface import KernelCall
+from attncheck.attention.interface import AttentionCall
 from attncheck.core.finding import Verdict
 from attncheck.model.subject import Subject
 from attncheck_probes.kv_groups import _tiled, _unrepeated
@@ -57,8 +57,8 @@ def test_groups_are_seen_in_keys_that_were_repeated_before_the_kernel() -> None:
     keys_BGSD = torch.randn(1, 2, 3, 4, generator=torch.Generator().manual_seed(0))
     own, blocks = (0, 1, 2, 3), (0, 0, 2, 2)
 
-    def handed(key_BHSD: torch.Tensor) -> KernelCall:
-        return KernelCall(nn.Identity(), key_BHSD, key_BHSD, key_BHSD, None, {}, lambda *args: None)
+    def handed(key_BHSD: torch.Tensor) -> AttentionCall:
+        return AttentionCall(nn.Identity(), key_BHSD, key_BHSD, key_BHSD, None, {}, lambda *args: None)
 
     assert _unrepeated(handed(keys_BGSD.repeat_interleave(2, 1)), own, own) == (blocks, blocks, True)
     assert _unrepeated(handed(keys_BGSD.repeat(1, 2, 1, 1)), own, own) == ((0, 1, 0, 1), blocks, True)

@@ -13,7 +13,7 @@ from probing import case, finding, loaded
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Verdict, verdict_of
 from attncheck.model.compat import CACHE_NAMES
-from attncheck.model.forward_spec import Pass
+from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.long_inputs import kept, long_row
 from attncheck.model.subject import Subject
 
@@ -67,11 +67,11 @@ def test_positions_that_are_rounded_far_into_the_context(double: Subject) -> Non
 
 def test_logits_of_a_long_row_are_kept_at_some_positions_only(double: Subject) -> None:
     row = long_row(double)
-    asked = Pass((row,), chunks=(65, 64, 1))
+    spec = ForwardSpec((row,), chunks=(65, 64, 1))
     everywhere = kept(len(row))
     assert len(row) == 130
     assert {0, 31, 32, 63, 127, 129} <= set(everywhere)
-    assert torch.equal(double.passes.logits(asked, everywhere), double.logits(asked)[:, list(everywhere)])
+    assert torch.equal(double.passes.logits(spec, everywhere), double.logits(spec)[:, list(everywhere)])
 
 
 def test_a_context_with_little_room_has_a_prefix_too() -> None:

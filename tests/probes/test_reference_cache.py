@@ -12,7 +12,7 @@ import torch
 from probing import case, finding, loaded
 from torch import Tensor, nn
 
-from attncheck.attention.call import KernelCall
+from attncheck.attention.call import AttentionCall
 from attncheck.core import registry
 from attncheck.core.finding import Measurement, Verdict, verdict_of
 from attncheck.faults.catalogue import FAULTS
@@ -28,10 +28,10 @@ def _broken(subject: Subject) -> dict[str, Measurement]:
     return {each.name: each for each in registry.load("reference").measure(subject) if verdict_of(each) is Verdict.FAIL}
 
 
-def _in_steps(change: Callable[[KernelCall], Any], layer: int) -> Callable[[KernelCall], Any]:
+def _in_steps(change: Callable[[AttentionCall], Any], layer: int) -> Callable[[AttentionCall], Any]:
     """Plant in the one-token calls of one layer."""
 
-    def handler(call: KernelCall) -> Any:
+    def handler(call: AttentionCall) -> Any:
         if call.query_BHTD.shape[2] == 1 and call.module.layer_idx == layer:
             change(call)
         return call.run()
@@ -39,15 +39,15 @@ def _in_steps(change: Callable[[KernelCall], Any], layer: int) -> Callable[[Kern
     return handler
 
 
-def _halve(call: KernelCall) -> None:
+def _halve(call: AttentionCall) -> None:
     call.query_BHTD = call.query_BHTD * 0.5
 
 
-def _uncap(call: KernelCall) -> None:
+def _uncap(call: AttentionCall) -> None:
     call.options = {**call.options, "softcap": None}
 
 
-def _lose_first(call: KernelCall) -> None:
+def _lose_first(call: AttentionCall) -> None:
     allowed = allowed_BHTS(call).clone()
     allowed[..., 0] = False
     with_allowed(call, allowed)
@@ -63,7 +63,7 @@ def _lose_first(call: KernelCall) -> None:
     ],
 )
 def test_faults_of_one_token_steps_are_caught_in_their_layer(
-    target: str, change: Callable[[KernelCall], None], fault: str, words: str
+    target: str, change: Callable[[AttentionCall], None], fault: str, words: str
 ) -> None:
     subject = loaded(target)
     with watching(subject, _in_steps(change, layer=2)):
@@ -133,7 +133,7 @@ def test_a_cache_that_drops_keys_of_the_whole_past_is_found() -> None:
 
 def test_a_mask_that_is_wrong_only_with_a_cache_is_found() -> None:
     subject = loaded("builtin:gqa")
-    with FAULTS["mask-top-left"].plant(subject):
+    with FAULTS["mask-top-left"].inject(subject):
         broken = _broken(subject)
     assert set(broken) == {"attention output of 4 layers, a chunk on the cache", STEP, PADDED}
     assert all("it reads other keys than promised" in each.note for each in broken.values())
@@ -141,7 +141,7 @@ def test_a_mask_that_is_wrong_only_with_a_cache_is_found() -> None:
 
 def test_padding_that_is_read_is_found() -> None:
     subject = loaded("builtin:gqa")
-    with FAULTS["padding-visible"].plant(subject):
+    with FAULTS["padding-visible"].inject(subject):
         broken = _broken(subject)
     assert "attention output of 4 layers, left padding, prefill" in broken
     assert broken[PADDED].note.startswith("model.layers.0.self_attn: it reads other keys than promised")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from attncheck.core.finding import Control, Diagnosis, Finding, Known, Location, Measurement, Rung, Verdict
+from attncheck.core.finding import Control, Diagnosis, Finding, Known, Location, Measurement, PrecisionLevel, Verdict
 from attncheck.report.model import Report, TargetReport, exit_code
 
 NASTY = 'a "quoted" <tag> & | pipe, `tick` \x07 bell, 100% \n second line \u2028 🙂'
@@ -42,7 +42,7 @@ def failing(probe: str = "decode-paths", **rest: object) -> Finding:
 
 
 def nonfinite() -> Finding:
-    broken = case("left padded", math.inf, nonfinite=64, ladder=(Rung(dtype="float16", max_abs=math.nan, budget=0.1),))
+    broken = case("left padded", math.inf, nonfinite=64, ladder=(PrecisionLevel(dtype="float16", max_abs=math.nan, budget=0.1),))
     return Finding(probe="padding", verdict=Verdict.FAIL, summary="64 values are not finite", cases=(broken,))
 
 

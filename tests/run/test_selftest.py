@@ -37,8 +37,8 @@ def test_the_page_counts_targets() -> None:
 
 
 def test_each_fault_is_planted_in_few_targets() -> None:
-    planted = Row(target="one", fault="cache-stale", caught=())
-    carried = [planted, Row(target="two", fault="cache-stale"), Row(target="one", fault="state-dropped", reason="no state")]
+    injected = Row(target="one", fault="cache-stale", caught=())
+    carried = [injected, Row(target="two", fault="cache-stale"), Row(target="one", fault="state-dropped", reason="no state")]
     assert left(["cache-stale", "state-dropped"], carried, 2) == ["state-dropped"]
     assert left(["cache-stale"], carried, None) == ["cache-stale"]
     page = coverage(carried, PROBES, 2)
@@ -53,8 +53,8 @@ def test_a_repair_is_no_name() -> None:
 
 
 def test_exit_codes() -> None:
-    asked = ["selftest", "builtin:gqa", "--probe", "future-token", "--fault"]
-    assert CliRunner().invoke(app, [*asked, "mask-off-by-one"]).exit_code == 0
-    missed = CliRunner().invoke(app, [*asked, "cache-stale"])
+    spec = ["selftest", "builtin:gqa", "--probe", "future-token", "--fault"]
+    assert CliRunner().invoke(app, [*spec, "mask-off-by-one"]).exit_code == 0
+    missed = CliRunner().invoke(app, [*spec, "cache-stale"])
     assert missed.exit_code == 1
     assert "MISSED: cache-stale" in missed.output

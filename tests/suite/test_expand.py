@@ -19,7 +19,7 @@ def plan_of(folder: Path, text: str, choice: Choice | None = None) -> Plan:
     return load_plan(file, choice)
 
 
-def asked(plan: Plan) -> list[tuple[str, str | None, str]]:
+def spec(plan: Plan) -> list[tuple[str, str | None, str]]:
     return [(job.target, job.settings.attn, job.settings.dtype) for job in plan.jobs]
 
 
@@ -41,7 +41,7 @@ def test_lists_of_settings_are_axes_and_models_override_them(tmp_path: Path) -> 
           - {target: builtin:mha, settings: {attn: sdpa}, exclude: [{dtype: float64}]}
         """,
     )
-    assert asked(plan) == [
+    assert spec(plan) == [
         ("builtin:gqa", "eager", "float32"),
         ("builtin:gqa", "eager", "float64"),
         ("builtin:gqa", None, "float32"),

@@ -77,8 +77,8 @@ def test_matrix(reports: Path) -> None:
     found = ran("matrix.yaml", "--tag", "quick", folder=reports)
     assert set(found) == {"builtin:gqa"}
     data = json.loads((reports / "out.json").read_text())
-    asked = [(each["settings"]["attn"], each["settings"]["dtype"]) for each in data["targets"]]
-    assert asked == [("eager", "float64"), ("sdpa", "float64"), ("sdpa", "float32")]
+    spec = [(each["settings"]["attn"], each["settings"]["dtype"]) for each in data["targets"]]
+    assert spec == [("eager", "float64"), ("sdpa", "float64"), ("sdpa", "float32")]
 
 
 def test_nothing_selected_is_exit_code_5(reports: Path) -> None:

@@ -8,7 +8,7 @@ import transformers
 
 from attncheck.core.errors import TargetError
 from attncheck.core.settings import Settings
-from attncheck.model.forward_spec import Pass
+from attncheck.model.forward_spec import ForwardSpec
 from attncheck.targets import random_init
 from attncheck.targets.cut import beyond, cut_layers
 from attncheck.targets.load import load
@@ -118,7 +118,7 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["gpt2", "mistral", "bloom", "mixtral", "mamba", "seq2seq/t5", "seq2seq/bart", "masked/bert"])
 def test_a_type_runs_and_its_borders_are_reached(name: str) -> None:
     subject = load(f"config:{name}", Settings())
-    logits_BTV = subject.logits(Pass(subject.inputs.tokens))
+    logits_BTV = subject.logits(ForwardSpec(subject.inputs.tokens))
     assert logits_BTV.shape == (1, subject.inputs.length, subject.facts.vocab)
     assert logits_BTV.isfinite().all()
     assert not subject.inputs.unreached
@@ -131,7 +131,7 @@ def test_a_type_runs_and_its_borders_are_reached(name: str) -> None:
 )
 def test_a_type_with_parts_of_its_own_runs(name: str) -> None:
     subject = load(f"config:{name}", Settings())
-    assert subject.logits(Pass(subject.inputs.tokens)).isfinite().all()
+    assert subject.logits(ForwardSpec(subject.inputs.tokens)).isfinite().all()
     assert subject.dtype_name == "float64"
 
 

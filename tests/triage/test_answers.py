@@ -24,18 +24,18 @@ from attncheck.triage.run import Investigation
 from attncheck.triage.setting import Setting
 
 
-def asked(target: str, reported: str = "float32", **question: object) -> Investigation:
+def spec(target: str, reported: str = "float32", **question: object) -> Investigation:
     return Investigation(load(target, Settings()), Question(**question), reported)  # type: ignore[arg-type]
 
 
 def test_without_a_symptom_a_healthy_model_in_float32_is_not_accused() -> None:
-    triage = asked("builtin:gqa", symptom="packing", passes=40).run()
+    triage = spec("builtin:gqa", symptom="packing", passes=40).run()
     assert triage.answer in (Answer.BEHAVIOUR, Answer.NOT_REPRODUCED)
     assert triage.finding is None
 
 
 def test_a_difference_in_bfloat16_is_rounding_with_its_table() -> None:
-    triage = asked("builtin:gqa", "bfloat16", symptom="implementation").run()
+    triage = spec("builtin:gqa", "bfloat16", symptom="implementation").run()
     assert triage.answer is Answer.NUMERICS
     assert [line.dtype for line in triage.lines] == ["bfloat16", "float32", "float64"]
     sizes = [line.max_abs for line in triage.lines]
@@ -46,7 +46,7 @@ def test_a_difference_in_bfloat16_is_rounding_with_its_table() -> None:
 
 
 def test_the_reporters_own_way_is_asked_before_the_probes() -> None:
-    triage = asked("builtin:broken-positions", symptom="cache", setting=Setting(cache="static", schedule="steps")).run()
+    triage = spec("builtin:broken-positions", symptom="cache", setting=Setting(cache="static", schedule="steps")).run()
     assert triage.answer is Answer.CONFIRMED
     assert triage.diagnosis is not None
     assert triage.diagnosis.fault == "position-restart"
@@ -57,7 +57,7 @@ def test_the_reporters_own_way_is_asked_before_the_probes() -> None:
 
 
 def test_markdown_holds_the_answer_its_table_and_what_was_tried() -> None:
-    triage = asked("builtin:gqa", "bfloat16", symptom="batch").run()
+    triage = spec("builtin:gqa", "bfloat16", symptom="batch").run()
     text = markdown(triage)
     assert text.startswith("### EXPECTED NUMERICS: builtin:gqa\n")
     assert "| bfloat16 |" in text
@@ -104,7 +104,7 @@ def test_the_script_is_made_of_the_smallest_passes_and_shows_the_fault(tmp_path:
     factory = tmp_path / "made.py"
     made = "from attncheck.targets.builtin import build\n\n\ndef model():\n    return build('broken-positions', None)\n"
     factory.write_text(made)
-    investigation = asked(f"{factory}:model", symptom="cache")
+    investigation = spec(f"{factory}:model", symptom="cache")
     investigation.repro = tmp_path
     triage = investigation.run()
     assert triage.no_script == ""
@@ -114,7 +114,7 @@ def test_the_script_is_made_of_the_smallest_passes_and_shows_the_fault(tmp_path:
 
 def test_a_fault_that_only_long_rows_show_is_found() -> None:
     """Positions that stop counting after 180 tokens: no row of the probes is as long."""
-    investigation = asked("config:llama", symptom="long")
+    investigation = spec("config:llama", symptom="long")
     frozen = edited(investigation.subject.model, lambda call: {**call, "position_ids": _frozen(call)})
     with frozen:
         triage = investigation.run()

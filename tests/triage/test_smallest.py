@@ -8,7 +8,7 @@ import pytest
 
 from attncheck.core.finding import Verdict, verdict_of
 from attncheck.core.settings import Settings
-from attncheck.model.forward_spec import Mask2D, Mask4D, Pass
+from attncheck.model.forward_spec import ForwardSpec, Mask2D, Mask4D
 from attncheck.model.subject import Subject
 from attncheck.targets.load import load
 from attncheck.triage import axes, smallest
@@ -46,13 +46,13 @@ def test_a_fault_of_two_axes_is_cut_down_to_these_two() -> None:
 
 
 def test_layers_and_rows_come_back_whole(subject: Subject) -> None:
-    before, row = subject.logits(Pass(subject.inputs.tokens)), subject.inputs.row
+    before, row = subject.logits(ForwardSpec(subject.inputs.tokens)), subject.inputs.row
     with shallower(subject, 1), shorter(subject, 5):
         assert depth(subject) == 1
         assert subject.inputs.row == row[:5]
-        assert not before[:, :5].equal(subject.logits(Pass(subject.inputs.tokens)))
+        assert not before[:, :5].equal(subject.logits(ForwardSpec(subject.inputs.tokens)))
     assert (depth(subject), subject.inputs.row) == (4, row)
-    assert before.equal(subject.logits(Pass(subject.inputs.tokens)))
+    assert before.equal(subject.logits(ForwardSpec(subject.inputs.tokens)))
 
 
 @pytest.mark.parametrize("name", ["gqa", "mha", "window", "alibi", "moe"])
@@ -84,14 +84,14 @@ def test_crossing_lets_every_two_values_meet(subject: Subject) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "words"),
+    ("spec", "words"),
     [
-        (Pass(((1, 2, 3),)), "one plain forward"),
-        (Pass(((1, 2, 3),), chunks=(1, 1, 1)), "decoded token by token on a cache"),
-        (Pass(((1, 2, 3),), chunks=(1, 2), attn="eager"), "under `eager` attention, fed in uneven chunks on a cache"),
-        (Pass(((1, 2), (3, 4)), mask=Mask2D(((0, 1), (1, 1)))), "left-padded, in a batch of 2"),
-        (Pass(((1, 2),), mask=Mask4D(((0, 0),)), positions=((0, 1),)), "with a 4D mask, with `position_ids` passed"),
+        (ForwardSpec(((1, 2, 3),)), "one plain forward"),
+        (ForwardSpec(((1, 2, 3),), chunks=(1, 1, 1)), "decoded token by token on a cache"),
+        (ForwardSpec(((1, 2, 3),), chunks=(1, 2), attn="eager"), "under `eager` attention, fed in uneven chunks on a cache"),
+        (ForwardSpec(((1, 2), (3, 4)), mask=Mask2D(((0, 1), (1, 1)))), "left-padded, in a batch of 2"),
+        (ForwardSpec(((1, 2),), mask=Mask4D(((0, 0),)), positions=((0, 1),)), "with a 4D mask, with `position_ids` passed"),
     ],
 )
-def test_a_pass_reads_as_the_axes_it_moves(asked: Pass, words: str) -> None:
-    assert str(setting_of(asked)) == words
+def test_a_pass_reads_as_the_axes_it_moves(spec: ForwardSpec, words: str) -> None:
+    assert str(setting_of(spec)) == words

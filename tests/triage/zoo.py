@@ -14,7 +14,7 @@ import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor, nn
 
-from attncheck.attention.interface import Handler, KernelCall, intercept
+from attncheck.attention.interface import AttentionCall, Handler, intercept
 from attncheck.model.wrapped_forward import wrap_forward
 from attncheck.targets import builtin
 from attncheck.targets.amplify import amplify
@@ -50,7 +50,7 @@ def healthy() -> Any:
 def scaled_twice() -> Any:
     """Accuracy gone after an upgrade: the scale is applied to the queries, and by the kernel again, in every implementation."""
 
-    def handler(call: KernelCall) -> Any:
+    def handler(call: AttentionCall) -> Any:
         call.query_BHTD = call.query_BHTD * call.query_BHTD.shape[-1] ** -0.5
         return call.run()
 
@@ -78,7 +78,7 @@ def cap_dropped_with_padding() -> Any:
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
     amplify(model, 0)
 
-    def handler(call: KernelCall) -> Any:
+    def handler(call: AttentionCall) -> Any:
         padded = isinstance(call.mask, Tensor) and call.query_BHTD.shape[0] > 1
         if padded:
             call.options = {name: value for name, value in call.options.items() if name != "softcap"}
@@ -123,7 +123,7 @@ def shared_keys_need_a_cache() -> Any:
         cached["now"] = call.get("use_cache") is not False
         return call
 
-    def handler(call: KernelCall) -> Any:
+    def handler(call: AttentionCall) -> Any:
         if not cached["now"] and call.module.layer_idx >= 2:
             call.key_BGSD = torch.zeros_like(call.key_BGSD)
             call.value_BGSD = torch.zeros_like(call.value_BGSD)
@@ -142,7 +142,7 @@ def mask_made_with_the_cache() -> Any:
         cached["now"] = call.get("use_cache") is not False
         return call
 
-    def handler(call: KernelCall) -> Any:
+    def handler(call: AttentionCall) -> Any:
         if not cached["now"]:
             new, total = call.query_BHTD.shape[2], call.key_BGSD.shape[2]
             call.mask = torch.zeros(1, 1, new, total, dtype=call.query_BHTD.dtype)
@@ -240,7 +240,7 @@ def window_forgotten() -> Any:
     """Fine until it is long: one layer reads further back than its window."""
     model = builtin.build("window", None)
 
-    def handler(call: KernelCall) -> Any:
+    def handler(call: AttentionCall) -> Any:
         if call.module.layer_idx == 0 and isinstance(call.mask, Tensor):
             new, total = call.query_BHTD.shape[2], call.key_BGSD.shape[2]
             allowed = torch.ones(new, total, dtype=torch.bool).tril(total - new)

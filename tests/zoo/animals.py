@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attncheck.attention.interface import KernelCall, intercept
+from attncheck.attention.interface import AttentionCall, intercept
 from attncheck.core.settings import Settings
 from attncheck.faults.catalogue import FAULTS
 from attncheck.faults.planting import allowed_BHTS, with_allowed
@@ -36,54 +36,54 @@ class Animal:
     fault: str
     probes: tuple[str, ...]
     layer: int | None = 0
-    plant: Plant | None = None
+    inject: Plant | None = None
     note: str = ""
 
     @property
     def name(self) -> str:
         return "-".join(filter(None, (self.kind, self.fault, self.note)))
 
-    def planted(self, subject: Subject) -> AbstractContextManager[None]:
-        return self.plant(subject) if self.plant else FAULTS[self.fault].plant(subject)
+    def injected(self, subject: Subject) -> AbstractContextManager[None]:
+        return self.inject(subject) if self.inject else FAULTS[self.fault].inject(subject)
 
 
 def healthy(kind: str) -> Subject:
     return load(f"config:{kind}", Settings())
 
 
-def at_layer(number: int, change: Callable[[KernelCall], KernelCall]) -> Plant:
+def at_layer(number: int, change: Callable[[AttentionCall], AttentionCall]) -> Plant:
     """A fault in the attention of one layer only."""
 
     @contextlib.contextmanager
-    def plant(subject: Subject) -> Iterator[None]:
+    def inject(subject: Subject) -> Iterator[None]:
         names = {id(module): name for name, module in subject.model.named_modules()}
 
-        def handle(call: KernelCall) -> Any:
+        def handle(call: AttentionCall) -> Any:
             here = layer_index(call.module, names.get(id(call.module), "")) == number
             return (change(call) if here else call).run()
 
         with intercept(subject.model, handle):
             yield
 
-    return plant
+    return inject
 
 
-def next_key(call: KernelCall) -> KernelCall:
+def next_key(call: AttentionCall) -> AttentionCall:
     allowed = allowed_BHTS(call)
     return with_allowed(call, allowed | torch.cat([allowed[:, :, 1:], allowed[:, :, -1:]], 2))
 
 
-def whole_block(call: KernelCall) -> KernelCall:
+def whole_block(call: AttentionCall) -> AttentionCall:
     allowed = allowed_BHTS(call)
     return with_allowed(call, allowed.any(2, keepdim=True).expand(allowed.shape))
 
 
-def square_mask(call: KernelCall) -> KernelCall:
+def square_mask(call: AttentionCall) -> AttentionCall:
     allowed = allowed_BHTS(call)
     return with_allowed(call, torch.ones_like(allowed).tril()) if allowed.shape[2] < allowed.shape[3] else call
 
 
-def doubled_scale(call: KernelCall) -> KernelCall:
+def doubled_scale(call: AttentionCall) -> AttentionCall:
     call.query_BHTD = call.query_BHTD * call.query_BHTD.shape[-1] ** -0.5
     return call
 
@@ -91,8 +91,8 @@ def doubled_scale(call: KernelCall) -> KernelCall:
 def counted(rule: Callable[[int, int], Tensor]) -> Plant:
     """Positions of cached calls by a rule of (cached, new)."""
 
-    def plant(subject: Subject) -> AbstractContextManager[None]:
-        name = str(subject.door.positions_name)
+    def inject(subject: Subject) -> AbstractContextManager[None]:
+        name = str(subject.forward_adapter.positions_name)
 
         def edit(call: dict[str, Any]) -> dict[str, Any]:
             before = max(cached_length(call.get(each)) for each in CACHE_NAMES)
@@ -103,7 +103,7 @@ def counted(rule: Callable[[int, int], Tensor]) -> Plant:
 
         return edited(subject.model, edit)
 
-    return plant
+    return inject
 
 
 def packing_forgotten(subject: Subject) -> AbstractContextManager[None]:
@@ -125,7 +125,7 @@ def hooked(path: str, change: Callable[[Tensor], Tensor]) -> Plant:
     """A fault in what one module puts out, whatever that module is."""
 
     @contextlib.contextmanager
-    def plant(subject: Subject) -> Iterator[None]:
+    def inject(subject: Subject) -> Iterator[None]:
         module = subject.model.get_submodule(path)
 
         def hook(module: Any, args: Any, output: Any) -> Any:
@@ -137,7 +137,7 @@ def hooked(path: str, change: Callable[[Tensor], Tensor]) -> Plant:
         finally:
             handle.remove()
 
-    return plant
+    return inject
 
 
 def looks_ahead(hidden_BTW: Tensor) -> Tensor:

@@ -57,7 +57,7 @@ def examined(animal: Animal) -> Seen:
     before = {probe: twin_finding(animal.kind, probe) for probe in animal.probes}
     model = twin(animal.kind)
     diagnoser = Diagnoser()
-    with animal.planted(model):
+    with animal.injected(model):
         sick = Subject(name=animal.name, model=model.model, settings=model.settings, promoted=model.promoted)
         for probe in animal.probes:
             found = finding_of(sick, registry.load(probe))

@@ -34,7 +34,7 @@ import torch
 
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Evidence, Expectation, Measurement, Ruling, Verdict
-from attncheck.model.forward_spec import Pass, all_ones
+from attncheck.model.forward_spec import ForwardSpec, all_ones
 from attncheck.model.subject import Subject
 from attncheck.probe import Cost, attempt, judge_cases
 from attncheck_probes.document_leakage.packed_rows import Packed, blocked, isolated, pack
@@ -68,12 +68,12 @@ class DocumentLeakage:
         strict = Verdict.FAIL if subject.can.packs is None else Verdict.WARN
         ones = all_ones(packed.first.rows)
         calls = {
-            "restarted positions, no mask, cache off": (packed, Pass(()), strict),
-            "restarted positions, no mask, default cache": (packed.first, Pass((), use_cache=None), Verdict.WARN),
-            "restarted positions, 2D mask of ones, cache off": (packed.first, Pass((), mask=ones), Verdict.WARN),
+            "restarted positions, no mask, cache off": (packed, ForwardSpec(()), strict),
+            "restarted positions, no mask, default cache": (packed.first, ForwardSpec((), use_cache=None), Verdict.WARN),
+            "restarted positions, 2D mask of ones, cache off": (packed.first, ForwardSpec((), mask=ones), Verdict.WARN),
         }
-        for name, asked in calls.items():
-            yield attempt(name, lambda: _isolated(subject, name, *asked))  # noqa: B023
+        for name, spec in calls.items():
+            yield attempt(name, lambda: _isolated(subject, name, *spec))  # noqa: B023
         yield self._over_eos(subject, packed.first)
         yield attempt("loss across the border", lambda: _border_loss(subject, packed.first))
 
@@ -85,11 +85,11 @@ class DocumentLeakage:
         """The first document replaced up to its EOS, with nothing else to tell the documents apart."""
         expect: Expectation = "equal" if self.policy == "isolate" else "figure"
         name = "EOS alone" if subject.inputs.eos is not None else "no EOS known, a plain token instead"
-        start = packed.borders[0][1]
-        usual, other = Pass(packed.rows), Pass((subject.inputs.other(packed.rows[0], 0, start - 1, salt=5),))
+        start = packed.boundaries[0][1]
+        usual, other = ForwardSpec(packed.rows), ForwardSpec((subject.inputs.other(packed.rows[0], 0, start - 1, salt=5),))
         pair = (subject.logits(other)[:, start:], subject.logits(usual)[:, start:])
         note = "the second document moves with the first"
-        return subject.compare(name, *pair, expect=expect, offset=start, note=note, asked=(other, usual))
+        return subject.compare(name, *pair, expect=expect, offset=start, note=note, spec=(other, usual))
 
 
 def _blocked(subject: Subject, packed: Packed) -> Measurement:
@@ -98,7 +98,7 @@ def _blocked(subject: Subject, packed: Packed) -> Measurement:
     return blocked(subject, packed, BLOCKED)
 
 
-def _isolated(subject: Subject, name: str, packed: Packed, call: Pass, broken: Verdict) -> Measurement:
+def _isolated(subject: Subject, name: str, packed: Packed, call: ForwardSpec, broken: Verdict) -> Measurement:
     if subject.can.reads_positions or (call.mask and subject.can.mask_2d):
         raise Unsupported(str(subject.can.reads_positions or subject.can.mask_2d))
     return isolated(subject, packed, name, call, broken)
@@ -108,7 +108,7 @@ def _border_loss(subject: Subject, packed: Packed) -> Measurement:
     """Whether masking the label of the second document's first token changes the loss: then the first one's end trains it."""
     ids_BT = subject.passes.ids(packed.rows)
     masked_BT = ids_BT.clone()
-    masked_BT[:, packed.borders[0][1]] = -100
+    masked_BT[:, packed.boundaries[0][1]] = -100
     with torch.no_grad():
         calls = [subject.passes.call(packed.rows, use_cache=False, extra={"labels": each}) for each in (ids_BT, masked_BT)]
     losses = [reply.output.loss for reply in calls]

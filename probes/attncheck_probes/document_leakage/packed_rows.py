@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import final
 
 from attncheck.core.finding import Measurement, Verdict, merged
-from attncheck.model.forward_spec import Mask4D, Pass, Positions, blocks, counting
+from attncheck.model.forward_spec import ForwardSpec, Mask4D, Positions, blocks, counting
 from attncheck.model.inputs import Inputs, Tokens
 from attncheck.model.subject import Subject
 
@@ -23,23 +23,23 @@ SHARES = ((1 / 6, 1 / 2), (3 / 8, 5 / 8))
 @final
 @dataclass(frozen=True)
 class Packed:
-    """Rows of documents, each with an EOS at its end. `borders` are the ends of each row and where its documents meet.
+    """Rows of documents, each with an EOS at its end. `boundaries` are the ends of each row and where its documents meet.
 
     The borders of the two rows differ, so that what belongs to one row and is taken for both cuts a document of the other.
     """
 
     rows: Tokens
-    borders: tuple[tuple[int, ...], ...]
+    boundaries: tuple[tuple[int, ...], ...]
 
     @property
     def first(self) -> Packed:
         """The first row alone."""
-        return Packed(self.rows[:1], self.borders[:1])
+        return Packed(self.rows[:1], self.boundaries[:1])
 
     @property
     def lengths(self) -> tuple[tuple[int, ...], ...]:
         """How many tokens each document of each row has."""
-        return tuple(tuple(stop - start for start, stop in pairwise(each)) for each in self.borders)
+        return tuple(tuple(stop - start for start, stop in pairwise(each)) for each in self.boundaries)
 
     @property
     def restarting(self) -> Positions:
@@ -54,12 +54,12 @@ class Packed:
     @property
     def replaced(self) -> tuple[tuple[int, int], ...]:
         """Start and stop of the document that is replaced: the first one of the first row, the last but one of the second."""
-        return tuple((each[-3], each[-2]) if row else (each[0], each[1]) for row, each in enumerate(self.borders))
+        return tuple((each[-3], each[-2]) if row else (each[0], each[1]) for row, each in enumerate(self.boundaries))
 
     @property
     def watched(self) -> tuple[tuple[int, int], ...]:
         """Start and stop of one document of each row: another is before it, and a border of the other row would cut it."""
-        return tuple((each[1], each[2]) if row else (each[-2], each[-1]) for row, each in enumerate(self.borders))
+        return tuple((each[1], each[2]) if row else (each[-2], each[-1]) for row, each in enumerate(self.boundaries))
 
     def changed(self, inputs: Inputs) -> Packed:
         """The same rows with other tokens in the documents that are to be replaced, their EOS included."""
@@ -69,41 +69,41 @@ class Packed:
 
 def pack(inputs: Inputs) -> Packed:
     """Two rows of three documents, of two where rows are short; a plain token ends a document where no EOS is known."""
-    rows, borders = [], []
+    rows, boundaries = [], []
     for row, shares in zip((inputs.row, inputs.other(inputs.row, salt=7)), SHARES, strict=True):
         first, second = (max(LEAST, int(share * inputs.length)) for share in shares)
         starts = (first, second) if second - first >= LEAST else (first,)
         ends = {start - 1: inputs.eos for start in starts if inputs.eos is not None}
         rows.append(tuple(ends.get(at, token) for at, token in enumerate(row)))
-        borders.append((0, *starts, inputs.length))
-    return Packed(tuple(rows), tuple(borders))
+        boundaries.append((0, *starts, inputs.length))
+    return Packed(tuple(rows), tuple(boundaries))
 
 
 def blocked(subject: Subject, packed: Packed, name: str) -> Measurement:
     """One case: with a 4D mask of blocks and restarted positions, a document of each row gives the logits that it gives alone."""
-    together, cases = Pass(packed.rows, positions=packed.restarting, mask=packed.mask), []
+    together, cases = ForwardSpec(packed.rows, positions=packed.restarting, mask=packed.mask), []
     for row, (start, stop) in enumerate(packed.watched):
         document = packed.rows[row][start:stop]
-        alone = Pass((document,), positions=counting(1, len(document)), mask=blocks((len(document),)))
+        alone = ForwardSpec((document,), positions=counting(1, len(document)), mask=blocks((len(document),)))
         pair = (subject.logits(together)[row : row + 1, start:stop], subject.logits(alone))
-        cases.append(subject.compare(name, *pair, offset=start, note=f"row {row}", asked=(together, alone)))
+        cases.append(subject.compare(name, *pair, offset=start, note=f"row {row}", spec=(together, alone)))
     return merged(name, cases)
 
 
-def isolated(subject: Subject, packed: Packed, name: str, call: Pass, broken: Verdict) -> Measurement:
+def isolated(subject: Subject, packed: Packed, name: str, call: ForwardSpec, broken: Verdict) -> Measurement:
     """One case: in each row a document is replaced, and the ones after it stay. `call` says how the rows are asked.
 
     Where the first row alone shows a leak as well, the case is about that row: it is easier to read.
     """
-    asked, other = (
+    spec, other = (
         replace(call, tokens=each.rows, positions=each.restarting) for each in (packed, packed.changed(subject.inputs))
     )
-    got_BTV, want_BTV = subject.logits(other), subject.logits(asked)
+    got_BTV, want_BTV = subject.logits(other), subject.logits(spec)
     cases = []
     for row, (_, stop) in enumerate(packed.replaced):
         got_1TV, want_1TV = got_BTV[row : row + 1, stop:], want_BTV[row : row + 1, stop:]
         note = f"documents behind the border at {stop} move with the one before it"
-        cases.append(subject.compare(name, got_1TV, want_1TV, broken=broken, offset=stop, note=note, asked=(other, asked)))
+        cases.append(subject.compare(name, got_1TV, want_1TV, broken=broken, offset=stop, note=note, spec=(other, spec)))
     case = merged(name, cases)
     if case.excess <= 1.0 or len(packed.rows) == 1:
         return case

@@ -36,7 +36,7 @@ from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Evidence, Measurement, Ruling, merged
 from attncheck.model import generation
 from attncheck.model.compat import cache_of, cached_length
-from attncheck.model.forward_spec import Pass
+from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.generate_pass import PIECES, with_batch, with_greedy, with_kept
 from attncheck.model.inputs import Row
 from attncheck.model.subject import Subject
@@ -131,16 +131,16 @@ class Generate:
         prompt = self._prompt(subject)
         first = generation.run(subject, *generation.padded(subject, (prompt,), len(prompt)), self.new_tokens)
         cache = cache_of(first)
-        if not cached_length(cache) or subject.door.cache_name is None:
+        if not cached_length(cache) or subject.forward_adapter.cache_name is None:
             raise Unsupported("generate() returns no cache that counts its tokens")
-        longer, given = generation.answer_of(first, 0), {subject.door.cache_name: cache}
+        longer, given = generation.answer_of(first, 0), {subject.forward_adapter.cache_name: cache}
         made = generation.run(subject, *generation.padded(subject, (longer,), len(longer)), self.new_tokens, given=given)
         answer, logits_BNV = generation.answer_of(made, len(longer)), torch.stack(made.logits, 1)
         return _of_generate(subject, _forced(subject, "continued from a returned cache", longer, answer, logits_BNV), {PIECES: 1})
 
     def _kept(self, subject: Subject) -> Measurement:
         got_BNV = generation.kept_logits(subject, subject.inputs.tokens, self.new_tokens)
-        want_BNV = subject.logits(Pass(subject.inputs.tokens))[:, -self.new_tokens :]
+        want_BNV = subject.logits(ForwardSpec(subject.inputs.tokens))[:, -self.new_tokens :]
         return with_kept(subject, subject.compare("logits_to_keep", got_BNV, want_BNV), self.new_tokens)
 
     def _embedded(self, subject: Subject) -> Measurement:
@@ -169,7 +169,7 @@ def _of_generate(subject: Subject, case: Measurement, options: dict[str, Any]) -
 
 def _wanted(subject: Subject, prompt: Row, answer: Row) -> Tensor:
     """logits_BNV of one forward, at the positions from which the answer's tokens were drawn."""
-    return subject.logits(Pass(((*prompt, *answer),)))[:, len(prompt) - 1 : -1]
+    return subject.logits(ForwardSpec(((*prompt, *answer),)))[:, len(prompt) - 1 : -1]
 
 
 def _forced(subject: Subject, name: str, prompt: Row, answer: Row, logits_BNV: Tensor) -> Measurement:

@@ -12,7 +12,7 @@ import torch
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Measurement, merged
 from attncheck.model import generation
-from attncheck.model.forward_spec import Pass
+from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.inputs import Row, Tokens
 from attncheck.model.subject import Subject
 
@@ -54,7 +54,7 @@ def _scored(subject: Subject, rows: Tokens, new_tokens: int) -> tuple[Measuremen
 
 
 def _against(subject: Subject, number: int, row: Row, answer: Row, score: float) -> Measurement:
-    want_NV = subject.logits(Pass(((*row, *answer),)))[0, len(row) - 1 : -1].double()
+    want_NV = subject.logits(ForwardSpec(((*row, *answer),)))[0, len(row) - 1 : -1].double()
     mean = float(want_NV.log_softmax(-1)[range(len(answer)), answer].mean())
     return Measurement(
         name=NAME,

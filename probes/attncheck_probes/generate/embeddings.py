@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from attncheck.core.errors import Unsupported, first_line
 from attncheck.core.finding import Measurement
 from attncheck.model import generation
-from attncheck.model.forward_spec import Pass
+from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.inputs import Row
 from attncheck.model.passes import REFUSALS
 from attncheck.model.subject import Subject
@@ -32,7 +32,7 @@ def embedded(subject: Subject, name: str) -> Measurement:
     with torch.no_grad():
         got_BTV = subject.passes.call(tokens, use_cache=False, extra=given).logits_BTV
     note = "the embeddings are what the model's own table gives"
-    return replaced(subject, subject.compare(name, got_BTV, subject.logits(Pass(tokens)), note=note))
+    return replaced(subject, subject.compare(name, got_BTV, subject.logits(ForwardSpec(tokens)), note=note))
 
 
 def embedded_answer(subject: Subject, prompt: Row, new_tokens: int) -> tuple[Row, Tensor]:
@@ -59,7 +59,7 @@ def replaced(subject: Subject, case: Measurement) -> Measurement:
 
 def _given(subject: Subject, row: Row) -> dict[str, Any]:
     """The arguments that hand over embeddings_BTW in place of ids."""
-    if subject.door.fixed:
+    if subject.forward_adapter.fixed:
         raise Unsupported("embeddings handed to a model with an encoder go to the encoder")
     if NAME not in inspect.signature(subject.model.forward).parameters:
         raise Unsupported(f"{type(subject.model).__name__}.forward takes no `{NAME}`")
@@ -68,7 +68,7 @@ def _given(subject: Subject, row: Row) -> dict[str, Any]:
             embeddings_BTW = subject.model.get_input_embeddings()(subject.passes.ids((row,)))  # type: ignore[operator]
     except REFUSALS as error:
         raise Unsupported(f"the table of embeddings raises {first_line(error)}") from error
-    return {subject.door.ids_name: None, NAME: embeddings_BTW}
+    return {subject.forward_adapter.ids_name: None, NAME: embeddings_BTW}
 
 
 def _other_tables(subject: Subject) -> list[nn.Module]:
@@ -83,7 +83,7 @@ def _other_tables(subject: Subject) -> list[nn.Module]:
     tables = [module for module in subject.model.modules() if isinstance(module, nn.Embedding)]
     handles = [table.register_forward_pre_hook(note) for table in tables]
     try:
-        subject.passes.replay(Pass(tokens))
+        subject.passes.replay(ForwardSpec(tokens))
     finally:
         for handle in handles:
             handle.remove()

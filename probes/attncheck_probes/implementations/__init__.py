@@ -35,7 +35,7 @@ import torch
 
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Evidence, Measurement, Ruling, Verdict, merged
-from attncheck.model.forward_spec import Mask4D, Pass, blocks
+from attncheck.model.forward_spec import ForwardSpec, Mask4D, blocks
 from attncheck.model.gradients import switched_gradient
 from attncheck.model.padding import pad_rows
 from attncheck.model.subject import Subject
@@ -78,7 +78,7 @@ class Implementations:
             name = f"boolean 4D mask, {attn}"
             yield attempt_call(name, lambda: _boolean(subject, name, attn))  # noqa: B023
         yield from compiled_cases(subject)
-        if not compared and subject.passes.planted:
+        if not compared and subject.passes.injected:
             raise Unsupported("one implementation only: a fault in its kernel has nothing to differ from")
 
     def judge(self, evidence: Evidence) -> Ruling:
@@ -97,24 +97,24 @@ def _asked(subject: Subject, name: str, attn: str, reason: str | None, measured:
     return measured(subject, name, attn)
 
 
-def _same(subject: Subject, name: str, attn: str, asked_of: Callable[[Subject], Pass]) -> Measurement:
+def _same(subject: Subject, name: str, attn: str, asked_of: Callable[[Subject], ForwardSpec]) -> Measurement:
     usual = asked_of(subject)
     other = replace(usual, attn=attn)
-    return subject.compare(name, subject.logits(other), subject.logits(usual), asked=(other, usual))
+    return subject.compare(name, subject.logits(other), subject.logits(usual), spec=(other, usual))
 
 
-def _decoded(subject: Subject) -> Pass:
+def _decoded(subject: Subject) -> ForwardSpec:
     if subject.can.cache:
         raise Unsupported(subject.can.cache)
     half = subject.inputs.length // 2
-    return Pass(subject.inputs.tokens, chunks=(half, 1, subject.inputs.length - half - 1))
+    return ForwardSpec(subject.inputs.tokens, chunks=(half, 1, subject.inputs.length - half - 1))
 
 
-def _blocked(subject: Subject) -> Pass:
+def _blocked(subject: Subject) -> ForwardSpec:
     if subject.can.mask_4d:
         raise Unsupported(subject.can.mask_4d)
     half = subject.inputs.length // 2
-    return Pass(subject.inputs.tokens, mask=blocks((half, subject.inputs.length - half)))
+    return ForwardSpec(subject.inputs.tokens, mask=blocks((half, subject.inputs.length - half)))
 
 
 def _padded(subject: Subject, name: str, attn: str) -> Measurement:
@@ -122,20 +122,20 @@ def _padded(subject: Subject, name: str, attn: str) -> Measurement:
     if subject.can.reads_mask:
         raise Unsupported(subject.can.reads_mask)
     batch = pad_rows(subject)
-    usual = batch.asked("left", salt=1, explicit=not subject.can.takes_positions)
-    asked = (replace(usual, attn=attn), usual)
-    got_BTV, want_BTV = (subject.logits(each) for each in asked)
+    usual = batch.spec("left", salt=1, explicit=not subject.can.takes_positions)
+    spec = (replace(usual, attn=attn), usual)
+    got_BTV, want_BTV = (subject.logits(each) for each in spec)
     cases = []
     for row, at in enumerate(batch.real("left")):
         pair = (got_BTV[row : row + 1, at], want_BTV[row : row + 1, at])
-        cases.append(subject.compare(name, *pair, offset=at.start, asked=asked))
+        cases.append(subject.compare(name, *pair, offset=at.start, spec=spec))
     case = merged(name, cases)
     if case.excess > 1.0 and _padding_is_read(subject, usual, replace(usual, tokens=batch.tokens("left", salt=2))):
         raise Unsupported("tokens under the padding move the logits here, whatever the implementation: that is for `padding`")
     return case
 
 
-def _padding_is_read(subject: Subject, usual: Pass, changed: Pass) -> bool:
+def _padding_is_read(subject: Subject, usual: ForwardSpec, changed: ForwardSpec) -> bool:
     """Whether other tokens under the padding move the last logits of any row."""
     apart_BV = (subject.logits(changed) - subject.logits(usual))[:, -1]
     return float(apart_BV.abs().max()) > subject.budget.value
@@ -143,7 +143,7 @@ def _padding_is_read(subject: Subject, usual: Pass, changed: Pass) -> bool:
 
 Compared = Callable[[Subject, str, str], Measurement]
 COMPARED: dict[str, Compared] = {
-    "plain row": partial(_same, asked_of=lambda subject: Pass(subject.inputs.tokens)),
+    "plain row": partial(_same, asked_of=lambda subject: ForwardSpec(subject.inputs.tokens)),
     "left-padded batch": _padded,
     "4D mask": partial(_same, asked_of=_blocked),
     "decoded on a cache": partial(_same, asked_of=_decoded),
@@ -157,13 +157,13 @@ def _boolean(subject: Subject, name: str, attn: str) -> Measurement:
     boolean = replace(usual, mask=Mask4D(usual.mask.segments, boolean=True)) if isinstance(usual.mask, Mask4D) else usual
     broken = Verdict.FAIL if chosen(subject, attn) else Verdict.WARN
     note = f"forward(attention_mask=<4D booleans>) under {attn}: pass a float mask"
-    return subject.compare(name, subject.logits(boolean), subject.logits(usual), broken=broken, note=note, asked=(boolean, usual))
+    return subject.compare(name, subject.logits(boolean), subject.logits(usual), broken=broken, note=note, spec=(boolean, usual))
 
 
 def _weights(subject: Subject) -> Measurement:
-    asked, usual = Pass(subject.inputs.tokens, attentions=True), Pass(subject.inputs.tokens)
+    spec, usual = ForwardSpec(subject.inputs.tokens, attentions=True), ForwardSpec(subject.inputs.tokens)
     name, note = "attention weights asked for", "`output_attentions=True`"
-    return subject.compare(name, subject.logits(asked), subject.logits(usual), note=note, asked=(asked, usual))
+    return subject.compare(name, subject.logits(spec), subject.logits(usual), note=note, spec=(spec, usual))
 
 
 def _training(subject: Subject) -> Measurement:

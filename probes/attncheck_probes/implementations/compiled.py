@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from attncheck.core.errors import first_line
 from attncheck.core.finding import Measurement, Verdict, skipped, verdict_of
-from attncheck.model.forward_spec import Pass
+from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.padding import pad_rows
 from attncheck.model.subject import Subject
 from attncheck.numerics.budget import Budget, measure_budget
@@ -29,39 +29,39 @@ def compiled_cases(subject: Subject) -> Iterator[Measurement]:
     the comparison is blind, or where the compiler left the model as it is.
     """
     backend = subject.settings.compiled
-    if backend is None or subject.passes.planted:
+    if backend is None or subject.passes.injected:
         return
     reason = why_not_compiled(backend, subject.device)
     if reason is not None:
         yield skipped("compiled", reason)
         return
     budget: Budget | None = None
-    for what, asked in _asked(subject):
-        want_BTV = _plainly(subject, asked)
-        budget = budget or _budget(subject, asked, want_BTV)
+    for what, spec in _asked(subject):
+        want_BTV = _plainly(subject, spec)
+        budget = budget or _budget(subject, spec, want_BTV)
         name = f"compiled ({backend}) vs not, {what}"
         try:
             with compiled(subject.model, backend):
-                got_BTV = _plainly(subject, asked)
+                got_BTV = _plainly(subject, spec)
         except Exception as error:
             yield skipped(name, f"the compiled model raises {first_line(error)}")
             continue
         case = subject.compare(name, got_BTV, want_BTV, budget=budget)
         yield case
-        if asked == Pass(subject.inputs.tokens, unpromoted=True) and verdict_of(case) in (Verdict.PASS, Verdict.NOISE):
-            yield _control(subject, backend, asked, want_BTV, budget)
+        if spec == ForwardSpec(subject.inputs.tokens, unpromoted=True) and verdict_of(case) in (Verdict.PASS, Verdict.NOISE):
+            yield _control(subject, backend, spec, want_BTV, budget)
 
 
-def _control(subject: Subject, backend: str, asked: Pass, want_BTV: Tensor, budget: Budget) -> Measurement:
+def _control(subject: Subject, backend: str, spec: ForwardSpec, want_BTV: Tensor, budget: Budget) -> Measurement:
     """The compiled model with one layer doubled where it is compiled, against the model as it is."""
     name = f"compiled ({backend}) with a fault vs not, plain row"
-    layer = _middle(subject, asked)
+    layer = _middle(subject, spec)
     if layer is None:
         return skipped(name, "no layer with weights of its own puts out a tensor")
     handle = layer.register_forward_hook(_doubled_when_compiled)
     try:
         with compiled(subject.model, backend):
-            got_BTV = _plainly(subject, asked)
+            got_BTV = _plainly(subject, spec)
     except Exception as error:
         return skipped(name, f"the compiled model raises {first_line(error)} with a fault planted")
     finally:
@@ -74,7 +74,7 @@ def _doubled_when_compiled(module: nn.Module, args: Any, output: Tensor) -> Tens
     return output * 2 if torch.compiler.is_compiling() else output
 
 
-def _middle(subject: Subject, asked: Pass) -> nn.Module | None:
+def _middle(subject: Subject, spec: ForwardSpec) -> nn.Module | None:
     """The layer in the middle of those that ran: one with weights of its own that puts out a tensor."""
     ran: list[nn.Module] = []
 
@@ -85,7 +85,7 @@ def _middle(subject: Subject, asked: Pass) -> nn.Module | None:
     own = [module for module in subject.model.modules() if any(True for _ in module.parameters(recurse=False))]
     handles = [module.register_forward_hook(note) for module in own]
     try:
-        _plainly(subject, asked)
+        _plainly(subject, spec)
     finally:
         for handle in handles:
             handle.remove()
@@ -115,27 +115,27 @@ def compiled(model: nn.Module, backend: str) -> Iterator[None]:
         torch.compiler.reset()
 
 
-def _asked(subject: Subject) -> Iterator[tuple[str, Pass]]:
+def _asked(subject: Subject) -> Iterator[tuple[str, ForwardSpec]]:
     tokens, length = subject.inputs.tokens, subject.inputs.length
     third = length // 3
-    yield "plain row", Pass(tokens, unpromoted=True)
+    yield "plain row", ForwardSpec(tokens, unpromoted=True)
     if subject.can.cache is None:
-        yield "decoded on a cache", Pass(tokens, chunks=(third, length - third - 2, 1, 1), unpromoted=True)
+        yield "decoded on a cache", ForwardSpec(tokens, chunks=(third, length - third - 2, 1, 1), unpromoted=True)
     if subject.can.reads_mask is None:
-        yield "left-padded batch", replace(pad_rows(subject).asked("left", salt=1), unpromoted=True)
+        yield "left-padded batch", replace(pad_rows(subject).spec("left", salt=1), unpromoted=True)
 
 
-def _plainly(subject: Subject, asked: Pass) -> Tensor:
+def _plainly(subject: Subject, spec: ForwardSpec) -> Tensor:
     """logits_BTV, run anew and not remembered; padded places count for nothing."""
-    subject.passes.drop(asked)
-    logits_BTV = subject.logits(asked)
-    subject.passes.drop(asked)
-    real: Any = getattr(asked.mask, "rows", None)
+    subject.passes.drop(spec)
+    logits_BTV = subject.logits(spec)
+    subject.passes.drop(spec)
+    real: Any = getattr(spec.mask, "rows", None)
     if real is None:
         return logits_BTV
     real_BT = torch.tensor(real, dtype=torch.bool, device=logits_BTV.device)
     return logits_BTV.masked_fill(~real_BT[..., None], 0.0)
 
 
-def _budget(subject: Subject, asked: Pass, want_BTV: Tensor) -> Budget:
-    return measure_budget(lambda: _plainly(subject, asked), want_BTV, subject.dtype_name, contextlib.nullcontext)
+def _budget(subject: Subject, spec: ForwardSpec, want_BTV: Tensor) -> Budget:
+    return measure_budget(lambda: _plainly(subject, spec), want_BTV, subject.dtype_name, contextlib.nullcontext)

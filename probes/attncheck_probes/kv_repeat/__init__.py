@@ -31,7 +31,7 @@ from typing import ClassVar, final
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Evidence, Measurement, Ruling, Verdict
 from attncheck.model.caches import CachedTensor, key_values, repeated_heads
-from attncheck.model.forward_spec import Pass
+from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.subject import Subject
 from attncheck.probe import Cost, attempt, judge_cases
 from attncheck_probes.kv_repeat.allocations import decode_step, promised_heads
@@ -54,7 +54,7 @@ class KvRepeat:
 
     def measure(self, subject: Subject) -> Iterator[Measurement]:
         """The stored heads, the storage behind them, one decode step, and the theory beside it."""
-        cache = subject.passes.cache(Pass(subject.inputs.tokens, use_cache=True))
+        cache = subject.passes.cache(ForwardSpec(subject.inputs.tokens, use_cache=True))
         held = key_values(cache)
         yield attempt("heads stored per layer", lambda: _stored_heads(subject, held))
         yield attempt("stored heads that repeat another one", lambda: _repeated_heads(held))

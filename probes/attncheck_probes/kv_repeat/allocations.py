@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
-from attncheck.attention.interface import KernelCall, intercept
+from attncheck.attention.interface import AttentionCall, intercept
 from attncheck.core.errors import Unsupported
-from attncheck.model.forward_spec import Pass
+from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.subject import Subject
 
 
@@ -72,9 +72,9 @@ def decode_step(subject: Subject, context: int, attn: str | None) -> DecodeStep:
     """One token on a cache of `context` tokens, every allocation counted, under one attention implementation."""
     row, step = subject.inputs.row, DecodeStep()
     with subject.using(attn), torch.no_grad():
-        cache: Any = subject.passes.cache(Pass((row[:context],), use_cache=True))
+        cache: Any = subject.passes.cache(ForwardSpec((row[:context],), use_cache=True))
 
-        def watch(call: KernelCall) -> Any:
+        def watch(call: AttentionCall) -> Any:
             before = len(memory.shapes)
             out = call.run()
             size, width = call.key_BGSD.numel(), call.key_BGSD.shape[-1]
@@ -92,7 +92,7 @@ def _numel(shape: tuple[int, ...]) -> int:
     return int(torch.Size(shape).numel())
 
 
-def _described(call: KernelCall) -> str:
+def _described(call: AttentionCall) -> str:
     heads, kv_heads = call.query_BHTD.shape[1], call.key_BGSD.shape[1]
     stride = call.key_BGSD.stride()
     shared = "stored heads" if kv_heads < heads else "one key head per query head"

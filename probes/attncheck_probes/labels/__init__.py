@@ -38,7 +38,7 @@ import torch
 
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Evidence, Measurement, Ruling, Verdict, skipped, verdict_of
-from attncheck.model.forward_spec import Pass
+from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.inputs import Row
 from attncheck.model.loss import ITEMS, STEPS, Asked, answered, own_shift, told_items
 from attncheck.model.subject import Subject
@@ -96,11 +96,11 @@ class Labels:
         row, pad, few = subject.inputs.row, (subject.inputs.pool[0],), min(self.padding, subject.inputs.length - 3)
         many = min(2 * few, len(row) - 3)
         rows = (row, row[:-few] + pad * few, pad * many + row[many:])
-        asked = _asked(subject, *rows, own=own, ignored=((), range(len(row) - few, len(row)), range(many + 1)))
-        mask_BT = torch.ones_like(asked.labels_BT)
+        spec = _asked(subject, *rows, own=own, ignored=((), range(len(row) - few, len(row)), range(many + 1)))
+        mask_BT = torch.ones_like(spec.labels_BT)
         mask_BT[1, -few:] = 0
         mask_BT[2, :many] = 0
-        return measured(subject, "padded batch", replace(asked, more={"mask": mask_BT}))
+        return measured(subject, "padded batch", replace(spec, more={"mask": mask_BT}))
 
 
 def _asked(subject: Subject, *rows: Row, own: int, ignored: tuple[Any, ...] = ()) -> Asked:
@@ -124,7 +124,7 @@ def _plain(subject: Subject, one: Asked) -> Generator[Measurement, None, bool]:
     loss = attempt("labels of one row", lambda: held(subject, "labels of one row", got))
     yield loss
     note = "the call has `labels` and is else the same"
-    logits = subject.compare("logits beside labels", got.logits_BTV, subject.logits(Pass(one.tokens)), note=note)
+    logits = subject.compare("logits beside labels", got.logits_BTV, subject.logits(ForwardSpec(one.tokens)), note=note)
     if verdict_of(loss) in HOLDS or verdict_of(logits) not in HOLDS:
         yield logits  # a planted fault of the loss can break this case only where the loss held
     return loss.judged

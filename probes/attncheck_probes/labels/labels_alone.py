@@ -26,7 +26,7 @@ def labels_alone(subject: Subject) -> Iterator[Measurement]:
 
     Nothing for a model without an encoder in front of its decoder.
     """
-    if not subject.door.fixed:
+    if not subject.forward_adapter.fixed:
         return
     row, middle = subject.inputs.row, subject.inputs.length // 2
     try:
@@ -44,7 +44,7 @@ def labels_alone(subject: Subject) -> Iterator[Measurement]:
 
 def _logits(subject: Subject, labels: Row) -> Tensor:
     ids_BT = subject.passes.ids((labels,))
-    fixed = {name: for_rows(value, ids_BT, subject.dtype) for name, value in subject.door.fixed.items()}
+    fixed = {name: for_rows(value, ids_BT, subject.dtype) for name, value in subject.forward_adapter.fixed.items()}
     with torch.no_grad(), subject.numerics():
         subject.passes.on_forward(ids_BT.shape[1])
         try:

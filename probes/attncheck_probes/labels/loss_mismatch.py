@@ -33,7 +33,7 @@ SALT = 37
 class Answer:
     """A loss, the logits of the same call, and the right loss of those logits."""
 
-    asked: Asked
+    spec: Asked
     logits_BTV: Tensor
     loss: float
     right: Loss
@@ -53,19 +53,19 @@ class Answer:
         return self.logits_BTV.double().log_softmax(-1)
 
 
-def answer(asked: Asked, logits_BTV: Tensor, loss: Tensor) -> Answer:
+def answer(spec: Asked, logits_BTV: Tensor, loss: Tensor) -> Answer:
     """What a call gave, beside the cross entropy of its own logits."""
-    right = cross_entropy(logits_BTV, asked.labels_BT, asked.own, asked.items, loss.dtype)
-    return Answer(asked=asked, logits_BTV=logits_BTV, loss=float(loss), right=right)
+    right = cross_entropy(logits_BTV, spec.labels_BT, spec.own, spec.items, loss.dtype)
+    return Answer(spec=spec, logits_BTV=logits_BTV, loss=float(loss), right=right)
 
 
-def measured(subject: Subject, name: str, asked: Asked) -> Measurement:
+def measured(subject: Subject, name: str, spec: Asked) -> Measurement:
     """One call with labels as a case.
 
     Raises:
         Unsupported: the model computes no loss, or one that does not come from the logits that it returns.
     """
-    return held(subject, name, answer(asked, *answered(subject, asked)))
+    return held(subject, name, answer(spec, *answered(subject, spec)))
 
 
 def held(subject: Subject, name: str, got: Answer) -> Measurement:
@@ -77,8 +77,8 @@ def held(subject: Subject, name: str, got: Answer) -> Measurement:
     found = at_first_sight(subject, name, got)
     if found is not None:
         return found
-    others_BT = _other_labels(subject, got.asked.labels_BT)
-    changed = replace(got.asked, labels_BT=others_BT)
+    others_BT = _other_labels(subject, got.spec.labels_BT)
+    changed = replace(got.spec, labels_BT=others_BT)
     other = answer(changed, *answered(subject, changed))
     return _beside_terms(subject, name, got, other) or _by_slopes(subject, name, got)
 
@@ -107,7 +107,7 @@ def _beside_terms(subject: Subject, name: str, got: Answer, other: Answer) -> Me
     bent = _smoothed(got, other, budget) or _scaled(got, other, budget)
     if bent:
         return replace(_case(name, got), note=f"{case.note}; it is {bent}", fault="loss-weights", fault_residual=0.0)
-    pairs = zip(_suspects(subject, got.asked), _suspects(subject, other.asked), strict=False)
+    pairs = zip(_suspects(subject, got.spec), _suspects(subject, other.spec), strict=False)
     for here, there in pairs:
         moved = here.value(logs_BTV) - there.value(others_BTV)
         if here.words == there.words and _near(moved, got.loss - other.loss, budget * max(1.0, here.total)):
@@ -117,7 +117,7 @@ def _beside_terms(subject: Subject, name: str, got: Answer, other: Answer) -> Me
 
 def _smoothed(got: Answer, other: Answer, budget: float) -> str:
     """Words for a loss of smoothed labels, where the same share gives both losses."""
-    right, rights = (usual(each.asked.labels_BT, each.asked.own, each.asked.items) for each in (got, other))
+    right, rights = (usual(each.spec.labels_BT, each.spec.own, each.spec.items) for each in (got, other))
     share = smoothing(got.loss, got.logs(), right)
     if share is None:
         return ""
@@ -135,13 +135,13 @@ def _scaled(got: Answer, other: Answer, budget: float) -> str:
 
 def _by_slopes(subject: Subject, name: str, got: Answer) -> Measurement:
     """The case by what the loss does to the logits, whatever else is added up in it."""
-    slopes_BTV = slopes_of_loss(subject, got.asked)
+    slopes_BTV = slopes_of_loss(subject, got.spec)
     if slopes_BTV is None:
         raise Unsupported(
             f"the loss does not come from the logits that the model returns: it fits no shift of the labels ({_said(got)})"
         )
-    asked, logs_BTV = got.asked, got.logs()
-    right = usual(asked.labels_BT, asked.own, asked.items)
+    spec, logs_BTV = got.spec, got.logs()
+    right = usual(spec.labels_BT, spec.own, spec.items)
     budget = HEADROOM * torch.finfo(slopes_BTV.dtype).eps * float(got.logits_BTV.abs().max()) * float(right.weights_BT.max())
     apart = float((slopes_BTV.double() - right.slopes(logs_BTV)).abs().max())
     case = replace(
@@ -155,23 +155,23 @@ def _by_slopes(subject: Subject, name: str, got: Answer) -> Measurement:
     )
     if apart <= budget:
         return case
-    near = _named(subject, asked, lambda each: _same(slopes_BTV, each.slopes(logs_BTV), budget * max(1.0, each.total)))
+    near = _named(subject, spec, lambda each: _same(slopes_BTV, each.slopes(logs_BTV), budget * max(1.0, each.total)))
     return _wrong(subject, case, got, near, " beside terms of the model's own" if near else "")
 
 
-def _suspects(subject: Subject, asked: Asked) -> Iterator[Weighing]:
+def _suspects(subject: Subject, spec: Asked) -> Iterator[Weighing]:
     pad = getattr(text_config(subject.config), "pad_token_id", None)
     fills = (0, pad) if isinstance(pad, int) and 0 < pad < subject.facts.vocab else (0,)
-    return wrong(asked.labels_BT, asked.own, asked.items, fills, asked.more.get("mask"))
+    return wrong(spec.labels_BT, spec.own, spec.items, fills, spec.more.get("mask"))
 
 
-def _named(subject: Subject, asked: Asked, fits: Callable[[Weighing], bool]) -> Weighing | None:
-    return next((each for each in _suspects(subject, asked) if fits(each)), None)
+def _named(subject: Subject, spec: Asked, fits: Callable[[Weighing], bool]) -> Weighing | None:
+    return next((each for each in _suspects(subject, spec) if fits(each)), None)
 
 
 def _nearest(subject: Subject, got: Answer, logs_BTV: Tensor, budget: float) -> Weighing | None:
     """The weighing whose value is nearest: in half precision more than one may be near, and the mildest is meant first."""
-    values = [(each, each.value(logs_BTV)) for each in _suspects(subject, got.asked)]
+    values = [(each, each.value(logs_BTV)) for each in _suspects(subject, got.spec)]
     near = [(each, value) for each, value in values if _near(value, got.loss, budget * max(1.0, each.total))]
 
     def order(pair: tuple[Weighing, float]) -> tuple[bool, float]:

@@ -42,10 +42,10 @@ def loss_with_picture(subject: Subject, labels_BT: Tensor) -> tuple[Tensor, Tens
         Unsupported: the model takes no picture in front of plain text, or computes no loss.
     """
     ids_BT = subject.passes.ids(subject.inputs.tokens)
-    asked: dict[str, Any] = {**subject.door.arguments(ids_BT), **picture(subject), "labels": labels_BT}
+    spec: dict[str, Any] = {**subject.forward_adapter.arguments(ids_BT), **picture(subject), "labels": labels_BT}
     with torch.no_grad(), subject.numerics():
         try:
-            output = subject.model(**asked)
+            output = subject.model(**spec)
         except REFUSALS as error:
             raise Unsupported(f"{type(subject.model).__name__} with a picture raises {first_line(error)}") from error
     if getattr(output, "loss", None) is None or output.logits.shape[1] < ids_BT.shape[1]:

@@ -40,7 +40,7 @@ from typing import ClassVar, final
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Evidence, Measurement, Ruling, Verdict, merged
 from attncheck.model.decoding import pieces, yardstick
-from attncheck.model.forward_spec import Mask2D, Pass, counting
+from attncheck.model.forward_spec import ForwardSpec, Mask2D, counting
 from attncheck.model.inputs import Row
 from attncheck.model.padding import Padded, Side, eager_in_plain_float64, pad_rows
 from attncheck.model.subject import Subject
@@ -108,23 +108,23 @@ class Padding:
 
 def _mask_matters(subject: Subject, batch: Padded, name: str) -> Measurement:
     hidden = batch.length // 3
-    hiding = Pass(subject.inputs.tokens, mask=Mask2D(((0,) * hidden + (1,) * (batch.length - hidden),)))
-    usual = Pass(subject.inputs.tokens)
+    hiding = ForwardSpec(subject.inputs.tokens, mask=Mask2D(((0,) * hidden + (1,) * (batch.length - hidden),)))
+    usual = ForwardSpec(subject.inputs.tokens)
     got_BTV, want_BTV = subject.logits(hiding)[:, hidden:], subject.logits(usual)[:, hidden:]
-    note, asked = f"with the first {hidden} tokens masked", (hiding, usual)
-    return subject.compare(name, got_BTV, want_BTV, expect="differ", offset=hidden, note=note, asked=asked)
+    note, spec = f"with the first {hidden} tokens masked", (hiding, usual)
+    return subject.compare(name, got_BTV, want_BTV, expect="differ", offset=hidden, note=note, spec=spec)
 
 
 def _content(subject: Subject, batch: Padded, name: str, side: Side) -> Measurement:
     """Other tokens under the padding, and the rows in reverse order."""
     explicit = side == "left" and not subject.can.takes_positions
-    usual, changed = batch.asked(side, salt=1, explicit=explicit), batch.turned.asked(side, salt=2, explicit=explicit)
+    usual, changed = batch.spec(side, salt=1, explicit=explicit), batch.turned.spec(side, salt=2, explicit=explicit)
     got_BTV, want_BTV = subject.logits(changed).flip(0), subject.logits(usual)
     cases = []
     for row, real in enumerate(batch.real(side)):
         pair = (got_BTV[row : row + 1, real], want_BTV[row : row + 1, real])
-        asked = (changed, _one_row(subject, batch.rows[row], changed))
-        cases.append(subject.compare(name, *pair, offset=real.start, note="and the rows reversed", asked=asked))
+        spec = (changed, _one_row(subject, batch.rows[row], changed))
+        cases.append(subject.compare(name, *pair, offset=real.start, note="and the rows reversed", spec=spec))
     return merged(name, cases)
 
 
@@ -132,25 +132,27 @@ def _left(subject: Subject, batch: Padded, name: str, *, attn: str | None, chunk
     """Left padding with positions counted from the first real token, where the model can be told them."""
     if chunks and subject.can.steps:
         raise Unsupported(subject.can.steps)
-    asked = batch.asked("left", salt=1, explicit=not subject.can.takes_positions, chunks=chunks, attn=attn)
-    return _alone(subject, batch, name, "left", asked, Verdict.FAIL)
+    spec = batch.spec("left", salt=1, explicit=not subject.can.takes_positions, chunks=chunks, attn=attn)
+    return _alone(subject, batch, name, "left", spec, Verdict.FAIL)
 
 
 def _right(subject: Subject, batch: Padded, name: str) -> Measurement:
-    return _alone(subject, batch, name, "right", batch.asked("right", salt=1), Verdict.FAIL)
+    return _alone(subject, batch, name, "right", batch.spec("right", salt=1), Verdict.FAIL)
 
 
 def _implicit(subject: Subject, batch: Padded, name: str) -> Measurement:
     """With the real padding id, as a tokenizer fills it in: some models count their positions from it."""
-    return _alone(subject, batch, name, "left", batch.asked("left"), Verdict.WARN, COUNTED)
+    return _alone(subject, batch, name, "left", batch.spec("left"), Verdict.WARN, COUNTED)
 
 
-def _alone(subject: Subject, batch: Padded, name: str, side: Side, asked: Pass, broken: Verdict, note: str = "") -> Measurement:
+def _alone(
+    subject: Subject, batch: Padded, name: str, side: Side, spec: ForwardSpec, broken: Verdict, note: str = ""
+) -> Measurement:
     """Each row of a padded batch against its own forward; what stands under the padding must be finite too."""
-    logits_BTV = subject.logits(asked)
-    case = _against(subject, batch, name, side, asked, broken, None)
-    if case.excess > 1.0 and asked.attn:  # implementations that differ without padding as well are for `implementations`
-        case = _against(subject, batch, name, side, asked, broken, asked.attn)
+    logits_BTV = subject.logits(spec)
+    case = _against(subject, batch, name, side, spec, broken, None)
+    if case.excess > 1.0 and spec.attn:  # implementations that differ without padding as well are for `implementations`
+        case = _against(subject, batch, name, side, spec, broken, spec.attn)
     case = replace(case, nonfinite=holes(logits_BTV), note=note if case.excess > 1.0 else "")
     if case.nonfinite or case.excess <= 1.0:
         return case
@@ -160,16 +162,16 @@ def _alone(subject: Subject, batch: Padded, name: str, side: Side, asked: Pass, 
 
 
 def _against(
-    subject: Subject, batch: Padded, name: str, side: Side, asked: Pass, broken: Verdict, attn: str | None
+    subject: Subject, batch: Padded, name: str, side: Side, spec: ForwardSpec, broken: Verdict, attn: str | None
 ) -> Measurement:
-    logits_BTV, cases = subject.logits(asked), []
+    logits_BTV, cases = subject.logits(spec), []
     for row, real in enumerate(batch.real(side)):
-        alone = replace(_one_row(subject, batch.rows[row], asked), attn=attn)
+        alone = replace(_one_row(subject, batch.rows[row], spec), attn=attn)
         pair = (logits_BTV[row : row + 1, real], subject.logits(alone))
-        cases.append(subject.compare(name, *pair, broken=broken, offset=real.start, asked=(asked, alone)))
+        cases.append(subject.compare(name, *pair, broken=broken, offset=real.start, spec=(spec, alone)))
     return merged(name, cases)
 
 
-def _one_row(subject: Subject, row: Row, asked: Pass) -> Pass:
-    positions = counting(1, len(row)) if asked.positions else None
-    return yardstick(subject, row, len(row) - TAIL, positions) if asked.chunks else Pass((row,), positions=positions)
+def _one_row(subject: Subject, row: Row, spec: ForwardSpec) -> ForwardSpec:
+    positions = counting(1, len(row)) if spec.positions else None
+    return yardstick(subject, row, len(row) - TAIL, positions) if spec.chunks else ForwardSpec((row,), positions=positions)

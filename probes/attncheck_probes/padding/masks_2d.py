@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Measurement, Verdict, merged
-from attncheck.model.forward_spec import Mask2D, Pass, all_ones
+from attncheck.model.forward_spec import ForwardSpec, Mask2D, all_ones
 from attncheck.model.padding import Padded, own_pad_id
 from attncheck.model.subject import Subject
 from attncheck.numerics.divergence import holes
@@ -23,10 +23,10 @@ LEAST = 6
 def empty_row(subject: Subject, batch: Padded) -> Measurement:
     """One case: a second row that is padding from end to end must not hurt the first, nor turn into NaN itself."""
     tokens = (subject.inputs.row, (batch.pad,) * batch.length)
-    asked = Pass(tokens, mask=Mask2D(((1,) * batch.length, (0,) * batch.length)))
-    logits_BTV, alone = subject.logits(asked), Pass(subject.inputs.tokens)
+    spec = ForwardSpec(tokens, mask=Mask2D(((1,) * batch.length, (0,) * batch.length)))
+    logits_BTV, alone = subject.logits(spec), ForwardSpec(subject.inputs.tokens)
     name = "a row of nothing but padding"
-    case = subject.compare(name, logits_BTV[:1], subject.logits(alone), asked=(asked, alone))
+    case = subject.compare(name, logits_BTV[:1], subject.logits(alone), spec=(spec, alone))
     return replace(case, nonfinite=holes(logits_BTV))
 
 
@@ -41,21 +41,21 @@ def hole(subject: Subject) -> Measurement:
         raise Unsupported(f"a row of {length} tokens has no room for a hole")
     start, stop = length // 3, length // 3 + max(1, length // 6)
     mask = Mask2D(((1,) * start + (0,) * (stop - start) + (1,) * (length - stop),))
-    usual, changed = (Pass((row,), mask=mask) for row in (inputs.row, inputs.other(inputs.row, start, stop, salt=41)))
+    usual, changed = (ForwardSpec((row,), mask=mask) for row in (inputs.row, inputs.other(inputs.row, start, stop, salt=41)))
     got_BTV, want_BTV = (subject.logits(each)[:, stop:] for each in (changed, usual))
     name, note = "a hole in the mask", f"the mask hides positions {start}..{stop - 1}, where other tokens stand now"
-    return subject.compare(name, got_BTV, want_BTV, offset=stop, note=note, asked=(changed, usual))
+    return subject.compare(name, got_BTV, want_BTV, offset=stop, note=note, spec=(changed, usual))
 
 
 def other_dtype(subject: Subject, batch: Padded, name: str, dtype: str) -> Measurement:
     """One case: the left-padded batch under the same mask in another dtype, against the mask as a tokenizer returns it."""
-    usual = batch.asked("left", salt=1, explicit=not subject.can.takes_positions)
+    usual = batch.spec("left", salt=1, explicit=not subject.can.takes_positions)
     cast = replace(usual, mask=Mask2D(batch.mask("left").rows, dtype=dtype))
     got_BTV, want_BTV = subject.logits(cast), subject.logits(usual)
     cases = []
     for row, real in enumerate(batch.real("left")):
         pair = (got_BTV[row : row + 1, real], want_BTV[row : row + 1, real])
-        cases.append(subject.compare(name, *pair, offset=real.start, note="against int64", asked=(cast, usual)))
+        cases.append(subject.compare(name, *pair, offset=real.start, note="against int64", spec=(cast, usual)))
     return merged(name, cases)
 
 
@@ -69,7 +69,7 @@ def padding_id_as_text(subject: Subject) -> Measurement:
     if pad is None:
         raise Unsupported("the config names no padding id")
     tokens = (tuple(pad if at in (length // 3, length // 2) else token for at, token in enumerate(subject.inputs.row)),)
-    asked = Pass(tokens), Pass(tokens, mask=all_ones(tokens))
+    spec = ForwardSpec(tokens), ForwardSpec(tokens, mask=all_ones(tokens))
     note = f"without a mask the model makes one from token {pad}, also where that is text (an end token, for instance)"
-    got_BTV, want_BTV = map(subject.logits, asked)
-    return subject.compare("the padding id as text", got_BTV, want_BTV, broken=Verdict.WARN, note=note, asked=asked)
+    got_BTV, want_BTV = map(subject.logits, spec)
+    return subject.compare("the padding id as text", got_BTV, want_BTV, broken=Verdict.WARN, note=note, spec=spec)

@@ -33,7 +33,7 @@ from typing import ClassVar, final
 
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Evidence, Measurement, Ruling
-from attncheck.model.forward_spec import Pass, counting
+from attncheck.model.forward_spec import ForwardSpec, counting
 from attncheck.model.generate_pass import with_greedy
 from attncheck.model.generation import greedy
 from attncheck.model.subject import Subject
@@ -85,28 +85,28 @@ class PositionReset:
         return subject.inputs.length // 2, subject.inputs.length - subject.inputs.length // 2
 
     def _continued(self, subject: Subject) -> Measurement:
-        implicit = Pass(subject.inputs.tokens, chunks=self._halves(subject))
-        explicit = Pass(subject.inputs.tokens, positions=counting(1, subject.inputs.length))
-        name, asked = "cached, implicit positions vs explicit", (implicit, explicit)
-        return subject.compare(name, subject.logits(implicit), subject.logits(explicit), asked=asked)
+        implicit = ForwardSpec(subject.inputs.tokens, chunks=self._halves(subject))
+        explicit = ForwardSpec(subject.inputs.tokens, positions=counting(1, subject.inputs.length))
+        name, spec = "cached, implicit positions vs explicit", (implicit, explicit)
+        return subject.compare(name, subject.logits(implicit), subject.logits(explicit), spec=spec)
 
     def _restarted(self, subject: Subject) -> Measurement:
         halves = self._halves(subject)
         restarted = (tuple(range(halves[0])) + tuple(range(halves[1])),)
-        fed = Pass(subject.inputs.tokens, chunks=halves, positions=restarted)
-        usual = Pass(subject.inputs.tokens, chunks=halves, positions=counting(1, subject.inputs.length))
+        fed = ForwardSpec(subject.inputs.tokens, chunks=halves, positions=restarted)
+        usual = ForwardSpec(subject.inputs.tokens, chunks=halves, positions=counting(1, subject.inputs.length))
         got_BTV, want_BTV = subject.logits(fed)[:, halves[0] :], subject.logits(usual)[:, halves[0] :]
-        name, asked = "cached, restarted positions must differ", (fed, usual)
-        return subject.compare(name, got_BTV, want_BTV, expect="differ", offset=halves[0], asked=asked)
+        name, spec = "cached, restarted positions must differ", (fed, usual)
+        return subject.compare(name, got_BTV, want_BTV, expect="differ", offset=halves[0], spec=spec)
 
     def _implicit(self, subject: Subject) -> Measurement:
-        explicit = Pass(subject.inputs.tokens, positions=counting(1, subject.inputs.length))
-        implicit = Pass(subject.inputs.tokens)
-        name, asked = "no cache, implicit positions vs explicit", (implicit, explicit)
-        return subject.compare(name, subject.logits(implicit), subject.logits(explicit), asked=asked)
+        explicit = ForwardSpec(subject.inputs.tokens, positions=counting(1, subject.inputs.length))
+        implicit = ForwardSpec(subject.inputs.tokens)
+        name, spec = "no cache, implicit positions vs explicit", (implicit, explicit)
+        return subject.compare(name, subject.logits(implicit), subject.logits(explicit), spec=spec)
 
     def _shifted(self, subject: Subject) -> Measurement:
-        switches = [b.length - self.shift for b in subject.inputs.borders if b.kind == "rope switch"]
+        switches = [b.length - self.shift for b in subject.inputs.boundaries if b.kind == "rope switch"]
         row = subject.inputs.row[: min([subject.inputs.length - self.shift, *switches])]
         return shifted(subject, "all positions shifted", row, self.shift)
 
@@ -119,6 +119,6 @@ class PositionReset:
         name = "generate() left-padded vs forward" if padding else "generate() vs forward"
         prompt = subject.inputs.row[: subject.inputs.length - self.new_tokens - padding]
         made = greedy(subject, prompt, self.new_tokens, padding)
-        want_BNV = subject.logits(Pass(((*prompt, *made.tokens),)))[:, len(prompt) - 1 : -1]
+        want_BNV = subject.logits(ForwardSpec(((*prompt, *made.tokens),)))[:, len(prompt) - 1 : -1]
         case = subject.compare(name, made.logits_BNV, want_BNV, offset=len(prompt) - 1, note=made.positions_note)
         return with_greedy(subject, case, made, padding)

@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attncheck.attention.call import KernelCall
+from attncheck.attention.call import AttentionCall
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Measurement
 from attncheck.judge.layers import watching
-from attncheck.model.forward_spec import Pass, all_ones, counting
+from attncheck.model.forward_spec import ForwardSpec, all_ones, counting
 from attncheck.model.subject import Subject
 
 NAME = "position_ids"
@@ -41,10 +41,10 @@ def unread(subject: Subject, reason: str) -> Measurement:
         raise Unsupported(reason)
     tokens, length = subject.inputs.tokens, subject.inputs.length
     mask = all_ones(tokens) if subject.can.mask_2d is None else None
-    usual = Pass(tokens, positions=counting(1, length), mask=mask, use_cache=None)
+    usual = ForwardSpec(tokens, positions=counting(1, length), mask=mask, use_cache=None)
     turned = replace(usual, positions=(tuple(reversed(range(length))),))
     pair = (subject.logits(turned), subject.logits(usual))
-    case = subject.compare("other positions must differ", *pair, expect="differ", note=lost[1], asked=(turned, usual))
+    case = subject.compare("other positions must differ", *pair, expect="differ", note=lost[1], spec=(turned, usual))
     return replace(case, fault="position-ids-ignored", fault_residual=case.max_abs, module=lost[0])
 
 
@@ -95,7 +95,7 @@ def _turned_anyway(subject: Subject) -> tuple[str, str] | None:
     """
     found: list[nn.Module] = []
 
-    def watch(call: KernelCall) -> Any:
+    def watch(call: AttentionCall) -> Any:
         if not found and call.query_BHTD.shape[2] == call.value_BGSD.shape[2]:
             lengths_BHT = call.query_BHTD.norm(dim=-1, keepdim=True)
             if _constant(call.value_BGSD) and _constant(lengths_BHT) and not _constant(call.query_BHTD):

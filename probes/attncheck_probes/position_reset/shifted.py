@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attncheck.attention.interface import KernelCall, intercept
+from attncheck.attention.interface import AttentionCall, intercept
 from attncheck.attention.rotary_tables import stored_tables
 from attncheck.core.errors import Unsupported, first_line
 from attncheck.core.finding import Measurement
-from attncheck.model.forward_spec import Pass, Positions, counting
+from attncheck.model.forward_spec import ForwardSpec, Positions, counting
 from attncheck.model.inputs import Row, Tokens
 from attncheck.model.noise_floor import own_budget
 from attncheck.model.passes import REFUSALS
@@ -37,14 +37,14 @@ def shifted(subject: Subject, name: str, row: Row, by: int) -> Measurement:
     turned = only_turns(subject, (row,), usual, moved)
     if turned is None and by > len(row) and stored_tables(subject.model):
         turned = "the angles come from a stored table, whose rounding grows with the position"
-    got, want = Pass((row,), positions=moved), Pass((row,), positions=usual)
+    got, want = ForwardSpec((row,), positions=moved), ForwardSpec((row,), positions=usual)
     return subject.compare(
         name,
         subject.logits(got),
         subject.logits(want),
         expect="equal" if turned is None else "figure",
         note=f"by {by}" + (f"; {turned}" if turned else ""),
-        asked=(got, want),
+        spec=(got, want),
         budget=own_budget(subject.passes, got, subject.dtype_name, subject.numerics) if turned is None else None,
     )
 
@@ -88,7 +88,7 @@ def _in_part(left_BGSD: Tensor, right_BGSD: Tensor) -> bool:
     return bool(turned_S.any()) and not bool(turned_S.all())
 
 
-def _same_scores(left: KernelCall, right: KernelCall) -> bool:
+def _same_scores(left: AttentionCall, right: AttentionCall) -> bool:
     """Whether a scale or a float mask that the kernel is handed stayed as it was."""
     first, second = (each.options.get("scaling") for each in (left, right))
     scales = _same(first, second) if isinstance(first, Tensor) and isinstance(second, Tensor) else first == second
@@ -100,10 +100,10 @@ def _noise(tensor: Tensor) -> float:
     return 16 * torch.finfo(tensor.dtype).eps
 
 
-def _calls(subject: Subject, tokens: Tokens, positions: Positions) -> list[KernelCall]:
-    seen: list[KernelCall] = []
+def _calls(subject: Subject, tokens: Tokens, positions: Positions) -> list[AttentionCall]:
+    seen: list[AttentionCall] = []
 
-    def watch(call: KernelCall) -> Any:
+    def watch(call: AttentionCall) -> Any:
         seen.append(replace(call))
         return call.run()
 
