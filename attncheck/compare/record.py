@@ -107,10 +107,10 @@ def _asked(subject: Subject, rows: Tokens, pad: int) -> Iterator[tuple[str, Forw
     row = rows[0]
     third = max(1, len(row) // 3)
     yield PLAIN, ForwardSpec((row,))
-    if not subject.can.steps:
-        chunks = (third, 1, len(row) - third - 1) if not subject.can.cache and len(row) > third + 1 else (len(row) - 1, 1)
+    if subject.can.steps:
+        chunks = (third, 1, len(row) - third - 1) if subject.can.cache and len(row) > third + 1 else (len(row) - 1, 1)
         yield CHUNKED, ForwardSpec((row,), chunks=chunks)
-    if len(rows) > 1 and not subject.can.reads_mask and not subject.can.takes_positions:
+    if len(rows) > 1 and subject.can.reads_mask and subject.can.takes_positions:
         batch = Padded(rows=rows, length=max(map(len, rows)) + 1, pad=pad, inputs=subject.inputs)
         yield PADDED, batch.spec("left", explicit=True)
 

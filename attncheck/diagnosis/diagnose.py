@@ -106,7 +106,7 @@ def _searched(subject: Subject, finding: Finding, until: float, known: tuple[str
     """The first explanation that reproduces a case, else what heals one: with attention written out, then left to the model."""
     cases = failing(finding)
     weaker: list[Finding] = []
-    for by_arguments in (False, True) if subject.can.kernel is not None else (False,):
+    for by_arguments in (False, True) if not subject.can.kernel else (False,):
         for case in (cases or _stand_ins(subject, finding))[: 1 if by_arguments else CASES]:
             others = [each for each in cases if each is not case]
             search = Search(open_case(subject, case, by_arguments), others, until, known)

@@ -126,7 +126,7 @@ def _positions_ignored(failure: Failure, got: Side) -> Outside | None:
     """Explicit positions that change nothing on the trusted path either, where they ought to."""
     spec, subject = got.spec, failure.subject
     columns = counting(len(spec.tokens), spec.length)
-    if spec.positions is None or spec.positions == columns or subject.can.takes_positions:
+    if spec.positions is None or spec.positions == columns or not subject.can.takes_positions:
         return None
     residual = got.apart(failure.trusted.logits(spec, Change(positions=columns)))
     if residual > failure.budget:

@@ -109,7 +109,7 @@ def _positions(spec: ForwardSpec) -> Positions:
 
 def _written_out(subject: Subject, spec: ForwardSpec) -> Mask:
     """The mask of the pass as 4D, padding in a document of its own; None where it is one already or windows would be lost."""
-    if isinstance(spec.mask, Mask4D) or subject.can.mask_4d or subject.facts.window:
+    if isinstance(spec.mask, Mask4D) or not subject.can.mask_4d or subject.facts.window:
         return None
     if isinstance(spec.mask, Mask2D):
         return Mask4D(tuple(tuple(0 if real else 1 for real in row) for row in spec.mask.rows))

@@ -88,9 +88,9 @@ class Sharding:
         """A plain row, a row in chunks on a cache, and rows of unequal length."""
         subject, tokens, length = self.subject, self.subject.inputs.tokens, self.subject.inputs.length
         yield "one forward", ForwardSpec(tokens)
-        if subject.can.cache is None:
+        if subject.can.cache:
             yield "in chunks on a cache", ForwardSpec(tokens, chunks=(length // 3, length - length // 3 - 1, 1))
-        if subject.can.reads_mask is None:
+        if subject.can.reads_mask:
             yield "left-padded batch", pad_rows(subject).spec("left", salt=1)
 
     def case(self, name: str, spec: ForwardSpec) -> Measurement:

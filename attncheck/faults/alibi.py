@@ -48,7 +48,7 @@ def _replaced(builders: list[tuple[Any, str]], wrap: Callable[[Callable[..., Any
 def alibi_local(subject: Subject) -> Iterator[None]:
     """In a cached call, the biases of the new keys count from 0 again instead of over the whole history."""
     builders = _builders(subject)
-    if subject.can.mask_2d or not builders or not _used(subject, builders):
+    if not subject.can.mask_2d or not builders or not _used(subject, builders):
         raise CannotInject("the model builds no linear biases, one for each key, that can be reached")
     lengths = [0, 0]
 

@@ -87,8 +87,7 @@ def kv_stored_repeated(subject: Subject) -> Iterator[None]:
 
 def kv_repeat_copied(subject: Subject) -> AbstractContextManager[None]:
     """The kernel makes a physical copy of the whole cache for every query head, at every step."""
-    if subject.can.kernel is not None:
-        raise CannotInject(subject.can.kernel)
+    subject.can.kernel.require(CannotInject)
 
     def handler(call: AttentionCall) -> Any:
         groups = max(2, repeats(call))

@@ -120,8 +120,7 @@ def cache_reorder(subject: Subject) -> AbstractContextManager[None]:
             if each.tensor.ndim > 1 and each.tensor.shape[0] > 1:
                 each.tensor.copy_(each.tensor.roll(1, 0))
 
-    if subject.can.steps_agree:
-        raise CannotInject(subject.can.steps_agree)
+    subject.can.steps_agree.require(CannotInject)
     row, length = subject.inputs.row, subject.inputs.length
     cache = subject.passes.cache(ForwardSpec((row, subject.inputs.other(row)), chunks=(length - 1, 1)))
     if next(tensors_of(cache), None) is None:
@@ -150,8 +149,7 @@ def _rounded(value: Tensor, bits: int) -> Tensor:
 def key_rotated_twice(subject: Subject) -> AbstractContextManager[None]:
     """Keys that were stored rotated are rotated again when they are read."""
     held = [each for each in _needs_keys(subject) if each.name in KEYS]
-    if subject.can.reads_positions is not None:
-        raise CannotInject(subject.can.reads_positions)
+    subject.can.reads_positions.require(CannotInject)
     if not held or any(each.tensor.shape[-1] % 2 for each in held):
         raise CannotInject("the cached keys have no even width to rotate")
 

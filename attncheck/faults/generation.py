@@ -23,8 +23,7 @@ KEEP = "logits_to_keep"
 
 def generate_positions(subject: Subject) -> AbstractContextManager[None]:
     """Positions that are handed over with a filled cache count one too far."""
-    if subject.can.reads_positions is not None:
-        raise CannotInject(subject.can.reads_positions)
+    subject.can.reads_positions.require(CannotInject)
     _require_counting_cache(subject)
     name = str(subject.forward_adapter.positions_name)
 
@@ -60,15 +59,13 @@ def generate_repeats_token(subject: Subject) -> AbstractContextManager[None]:
             fed[subject.forward_adapter.ids_name] = torch.cat([last.pop(), ids_BT], 1)
         return _lengthened(subject, fed, before + fed[subject.forward_adapter.ids_name].shape[1])
 
-    if subject.can.cache is not None:
-        raise CannotInject(subject.can.cache)
+    subject.can.cache.require(CannotInject)
     _require_counting_cache(subject)
     return at_arguments(subject, edit)
 
 
 def _require_counting_cache(subject: Subject) -> None:
-    if subject.can.steps_agree is not None:
-        raise CannotInject(subject.can.steps_agree)
+    subject.can.steps_agree.require(CannotInject)
     if not cached_length(subject.passes.cache(ForwardSpec(subject.inputs.tokens, use_cache=True))):
         raise CannotInject("the cache does not count its tokens")
 

@@ -29,9 +29,8 @@ def causal_mask_missing(subject: Subject) -> AbstractContextManager[None]:
         allowed = allowed_BHTS(call)
         return with_allowed(call, allowed.any(2, keepdim=True).expand(allowed.shape)).run()
 
-    if subject.can.decodes is not None:
-        raise CannotInject(subject.can.decodes)
-    if subject.can.watch is not None and subject.can.mask_4d is None:
+    subject.can.decodes.require(CannotInject)
+    if not subject.can.watch and subject.can.mask_4d:
         return _opened(subject)
     return at_kernel(subject, handler)
 
@@ -75,9 +74,7 @@ def mask_top_left(subject: Subject) -> AbstractContextManager[None]:
             call = with_allowed(call, torch.ones_like(allowed).tril())
         return call.run()
 
-    reason = subject.can.decodes or subject.can.cache
-    if reason is not None:
-        raise CannotInject(reason)
+    (subject.can.decodes & subject.can.cache).require(CannotInject)
     return at_kernel(subject, handler)
 
 
@@ -113,6 +110,5 @@ def document_leak(subject: Subject) -> AbstractContextManager[None]:
         causal_TS = torch.ones(new, total, dtype=torch.bool, device=mask.device).tril(total - new)
         return {**call, str(subject.forward_adapter.mask_name): torch.zeros_like(mask).masked_fill(~causal_TS, lowest)}
 
-    if subject.can.mask_4d is not None:
-        raise CannotInject(subject.can.mask_4d)
+    subject.can.mask_4d.require(CannotInject)
     return at_arguments(subject, edit)

@@ -23,8 +23,7 @@ SHIFT = 3
 
 def padding_visible(subject: Subject) -> AbstractContextManager[None]:
     """Every padded slot counts as text: the zeros of the 2D mask become ones."""
-    if subject.can.mask_2d is not None:
-        raise CannotInject(subject.can.mask_2d)
+    subject.can.mask_2d.require(CannotInject)
     name = str(subject.forward_adapter.mask_name)
 
     def edit(call: dict[str, Any]) -> dict[str, Any]:
@@ -38,10 +37,8 @@ def padding_visible(subject: Subject) -> AbstractContextManager[None]:
 
 def position_ignores_padding(subject: Subject) -> AbstractContextManager[None]:
     """Positions count columns of the batch, padding included, whatever the caller asks for."""
-    if subject.can.reads_positions is not None:
-        raise CannotInject(subject.can.reads_positions)
-    if subject.can.keeps_prefix is not None:
-        raise CannotInject(subject.can.keeps_prefix)
+    subject.can.reads_positions.require(CannotInject)
+    subject.can.keeps_prefix.require(CannotInject)
     if not _shift_shows(subject):
         raise CannotInject("moving every position changes nothing here, so counting the padding changes nothing either")
     name = str(subject.forward_adapter.positions_name)
@@ -73,7 +70,7 @@ def nan_masked_row(subject: Subject) -> AbstractContextManager[None]:
         empty_BT = nothing_BHT.any(1).expand(output_BTHD.shape[:2])
         return (output_BTHD.masked_fill(empty_BT[..., None, None], torch.nan), *rest)
 
-    if subject.can.kernel is not None and not _leaves_rows_empty(subject):
+    if not subject.can.kernel and not _leaves_rows_empty(subject):
         raise CannotInject("the model lets every query read some key, whatever the mask says")
     return at_kernel(subject, handler)
 

@@ -31,8 +31,7 @@ def at_kernel(subject: Subject, handler: Handler) -> Iterator[None]:
     Raises:
         CannotPlant: the model runs no attention that could be changed.
     """
-    if subject.can.watch is not None:
-        raise CannotInject(subject.can.watch)
+    subject.can.watch.require(CannotInject)
     with watching(subject, handler):
         yield
 

@@ -22,9 +22,7 @@ Rule = Callable[[int, int], Tensor]
 
 def _positioned(subject: Subject, rule: Rule) -> AbstractContextManager[None]:
     """Plant positions: `rule` gives position_ids (T,) for P cached tokens and T new ones when P > 0."""
-    reason = subject.can.reads_positions or subject.can.steps
-    if reason is not None:
-        raise CannotInject(reason)
+    (subject.can.reads_positions & subject.can.steps).require(CannotInject)
     name, first = str(subject.forward_adapter.positions_name), subject.can.first_position
 
     def edit(call: dict[str, Any]) -> dict[str, Any]:
@@ -54,8 +52,7 @@ def position_frozen(subject: Subject) -> AbstractContextManager[None]:
 
 def position_ids_ignored(subject: Subject) -> AbstractContextManager[None]:
     """`position_ids` are accepted and dropped."""
-    if subject.can.reads_positions is not None:
-        raise CannotInject(subject.can.reads_positions)
+    subject.can.reads_positions.require(CannotInject)
 
     def edit(call: dict[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in call.items() if name != subject.forward_adapter.positions_name}

@@ -101,7 +101,7 @@ class Trusted:
     @property
     def out_of_reach(self) -> str | None:
         """Why attention is not written out, or None where it is."""
-        return "attention is left to the model" if self.by_arguments else self.subject.can.watch
+        return "attention is left to the model" if self.by_arguments else self.subject.can.watch.reason or None
 
     def logits(self, spec: ForwardSpec, change: Change = NOTHING) -> Tensor:
         """logits_BTV of `spec` with one fault in it.
@@ -140,8 +140,7 @@ class Trusted:
             raise Unsupported(str(self.out_of_reach))
         if change.allowed is None and segments_of(spec) is None:
             return None
-        if self.subject.can.mask_4d:
-            raise Unsupported(self.subject.can.mask_4d)
+        self.subject.can.mask_4d.require()
         if change.layers is not None or self.subject.facts.window:
             raise Unsupported("one 4D mask serves every layer")
         view = View(spec=spec, layer=0, start=0, stop=spec.length)

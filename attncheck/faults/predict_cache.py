@@ -241,7 +241,7 @@ def _beginnings(spec: ForwardSpec, several: bool) -> set[int]:
 def _step(trusted: Trusted, spec: ForwardSpec, start: int, stop: int, cache: object) -> tuple[Tensor, object]:
     passes = trusted.subject.passes
     positions_BT = None
-    if trusted.subject.can.takes_positions is None and cached_length(cache) == start:
+    if trusted.subject.can.takes_positions and cached_length(cache) == start:
         row = counting(len(spec.tokens), stop - start, start + trusted.origin)
         positions_BT = torch.tensor(row, device=passes.device)
     tokens = tuple(row[start:stop] for row in spec.tokens)

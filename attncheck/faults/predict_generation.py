@@ -37,7 +37,7 @@ def hypotheses(trusted: Trusted, spec: ForwardSpec, made: Provenance) -> Iterato
 def _relative(trusted: Trusted, spec: ForwardSpec, made: Provenance) -> Positions | None:
     """The positions that were handed over, counted from the model's own first one."""
     row = made.told(spec.length) if len(spec.tokens) == 1 else None
-    if row is None or trusted.subject.can.takes_positions is not None:
+    if row is None or not trusted.subject.can.takes_positions:
         return None
     return (tuple(position - trusted.subject.can.first_position for position in row),)
 

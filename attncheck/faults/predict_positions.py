@@ -29,7 +29,7 @@ Rule = Callable[[Row, int, int], list[int]]
 def hypotheses(trusted: Trusted, spec: ForwardSpec) -> Iterator[Hypothesis]:
     """Positions that restart, stand still, are off by a few, count padding, are dropped, or turn by another scale."""
     subject = trusted.subject
-    if subject.can.takes_positions is None:
+    if subject.can.takes_positions:
         if len(spec.chunks) > 1:
             yield from _on_cache(trusted, spec)
         if isinstance(spec.mask, Mask2D) and any(0 in row for row in spec.mask.rows):
@@ -39,7 +39,7 @@ def hypotheses(trusted: Trusted, spec: ForwardSpec) -> Iterator[Hypothesis]:
             yield Hypothesis(fault="position-ids-ignored", predict=_left_to_the_model)
     if len(spec.chunks) > 1 and trusted.out_of_reach is None:
         yield Hypothesis(fault="rope-scale-switch", predict=scheduled_logits, holds=turned_by_length)
-        if subject.can.takes_positions is not None:
+        if not subject.can.takes_positions:
             yield Hypothesis(fault="alibi-local", predict=partial(scheduled_logits, local=True))
 
 

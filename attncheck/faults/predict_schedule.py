@@ -139,10 +139,10 @@ def _whole(trusted: Trusted, positions: Positions | None) -> bool:
         raise Unsupported(trusted.out_of_reach)
     if trusted.keeps_states:
         raise Unsupported("the model keeps recurrent states between calls")
-    reason = trusted.subject.can.takes_positions
-    if reason is not None and positions is not None:
-        raise Unsupported(reason)
-    return reason is not None
+    takes_positions = trusted.subject.can.takes_positions
+    if positions is not None:
+        takes_positions.require()
+    return not takes_positions
 
 
 def _chunk(trusted: Trusted, spec: ForwardSpec, positions: Positions | None, start: int, stop: int) -> Tensor:

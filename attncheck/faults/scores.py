@@ -43,8 +43,7 @@ def _calls_of_one_forward(subject: Subject) -> list[AttentionCall]:
         seen.append(call)
         return call.run()
 
-    if subject.can.watch is not None:
-        raise CannotInject(subject.can.watch)
+    subject.can.watch.require(CannotInject)
     with watching(subject, watch), torch.no_grad():
         subject.passes.call(subject.inputs.tokens, use_cache=False)
     return seen

@@ -57,7 +57,7 @@ def gradient_detached(subject: Subject) -> AbstractContextManager[None]:
     reason = why_not_nudged(subject.model)
     if reason is not None:
         raise CannotInject(f"only derivatives along projections show it, and {reason}")
-    if subject.can.kernel is not None:
+    if not subject.can.kernel:
         return at_hidden(subject, lambda hidden_BTW: hidden_BTW.detach())
 
     def handler(call: AttentionCall) -> Any:

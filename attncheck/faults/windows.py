@@ -90,8 +90,7 @@ def _look(subject: Subject, tokens: Tokens) -> Window:
             seen.append(_Hiding(id(call.module), size, torch.equal(hidden, distance >= size), call.mask))
         return call.run()
 
-    if subject.can.watch is not None:
-        raise CannotInject(subject.can.watch)
+    subject.can.watch.require(CannotInject)
     with watching(subject, watch), torch.no_grad():
         subject.passes.call(tokens, use_cache=False)
     if not seen:

@@ -67,7 +67,7 @@ class _Reader:
     def _judge(self, layer: Attended, called: Called, standing: Standing) -> None:
         subject, reading = self.subject, self.readings.setdefault(standing.new, Reading())
         known = self.known[called] if self.known is not None else None
-        ahead = subject.can.decodes is not None
+        ahead = not subject.can.decodes
         verdict = held_to_promise(subject.text_config, subject.model, layer, standing, known, ahead)
         if verdict.known is not None:
             reading.known[called] = verdict.known
@@ -122,7 +122,7 @@ def schedule(subject: Subject) -> tuple[int, ...]:
     """A prefill, a chunk and a step, all of different lengths; without the chunk where it does not fit or is refused."""
     length = subject.inputs.length
     half = (length + 1) // 2
-    return (half, length - half - 1, 1) if length - half > 2 and subject.can.cache is None else (length - 1, 1)
+    return (half, length - half - 1, 1) if length - half > 2 and subject.can.cache else (length - 1, 1)
 
 
 def _standings(spec: ForwardSpec) -> dict[int, Standing]:

@@ -112,9 +112,8 @@ def watching(subject: Subject, handler: Handler) -> Iterator[None]:
 @contextlib.contextmanager
 def _watching(subject: Subject, handler: Handler) -> Iterator[Refusals]:
     """`watching`; what is not understood of the model's arithmetic is noted in what is yielded."""
-    if subject.can.watch is not None:
-        raise Unsupported(subject.can.watch)
-    if subject.can.kernel is None:
+    subject.can.watch.require()
+    if subject.can.kernel:
         with intercept(subject.model, handler):
             yield {}
     else:

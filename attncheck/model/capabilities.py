@@ -1,6 +1,6 @@
 """What a model can take, asked by effect: forwards swallow unknown arguments, so a signature proves nothing.
 
-Each capability is a sentence when it is missing, and None when it is there: the sentence is the reason of the `skip`.
+Each capability is true when the model has it; else its `reason` is the reason of the `skip`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch import Tensor
 from attncheck.attention.call import AttentionCall, Handler
 from attncheck.attention.inline import observe_inline
 from attncheck.attention.interface import intercept
+from attncheck.core.capability import Capability
 from attncheck.core.errors import Unsupported, first_line
 from attncheck.model.compat import recognises_packing, text_config
 from attncheck.model.facts import reads_ahead
@@ -28,11 +29,13 @@ from attncheck.model.inputs import Inputs
 from attncheck.model.passes import REFUSALS, Passes
 from attncheck.numerics.budget import Budget
 
+CAN = Capability()
+
 
 @final
 @dataclass
 class Capabilities:
-    """Lazily tried; each answer is None (it can) or the reason why not."""
+    """Lazily tried."""
 
     forward_adapter: ForwardAdapter
     passes: Passes
@@ -43,21 +46,21 @@ class Capabilities:
         left_BTV, right_BTV = self.passes.logits(left), self.passes.logits(right)
         return float((left_BTV - right_BTV).abs().max())
 
-    def _tried(self, attempt: Callable[[], Tensor | float | None], what: str) -> str | None:
+    def _tried(self, attempt: Callable[[], Tensor | float | None], what: str) -> Capability:
         try:
             attempt()
         except Unsupported as reason:
-            return str(reason)
+            return Capability(str(reason))
         except REFUSALS as error:
-            return f"{what} raises {first_line(error)}"
-        return None
+            return Capability(f"{what} raises {first_line(error)}")
+        return CAN
 
     @property
     def _full(self) -> ForwardSpec:
         return ForwardSpec(self.inputs.tokens)
 
     @cached_property
-    def sees_history(self) -> str | None:
+    def sees_history(self) -> Capability:
         """Changing the first token moves some later logits; else every other check would prove nothing.
 
         Not the last ones: layers that all have windows or chunks need not carry the first token that far.
@@ -66,8 +69,8 @@ class Capabilities:
         changed = ForwardSpec((self.inputs.other(row, 0, 1),))
         later = (self.passes.logits(self._full) - self.passes.logits(changed))[:, 1:].abs().max()
         if float(later) > self.budget.value or not math.isfinite(float(later)):
-            return None  # values that are not finite are for the probes to count
-        return "changing the first token does not move any later logits beyond rounding"
+            return CAN  # values that are not finite are for the probes to count
+        return Capability("changing the first token does not move any later logits beyond rounding")
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
@@ -80,11 +83,11 @@ class Capabilities:
             vars(self).update(known)
 
     @cached_property
-    def decodes(self) -> str | None:
+    def decodes(self) -> Capability:
         """The model says that it can generate, and its config promises no reading ahead: an encoder reads both ways by design."""
         if self._generates:
-            return reads_ahead(text_config(getattr(self.forward_adapter.model, "config", None)))
-        return f"{type(self.forward_adapter.model).__name__} cannot generate: it reads in both directions by design"
+            return Capability(reads_ahead(text_config(getattr(self.forward_adapter.model, "config", None))) or "")
+        return Capability(f"{type(self.forward_adapter.model).__name__} cannot generate: it reads in both directions by design")
 
     @property
     def _generates(self) -> bool:
@@ -92,35 +95,35 @@ class Capabilities:
         return not callable(spec) or bool(spec())
 
     @cached_property
-    def cache(self) -> str | None:
+    def cache(self) -> Capability:
         """A cache is returned, and a second chunk can be fed on it."""
         half = self.inputs.length // 2
         spec = ForwardSpec(self.inputs.tokens, chunks=(half, self.inputs.length - half))
         return self._tried(lambda: self.passes.logits(spec), "a second chunk on the cache")
 
     @cached_property
-    def chunks_agree(self) -> str | None:
+    def chunks_agree(self) -> Capability:
         """Several tokens on a filled cache give the logits of one forward; else only single steps can be relied on."""
-        if self.cache is not None or self.steps_agree is not None:
-            return self.cache or self.steps_agree
+        if not (known := self.cache & self.steps_agree):
+            return known
         half = self.inputs.length // 2
         if (
             self._apart(ForwardSpec(self.inputs.tokens, chunks=(half, self.inputs.length - half)), self._full)
             <= self.budget.value
         ):
-            return None
-        return "several tokens on a filled cache do not give the logits of one forward"
+            return CAN
+        return Capability("several tokens on a filled cache do not give the logits of one forward")
 
     @cached_property
-    def steps(self) -> str | None:
+    def steps(self) -> Capability:
         """A cache is returned, and one token can be fed on it."""
         spec = ForwardSpec(self.inputs.tokens, chunks=(self.inputs.length - 1, 1))
         return self._tried(lambda: self.passes.logits(spec), "a step on the cache")
 
     @cached_property
-    def steps_agree(self) -> str | None:
+    def steps_agree(self) -> Capability:
         """One token on a filled cache gives the logits of one forward: else whatever builds on a cache differs as well."""
-        if self.steps is not None:
+        if not self.steps:
             return self.steps
         full_BTV, length = self.passes.logits(self._full), self.inputs.length
         for cut in (length - 1, length - 3, length // 2):
@@ -128,27 +131,27 @@ class Capabilities:
             if float((stepped_BTV - full_BTV[:, : cut + 1])[:, cut].abs().max()) > self.budget.value:
                 break
         else:
-            return None
-        return "a step on the model's own cache already differs from one forward: that is for `decode-paths`"
+            return CAN
+        return Capability("a step on the model's own cache already differs from one forward: that is for `decode-paths`")
 
     @cached_property
-    def takes_positions(self) -> str | None:
+    def takes_positions(self) -> Capability:
         """`position_ids` is an argument, whether or not it changes anything."""
         spec = ForwardSpec(self.inputs.tokens, positions=counting(1, self.inputs.length))
         return self._tried(lambda: self.passes.logits(spec), "`position_ids`")
 
     @cached_property
-    def reads_positions(self) -> str | None:
+    def reads_positions(self) -> Capability:
         """Reversed positions change the logits, beside a mask that keeps them from being read as packed documents."""
-        if self.takes_positions:
+        if not self.takes_positions:
             return self.takes_positions
         tokens = self.inputs.tokens
-        mask = all_ones(tokens) if self.mask_2d is None else None
+        mask = all_ones(tokens) if self.mask_2d else None
         usual = ForwardSpec(tokens, positions=counting(1, self.inputs.length), mask=mask, use_cache=None)
         turned = ForwardSpec(tokens, positions=(tuple(reversed(range(self.inputs.length))),), mask=mask, use_cache=None)
         if not self._apart(usual, turned) <= self.budget.value:
-            return None
-        return "`position_ids` are accepted but change nothing"
+            return CAN
+        return Capability("`position_ids` are accepted but change nothing")
 
     @cached_property
     def first_position(self) -> int:
@@ -168,59 +171,61 @@ class Capabilities:
         return bool((given_BTV - self.passes.logits(self._full)).abs().max() <= self.budget.value)
 
     @cached_property
-    def mask_2d(self) -> str | None:
+    def mask_2d(self) -> Capability:
         """A 2D mask is an argument."""
         spec = ForwardSpec(self.inputs.tokens, mask=all_ones(self.inputs.tokens))
         return self._tried(lambda: self.passes.logits(spec), "a 2D `attention_mask`")
 
     @cached_property
-    def takes_mask_4d(self) -> str | None:
+    def takes_mask_4d(self) -> Capability:
         """A 4D mask is an argument, whether or not it is obeyed."""
         cut = self.inputs.length // 2
         spec = ForwardSpec(self.inputs.tokens, mask=blocks((cut, self.inputs.length - cut)))
         return self._tried(lambda: self.passes.logits(spec), "a 4D `attention_mask`")
 
     @cached_property
-    def mask_4d(self) -> str | None:
+    def mask_4d(self) -> Capability:
         """A 4D mask is taken, and a block in it is obeyed: what it hides no longer moves the logits."""
-        if self.takes_mask_4d is not None:
+        if not self.takes_mask_4d:
             return self.takes_mask_4d
         tokens, cut = self.inputs.tokens, self.inputs.length // 2
         row, mask = self.inputs.row, blocks((cut, self.inputs.length - cut))
         changed = ForwardSpec((self.inputs.other(row, 0, cut),), mask=mask)
         moved = (self.passes.logits(ForwardSpec(tokens, mask=mask)) - self.passes.logits(changed))[:, cut:].abs().max()
         if float(moved) <= self.budget.value:
-            return None
-        return "a 4D `attention_mask` is taken, but tokens that it hides still move the logits"
+            return CAN
+        return Capability("a 4D `attention_mask` is taken, but tokens that it hides still move the logits")
 
     @cached_property
-    def packs(self) -> str | None:
+    def packs(self) -> Capability:
         """Restarted positions are meant to isolate: the masks come from the library's builder, which recognises them.
 
         A model that takes a 4D mask and does not obey it carries a state past every mask.
         """
-        if self.reads_positions is not None:
+        if not self.reads_positions:
             return self.reads_positions
-        if self.takes_mask_4d is None and self.mask_4d is not None:
+        if self.takes_mask_4d and not self.mask_4d:
             return self.mask_4d
         if recognises_packing(self.forward_adapter.model):
-            return None
-        return "the masks do not come from the library's builder, which recognises packed documents"
+            return CAN
+        return Capability("the masks do not come from the library's builder, which recognises packed documents")
 
     @cached_property
-    def kernel(self) -> str | None:
+    def kernel(self) -> Capability:
         """Attention goes through transformers' attention interface, where it can be watched and changed."""
         seen, _ = self._calls_seen(lambda handler: intercept(self.forward_adapter.model, handler))
-        return None if seen else "attention is computed inside the model, out of reach of the attention interface"
+        return Capability("" if seen else "attention is computed inside the model, out of reach of the attention interface")
 
     @cached_property
-    def watch(self) -> str | None:
+    def watch(self) -> Capability:
         """Attention can be watched: at the attention interface, or in the model's own arithmetic."""
-        if self.kernel is None:
-            return None
+        if self.kernel:
+            return CAN
         seen, refused = self._calls_seen(lambda handler: observe_inline(self.forward_adapter.model, handler))
         why = next(iter(refused.values()), "no scores pass a softmax and meet values")
-        return None if seen else f"{type(self.forward_adapter.model).__name__} runs no attention that can be watched: {why}"
+        return Capability(
+            "" if seen else f"{type(self.forward_adapter.model).__name__} runs no attention that can be watched: {why}"
+        )
 
     def _calls_seen(self, watched: Callable[[Handler], AbstractContextManager[Any]]) -> tuple[int, Any]:
         seen: list[int] = []
@@ -234,26 +239,27 @@ class Capabilities:
         return len(seen), refused
 
     @cached_property
-    def reads_mask(self) -> str | None:
+    def reads_mask(self) -> Capability:
         """A 2D mask matters: it changes something, or attention goes through the interface, so that it must."""
-        if self.mask_2d is not None:
+        if not self.mask_2d:
             return self.mask_2d
         hidden = self.inputs.length // 3
         masked = ForwardSpec(self.inputs.tokens, mask=Mask2D(((0,) * hidden + (1,) * (self.inputs.length - hidden),)))
         if float((self.passes.logits(masked) - self.passes.logits(self._full))[:, hidden:].abs().max()) > self.budget.value:
-            return None
-        return None if self.kernel is None else f"the 2D mask is accepted but changes nothing, and {self.kernel}"
+            return CAN
+        reason = self.kernel.reason
+        return Capability(reason and f"the 2D mask is accepted but changes nothing, and {reason}")
 
     @cached_property
-    def keeps_prefix(self) -> str | None:
+    def keeps_prefix(self) -> Capability:
         """Appending tokens leaves the earlier logits: a decoder that reads ahead, or hashes the whole row, differs by itself.
 
         Of an encoder nothing follows from it: what its mask hides must not count, however far it reads.
         """
         if not self._generates:
-            return None
+            return CAN
         cut = self.inputs.length - 1 - (self.inputs.length // 3)
         prefix_BTV = self.passes.logits(ForwardSpec((self.inputs.row[:cut],)))
         if float((prefix_BTV - self.passes.logits(self._full)[:, :cut]).abs().max()) <= self.budget.value:
-            return None
-        return "the logits depend on the length of the whole row, without padding too"
+            return CAN
+        return Capability("the logits depend on the length of the whole row, without padding too")

@@ -22,13 +22,13 @@ from attncheck.numerics.divergence import holes
 def pieces(subject: Subject, length: int, prefill: int) -> tuple[int, ...]:
     """A prefill, a step, and the rest at once; in single steps where several tokens at once do not agree with one forward."""
     rest = length - prefill - 1
-    return (prefill, 1, *((1,) * rest if subject.can.chunks_agree else (rest,)))
+    return (prefill, 1, *((1,) * rest if not subject.can.chunks_agree else (rest,)))
 
 
 def yardstick(subject: Subject, row: Row, prefill: int, positions: Positions | None = None) -> ForwardSpec:
     """One row alone: one forward, or its decode in single steps where that differs already, which is for `decode-paths`."""
     steps = (prefill, *(1,) * (len(row) - prefill))
-    return ForwardSpec((row,), chunks=steps if subject.can.steps_agree else (), positions=positions)
+    return ForwardSpec((row,), chunks=() if subject.can.steps_agree else steps, positions=positions)
 
 
 def filled(subject: Subject, rows: Tokens) -> Any:
@@ -42,7 +42,7 @@ def filled(subject: Subject, rows: Tokens) -> Any:
 
 def continued(subject: Subject, cache: Any, rows: Tokens) -> Tensor:
     """Feed rows on a cache, logits_BTV; token by token where several at once do not agree with one forward."""
-    size = 1 if subject.can.chunks_agree else len(rows[0])
+    size = len(rows[0]) if subject.can.chunks_agree else 1
     parts = []
     with torch.no_grad():
         for start in range(0, len(rows[0]), size):
@@ -59,7 +59,7 @@ def unstored(subject: Subject, name: str) -> Measurement:
         Unsupported: the model returns no cache.
     """
     row, half = subject.inputs.row, subject.inputs.length // 2
-    stop = half + 1 if subject.can.chunks_agree else len(row)
+    stop = len(row) if subject.can.chunks_agree else half + 1
     cache = filled(subject, (row[:half],))
     with torch.no_grad():
         got_BTV = subject.passes.call((row[half:stop],), cache=cache, use_cache=False).logits_BTV

@@ -39,12 +39,12 @@ def written(
     filler = (pad_id(subject),)
     tokens = tuple(filler * gap + row + answer[:-1] for gap, row, answer in zip(lost, rows, answers, strict=True))
     length = prompt + new
-    counted = any(lost) and subject.can.takes_positions is None
+    counted = any(lost) and subject.can.takes_positions
     return ForwardSpec(
         tokens,
         chunks=_chunks(prompt, new, options),
         positions=tuple((0,) * gap + tuple(range(length - gap)) for gap in lost) if counted else None,
-        mask=None if subject.can.mask_2d else Mask2D(tuple((0,) * gap + (1,) * (length - gap) for gap in lost)),
+        mask=Mask2D(tuple((0,) * gap + (1,) * (length - gap) for gap in lost)) if subject.can.mask_2d else None,
         cache_kind="static" if STATIC.items() <= options.items() else "",
     )
 

@@ -54,8 +54,8 @@ def greedy(subject: Subject, prompt: Row, new_tokens: int, padding: int = 0, **o
     Raises:
         Unsupported: the model has no generate(), takes no 2D mask where padding is asked for, or generate() raises.
     """
-    if padding and subject.can.mask_2d:
-        raise Unsupported(subject.can.mask_2d)
+    if padding:
+        subject.can.mask_2d.require()
     ids_BT, mask_BT = padded(subject, (prompt,), len(prompt) + padding)
     seen: list[Row | None] = []
     made = run(subject, ids_BT, mask_BT, new_tokens, seen, **options)
@@ -214,7 +214,7 @@ def require_padding(subject: Subject, rows: Tokens, answers: list[Row]) -> None:
     """
     whole = tuple((*row, *answer) for row, answer in zip(rows, answers, strict=True))
     ids_BT, mask_BT = padded(subject, whole, len(whole[0]))
-    positions_BT = (mask_BT.cumsum(-1) - 1).clamp_min(0) if subject.can.takes_positions is None else None
+    positions_BT = (mask_BT.cumsum(-1) - 1).clamp_min(0) if subject.can.takes_positions else None
     tokens = tuple(tuple(map(int, row)) for row in ids_BT)
     with torch.no_grad():
         padded_BTV = subject.passes.call(tokens, mask=mask_BT, positions_BT=positions_BT, use_cache=False).logits_BTV

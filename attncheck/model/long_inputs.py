@@ -80,7 +80,7 @@ def _compared(subject: Subject, name: str, row: Row, spec: ForwardSpec, note: st
 
 def _chooses_by_content(subject: Subject, row: Row) -> bool:
     """Whether other tokens make a layer hide other keys, as sparse attention does."""
-    if subject.can.watch is not None:
+    if not subject.can.watch:
         return False
     left, right = (_hidden(subject, each) for each in (row, subject.inputs.other(row)))
     return len(left) != len(right) or not all(map(torch.equal, left, right))

@@ -60,7 +60,7 @@ def own_shift(subject: Subject) -> int:
     """
     if subject.forward_adapter.fixed:
         return 0
-    if subject.can.decodes is None:
+    if subject.can.decodes:
         return 1
     if reads_ahead(subject.text_config) is not None:
         raise Unsupported(subject.can.decodes)

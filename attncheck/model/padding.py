@@ -104,7 +104,7 @@ def eager_in_plain_float64(subject: Subject, batch: Padded) -> Measurement:
     """
     if not subject.promoted:
         raise Unsupported("concerns float64 only")
-    explicit = not subject.can.takes_positions
+    explicit = bool(subject.can.takes_positions)
     spec = replace(batch.spec("left", salt=1, explicit=explicit, attn="eager"), unpromoted=True)
     logits_BTV = subject.logits(spec)
     lost = holes(logits_BTV)

@@ -15,6 +15,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from attncheck.core.capability import Capability
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Expectation, Measurement, Verdict
 from attncheck.core.settings import Settings
@@ -232,14 +233,14 @@ class Subject:
         """Whether the weights can be cast to a dtype and fit into free memory in it."""
         return agreed("precision", why_not_cast(self.model) is None and fits(self.model, dtype, self.device))
 
-    def lacks(self, capability: str) -> str | None:
-        """Why the model cannot take something, or None; asked in a higher precision where rounding would hide the answer."""
-        if capability not in vars(self.can) and not self.resolves:
+    def capability(self, name: str) -> Capability:
+        """Whether the model can take something; asked in a higher precision where rounding would hide the answer."""
+        if name not in vars(self.can) and not self.resolves:
             with self.at(self.higher_dtype()):
-                answer = getattr(self.can, capability)
-            vars(self.can)[capability] = answer
-        reason: str | None = getattr(self.can, capability)
-        return reason
+                answer = getattr(self.can, name)
+            vars(self.can)[name] = answer
+        found: Capability = getattr(self.can, name)
+        return found
 
     @property
     def resolves(self) -> bool:

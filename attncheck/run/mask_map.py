@@ -90,7 +90,7 @@ def _asked(subject: Subject, ask: Ask) -> tuple[ForwardSpec, Tensor, Tensor]:
     real = (0,) * ask.padding + ones if left else ones + (0,) * ask.padding
     counted = tuple(max(0, sum(real[: t + 1]) - 1) for t in range(len(real)))
     restarting = tuple(t for size in ask.documents for t in range(size))
-    explicit = ask.padding and not subject.can.takes_positions
+    explicit = bool(ask.padding and subject.can.takes_positions)
     spec = ForwardSpec(
         (tokens,),
         chunks=ask.chunks,
@@ -103,10 +103,10 @@ def _asked(subject: Subject, ask: Ask) -> tuple[ForwardSpec, Tensor, Tensor]:
 
 def _seen(subject: Subject, spec: ForwardSpec) -> list[Seen]:
     _ = subject.can.first_position  # found by forwards of its own, which must not be among those that are watched
-    if subject.can.watch is None:
+    if subject.can.watch:
         return seen_at_kernel(subject, spec)
     if spec.chunks or spec.mask is not None:
-        raise Unsupported(f"{subject.can.watch}: the gradient shows plain forwards only, without padding and chunks")
+        raise Unsupported(f"{subject.can.watch.reason}: the gradient shows plain forwards only, without padding and chunks")
     return seen_in_gradient(subject, spec)
 
 

@@ -113,8 +113,8 @@ def _worst(cases: Sequence[Measurement]) -> Measurement:
 
 def _missing(subject: Subject, probe: Probe) -> Finding | None:
     for need in probe.needs:
-        reason: str | None = subject.lacks(need)
-        if reason is None:
+        reason = subject.capability(need).reason
+        if not reason:
             continue
         if need == "sees_history":
             return Finding(probe=probe.name, verdict=Verdict.VACUOUS, summary=reason)

@@ -29,16 +29,16 @@ IMPLEMENTATIONS = ("eager", "sdpa")
 def values(subject: Subject) -> dict[str, tuple[object, ...]]:
     """What each axis can be set to on this model, the trusted path's own value left out."""
     can = subject.can
-    decodes = can.decodes is None  # what reads both ways by design may answer otherwise in pieces, or beside padding
-    left = () if can.takes_positions or can.reads_mask else ("left",)
+    decodes = can.decodes  # what reads both ways by design may answer otherwise in pieces, or beside padding
+    left = ("left",) if can.takes_positions and can.reads_mask else ()
     offered: dict[str, tuple[object, ...]] = {
-        "attn": tuple(name for name in IMPLEMENTATIONS if name != subject.attn) if can.kernel is None else (),
-        "schedule": () if can.steps or not decodes else (("steps",) if can.cache else ("steps", "chunks")),
-        "cache": () if can.steps or not decodes else ("on", "static"),
-        "padding": () if can.reads_mask or not decodes else (*left, "right"),
+        "attn": tuple(name for name in IMPLEMENTATIONS if name != subject.attn) if can.kernel else (),
+        "schedule": () if not can.steps or not decodes else (("steps", "chunks") if can.cache else ("steps",)),
+        "cache": () if not can.steps or not decodes else ("on", "static"),
+        "padding": () if not can.reads_mask or not decodes else (*left, "right"),
         "batch": (BATCH,),
-        "mask": (*(() if can.mask_2d else ("2d",)), *(() if can.mask_4d or subject.facts.window else ("4d",))),
-        "positions": () if can.takes_positions else ("explicit",),
+        "mask": (*(("2d",) if can.mask_2d else ()), *(("4d",) if can.mask_4d and not subject.facts.window else ())),
+        "positions": ("explicit",) if can.takes_positions else (),
     }
     return {axis: found for axis, found in offered.items() if found}
 
@@ -154,8 +154,7 @@ def _positions(
 ) -> tuple[tuple[int, ...], ...] | None:
     """Padding on the left always comes with positions: without them a forward counts the padding, and may."""
     if padded is not None and (setting.positions or side == "left"):
-        if subject.can.takes_positions:
-            raise Unsupported(subject.can.takes_positions)
+        subject.can.takes_positions.require()
         return padded.positions(side)
     return counting(len(rows), len(rows[0])) if setting.positions else None
 

@@ -56,7 +56,7 @@ def _lengths(subject: Subject) -> list[int]:
 
 def _of_length(subject: Subject, row: Row) -> Iterator[tuple[str, ForwardSpec]]:
     half = len(row) // 2
-    if subject.can.decodes is None:
+    if subject.can.decodes:
         yield f"the first {half} of {len(row)} tokens by themselves", ForwardSpec((row[:half],))
-        if not subject.can.cache:
+        if subject.can.cache:
             yield f"{len(row)} tokens in two pieces", ForwardSpec((row,), chunks=(half, len(row) - half))

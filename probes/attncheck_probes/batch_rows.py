@@ -26,7 +26,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Evidence, Measurement, Ruling, merged
 from attncheck.model.decoding import pieces, yardstick
 from attncheck.model.forward_spec import ForwardSpec
@@ -84,8 +83,7 @@ def _turned(subject: Subject, rows: Tokens) -> Measurement:
 
 
 def _decoded(subject: Subject, rows: Tokens) -> Measurement:
-    if subject.can.steps:
-        raise Unsupported(subject.can.steps)
+    subject.can.steps.require()
     length = subject.inputs.length
     return _alone(subject, "alone, decoded on one cache", rows, pieces(subject, length, length - TAIL))
 

@@ -72,8 +72,8 @@ class CacheKinds:
 
     def measure(self, subject: Subject) -> Iterator[Measurement]:
         """The operations, a roll-back first, then the kinds of caches."""
-        if subject.passes.injected and subject.can.steps_agree:
-            raise Unsupported(f"{subject.can.steps_agree}; a fault would change the yardstick as well")
+        if subject.passes.injected and not subject.can.steps_agree:
+            raise Unsupported(f"{subject.can.steps_agree.reason}; a fault would change the yardstick as well")
         operations: dict[str, Callable[[Subject, str], Measurement]] = {
             "tokens rolled back": _rolled_back,
             "rows turned round": partial(_rows, how="reorder_cache", index=(1, 0)),
@@ -105,10 +105,9 @@ def _kind(subject: Subject, name: str, kind: str) -> Measurement:
 
 def _static_padded(subject: Subject, name: str) -> Measurement:
     """A padded batch decoded on a static cache against the same on the model's own, where the real tokens are."""
-    if subject.can.reads_mask:
-        raise Unsupported(subject.can.reads_mask)
+    subject.can.reads_mask.require()
     batch, length = pad_rows(subject), subject.inputs.length
-    usual = batch.spec("left", salt=1, explicit=not subject.can.takes_positions, chunks=pieces(subject, length, length - 3))
+    usual = batch.spec("left", salt=1, explicit=bool(subject.can.takes_positions), chunks=pieces(subject, length, length - 3))
     spec, cases = (replace(usual, cache_kind="static"), usual), []
     got_BTV, want_BTV = (subject.logits(each) for each in spec)
     for row, real in enumerate(batch.real("left")):
@@ -119,8 +118,7 @@ def _static_padded(subject: Subject, name: str) -> Measurement:
 
 def _rolled_back(subject: Subject, name: str) -> Measurement:
     """Two rounds of candidates: wrong ones are fed after the prefix and cropped, then real ones follow."""
-    if subject.can.steps_agree:
-        raise Unsupported(subject.can.steps_agree)
+    subject.can.steps_agree.require()
     inputs, half = subject.inputs, subject.inputs.length // 2
     cache = new_cache("dynamic", subject.model, rows=1, length=inputs.length, dtype=subject.dtype)
     may_crop(cache)

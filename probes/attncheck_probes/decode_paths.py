@@ -30,7 +30,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Evidence, Measurement, Ruling
 from attncheck.model.forward_spec import ForwardSpec, all_ones, counting
 from attncheck.model.long_inputs import decoded
@@ -78,10 +77,12 @@ class DecodePaths:
 
     def _case(self, subject: Subject, name: str, schedule: Schedule, way: str) -> Measurement:
         can, tokens = subject.can, subject.inputs.tokens
-        lacking = {WAYS[0]: None, WAYS[1]: can.takes_positions, WAYS[2]: can.mask_2d}[way]
-        lacking = lacking or (can.cache if max(schedule[1:]) > 1 else None)
-        if lacking:
-            raise Unsupported(lacking)
+        if way == WAYS[1]:
+            can.takes_positions.require()
+        if way == WAYS[2]:
+            can.mask_2d.require()
+        if max(schedule[1:]) > 1:
+            can.cache.require()
         fed = ForwardSpec(
             tokens,
             chunks=schedule,
@@ -92,8 +93,7 @@ class DecodePaths:
         return subject.compare(name, subject.logits(fed), subject.logits(full), spec=(fed, full))
 
     def _long(self, subject: Subject, name: str, chunks: Callable[[int], Schedule]) -> Measurement:
-        if subject.can.cache:
-            raise Unsupported(subject.can.cache)
+        subject.can.cache.require()
         return decoded(subject, name, chunks)
 
 

@@ -28,7 +28,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Evidence, Measurement, Ruling, merged
 from attncheck.model.forward_spec import ForwardSpec, all_ones
 from attncheck.model.long_inputs import ends_compared
@@ -68,8 +67,8 @@ class FutureToken:
         return judge_cases(evidence)
 
     def _case(self, subject: Subject, name: str, change: str, masked: bool, use_cache: bool) -> Measurement:
-        if masked and subject.can.mask_2d:
-            raise Unsupported(subject.can.mask_2d)
+        if masked:
+            subject.can.mask_2d.require()
         tokens = subject.inputs.tokens
         mask = all_ones(tokens) if masked else None
         usual = ForwardSpec(tokens, mask=mask, use_cache=use_cache)
@@ -82,8 +81,7 @@ class FutureToken:
         return merged(name, compared)
 
     def _prefixes(self, subject: Subject) -> Measurement:
-        if subject.can.keeps_prefix:
-            raise Unsupported(subject.can.keeps_prefix)
+        subject.can.keeps_prefix.require()
         return merged("prefixes of a long row", ends_compared(subject, "prefixes of a long row"))
 
     def _futures(self, subject: Subject, change: str) -> list[tuple[int, tuple[int, ...]]]:

@@ -89,8 +89,8 @@ class KvGroups:
 
 
 def _case(subject: Subject, name: str, attn: str | None, decode: bool) -> Measurement:
-    if decode and subject.can.steps:
-        raise Unsupported(subject.can.steps)
+    if decode:
+        subject.can.steps.require()
     layers = _watched(subject, attn, decode)
     if not layers:
         raise Unsupported("no layer hands its kernel heads that can be told apart")

@@ -33,6 +33,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, final
 
+from attncheck.core.capability import Capability
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Evidence, Measurement, Ruling, Verdict, skipped, verdict_of
 from attncheck.judge.declared_scale import scale_cases
@@ -74,7 +75,7 @@ class Reference:
             yield skipped("attention of every layer", str(reason))
             return
         yield from _cases(subject, "one forward", read)
-        if not subject.can.mask_2d:
+        if subject.can.mask_2d:
             yield from _cases(subject, "one forward, 2D mask", read_forward(subject, ForwardSpec(tokens, mask=all_ones(tokens))))
         if read.known:
             yield from _decoded(subject, read)
@@ -93,17 +94,14 @@ def _decoded(subject: Subject, read: Reading) -> Iterator[Measurement]:
     length, sizes = subject.inputs.length, schedule(subject)
     ways = (*(("prefill with a cache", "a chunk on the cache")[: len(sizes) - 1]), "a step on the cache")
     yield from _pieces(subject, ForwardSpec(subject.inputs.tokens, chunks=sizes), ways, read, subject.can.steps)
-    batch = pad_rows(subject).spec("left", salt=1, explicit=not subject.can.takes_positions, chunks=(length - 1, 1))
+    batch = pad_rows(subject).spec("left", salt=1, explicit=bool(subject.can.takes_positions), chunks=(length - 1, 1))
     ways = ("left padding, prefill", "left padding, a step on the cache")
-    yield from _pieces(subject, batch, ways, read, subject.can.steps or subject.can.mask_2d)
+    yield from _pieces(subject, batch, ways, read, subject.can.steps & subject.can.mask_2d)
 
 
-def _pieces(
-    subject: Subject, spec: ForwardSpec, ways: tuple[str, ...], read: Reading, lacking: str | None
-) -> Iterator[Measurement]:
+def _pieces(subject: Subject, spec: ForwardSpec, ways: tuple[str, ...], read: Reading, can: Capability) -> Iterator[Measurement]:
     try:
-        if lacking:
-            raise Unsupported(lacking)
+        can.require()
         pieces = read_pieces(subject, spec, read.known)
     except Unsupported as reason:
         yield skipped(ways[-1], str(reason))

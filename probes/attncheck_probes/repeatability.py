@@ -33,7 +33,6 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Evidence, Measurement, Ruling
 from attncheck.model.buffers import buffers_of, changed
 from attncheck.model.forward_spec import ForwardSpec
@@ -91,8 +90,7 @@ class Repeatability:
         return self._case(subject, name, row[:length], lambda spec: spec.passes.replay(ForwardSpec((row,))))
 
     def _steps(self, subject: Subject) -> Measurement:
-        if subject.can.steps:
-            raise Unsupported(subject.can.steps)
+        subject.can.steps.require()
         spec = ForwardSpec(subject.inputs.tokens, chunks=(subject.inputs.length - 3, 1, 1, 1))
         first_BTV = _asked(subject, spec)
         _converse(subject)
@@ -131,7 +129,7 @@ def _converse(subject: Subject) -> None:
     """Another conversation: other tokens, with a cache where there is one."""
     other = (subject.inputs.fresh(subject.inputs.length, salt=17),)
     half = subject.inputs.length // 2
-    chunks = () if subject.can.cache else (half, subject.inputs.length - half)
+    chunks = (half, subject.inputs.length - half) if subject.can.cache else ()
     subject.passes.replay(ForwardSpec(other, chunks=chunks, use_cache=False))
 
 

@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
+from attncheck.core.capability import Capability
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Evidence, Measurement, Ruling, skipped
 from attncheck.judge.attention_span import Seen, drawn, excuse, reads_ahead, seen_at_kernel, seen_in_gradient, wrong_pairs
@@ -63,24 +64,23 @@ class Window:
     def measure(self, subject: Subject) -> Iterator[Measurement]:
         """One forward without and with a 2D mask, then a prefill, a chunk and two steps on a cache."""
         tokens, length = subject.inputs.tokens, subject.inputs.length
-        ask: Ask = seen_in_gradient if subject.can.watch else seen_at_kernel
-        yield from self._cases(subject, "one forward", ForwardSpec(tokens), ask, None)
+        ask: Ask = seen_at_kernel if subject.can.watch else seen_in_gradient
+        yield from self._cases(subject, "one forward", ForwardSpec(tokens), ask, Capability())
         yield from self._cases(
             subject, "one forward, 2D mask", ForwardSpec(tokens, mask=all_ones(tokens)), ask, subject.can.mask_2d
         )
         half = length // 2
         schedule = tuple(size for size in (half, length - half - 2, 1, 1) if size)
-        lacking = subject.can.watch or subject.can.cache
-        yield from self._cases(subject, "on a cache", ForwardSpec(tokens, chunks=schedule), ask, lacking)
+        can = subject.can.watch & subject.can.cache
+        yield from self._cases(subject, "on a cache", ForwardSpec(tokens, chunks=schedule), ask, can)
 
     def judge(self, evidence: Evidence) -> Ruling:
         """The worst case decides."""
         return judge_cases(evidence)
 
-    def _cases(self, subject: Subject, way: str, spec: ForwardSpec, ask: Ask, lacking: str | None) -> Iterator[Measurement]:
+    def _cases(self, subject: Subject, way: str, spec: ForwardSpec, ask: Ask, can: Capability) -> Iterator[Measurement]:
         try:
-            if lacking:
-                raise Unsupported(lacking)
+            can.require()
             groups = _by_promise(subject, ask(subject, spec))
         except Unsupported as reason:
             yield skipped(way, str(reason))
@@ -126,7 +126,7 @@ def _case(subject: Subject, name: str, promise: ReachPromise, seen: list[Seen], 
     sliding = [reach for reach in promise.reaches if reach.kind != "full" and reach.size < subject.inputs.length]
     if not wrong and len(promise.reaches) > 1 and sliding and all(wrong_pairs(each, FULL) == 0 for each in seen):
         wrong = sum(wrong_pairs(each, sliding[0]) for each in seen)
-    if wrong and (reason := subject.can.decodes or excuse(worst, again())):
+    if wrong and (reason := subject.can.decodes.reason or excuse(worst, again())):
         return skipped(name, reason)
     return Measurement(
         name=name,

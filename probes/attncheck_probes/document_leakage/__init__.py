@@ -65,7 +65,7 @@ class DocumentLeakage:
         """From the call that must isolate to the one that cannot."""
         packed = pack(subject.inputs)
         yield attempt(BLOCKED, lambda: _blocked(subject, packed))
-        strict = Verdict.FAIL if subject.can.packs is None else Verdict.WARN
+        strict = Verdict.FAIL if subject.can.packs else Verdict.WARN
         ones = all_ones(packed.first.rows)
         calls = {
             "restarted positions, no mask, cache off": (packed, ForwardSpec(()), strict),
@@ -93,14 +93,14 @@ class DocumentLeakage:
 
 
 def _blocked(subject: Subject, packed: Packed) -> Measurement:
-    if subject.can.mask_4d or subject.can.takes_positions:
-        raise Unsupported(str(subject.can.mask_4d or subject.can.takes_positions))
+    (subject.can.mask_4d & subject.can.takes_positions).require()
     return blocked(subject, packed, BLOCKED)
 
 
 def _isolated(subject: Subject, name: str, packed: Packed, call: ForwardSpec, broken: Verdict) -> Measurement:
-    if subject.can.reads_positions or (call.mask and subject.can.mask_2d):
-        raise Unsupported(str(subject.can.reads_positions or subject.can.mask_2d))
+    subject.can.reads_positions.require()
+    if call.mask:
+        subject.can.mask_2d.require()
     return isolated(subject, packed, name, call, broken)
 
 

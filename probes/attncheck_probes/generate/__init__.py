@@ -115,8 +115,7 @@ class Generate:
         return _of_generate(subject, case, {})
 
     def _batch(self, subject: Subject, name: str, options: dict[str, Any]) -> Measurement:
-        if subject.can.mask_2d or subject.can.reads_mask:
-            raise Unsupported(str(subject.can.mask_2d or subject.can.reads_mask))
+        (subject.can.mask_2d & subject.can.reads_mask).require()
         rows = (self._prompt(subject), self._prompt(subject)[self.padding :])
         made = generation.run(subject, *generation.padded(subject, rows, len(rows[0])), self.new_tokens, **options)
         answers = [tuple(map(int, row)) for row in made.sequences[:, -self.new_tokens :]]
@@ -161,9 +160,8 @@ class Generate:
 
 def _of_generate(subject: Subject, case: Measurement, options: dict[str, Any]) -> Measurement:
     """The case, unless the model's own cache disagrees with one forward in the same way, generate() or not."""
-    reason = subject.can.chunks_agree if PIECES in options else subject.can.steps_agree
-    if case.excess > 1.0 and reason and options.get("use_cache", True):
-        raise Unsupported(reason)
+    if case.excess > 1.0 and options.get("use_cache", True):
+        (subject.can.chunks_agree if PIECES in options else subject.can.steps_agree).require()
     return case
 
 

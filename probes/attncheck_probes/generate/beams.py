@@ -28,7 +28,7 @@ def beam_scores(subject: Subject, prompt: Row, padding: int, new_tokens: int) ->
         Unsupported: generate() raises, or returns no scores.
     """
     rows = (prompt, prompt[padding:])
-    if subject.can.mask_2d is None and subject.can.reads_mask is None:
+    if subject.can.mask_2d and subject.can.reads_mask:
         case, answers = _scored(subject, rows, new_tokens)
         if case.excess <= 1.0 or _padding_holds(subject, rows, answers):
             return case

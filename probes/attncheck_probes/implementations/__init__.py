@@ -104,25 +104,22 @@ def _same(subject: Subject, name: str, attn: str, asked_of: Callable[[Subject], 
 
 
 def _decoded(subject: Subject) -> ForwardSpec:
-    if subject.can.cache:
-        raise Unsupported(subject.can.cache)
+    subject.can.cache.require()
     half = subject.inputs.length // 2
     return ForwardSpec(subject.inputs.tokens, chunks=(half, 1, subject.inputs.length - half - 1))
 
 
 def _blocked(subject: Subject) -> ForwardSpec:
-    if subject.can.mask_4d:
-        raise Unsupported(subject.can.mask_4d)
+    subject.can.mask_4d.require()
     half = subject.inputs.length // 2
     return ForwardSpec(subject.inputs.tokens, mask=blocks((half, subject.inputs.length - half)))
 
 
 def _padded(subject: Subject, name: str, attn: str) -> Measurement:
     """Only where there are real tokens: what implementations make of padding itself is their own affair."""
-    if subject.can.reads_mask:
-        raise Unsupported(subject.can.reads_mask)
+    subject.can.reads_mask.require()
     batch = pad_rows(subject)
-    usual = batch.spec("left", salt=1, explicit=not subject.can.takes_positions)
+    usual = batch.spec("left", salt=1, explicit=bool(subject.can.takes_positions))
     spec = (replace(usual, attn=attn), usual)
     got_BTV, want_BTV = (subject.logits(each) for each in spec)
     cases = []

@@ -119,9 +119,9 @@ def _asked(subject: Subject) -> Iterator[tuple[str, ForwardSpec]]:
     tokens, length = subject.inputs.tokens, subject.inputs.length
     third = length // 3
     yield "plain row", ForwardSpec(tokens, unpromoted=True)
-    if subject.can.cache is None:
+    if subject.can.cache:
         yield "decoded on a cache", ForwardSpec(tokens, chunks=(third, length - third - 2, 1, 1), unpromoted=True)
-    if subject.can.reads_mask is None:
+    if subject.can.reads_mask:
         yield "left-padded batch", replace(pad_rows(subject).spec("left", salt=1), unpromoted=True)
 
 

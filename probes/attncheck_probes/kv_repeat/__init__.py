@@ -121,8 +121,7 @@ def _storage(held: list[CachedTensor]) -> Measurement:
 
 
 def _copied(subject: Subject, name: str, attn: str, in_use: bool) -> Measurement:
-    if subject.can.kernel:
-        raise Unsupported(subject.can.kernel)
+    subject.can.kernel.require()
     step = decode_step(subject, subject.inputs.length - 1, attn)
     factor = step.copied / (2 * max(1, subject.facts.layers or 1))
     return Measurement(

@@ -91,8 +91,7 @@ class Labels:
 
     def _padded(self, subject: Subject, own: int) -> Measurement:
         """A whole row, one padded on the right, and one padded further on the left."""
-        if subject.can.mask_2d:
-            raise Unsupported(subject.can.mask_2d)
+        subject.can.mask_2d.require()
         row, pad, few = subject.inputs.row, (subject.inputs.pool[0],), min(self.padding, subject.inputs.length - 3)
         many = min(2 * few, len(row) - 3)
         rows = (row, row[:-few] + pad * few, pad * many + row[many:])
@@ -140,8 +139,7 @@ def _pictured(subject: Subject, one: Asked) -> Measurement:
 
 def _packed(subject: Subject, one: Asked) -> Measurement:
     """Two documents with restarted positions; the first label of the second does not count."""
-    if subject.can.takes_positions:
-        raise Unsupported(subject.can.takes_positions)
+    subject.can.takes_positions.require()
     middle, length = subject.inputs.length // 2, subject.inputs.length
     labels_BT = one.labels_BT.clone()
     labels_BT[:, middle] = IGNORED

@@ -37,7 +37,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar, final
 
-from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Evidence, Measurement, Ruling, Verdict, merged
 from attncheck.model.decoding import pieces, yardstick
 from attncheck.model.forward_spec import ForwardSpec, Mask2D, counting
@@ -117,7 +116,7 @@ def _mask_matters(subject: Subject, batch: Padded, name: str) -> Measurement:
 
 def _content(subject: Subject, batch: Padded, name: str, side: Side) -> Measurement:
     """Other tokens under the padding, and the rows in reverse order."""
-    explicit = side == "left" and not subject.can.takes_positions
+    explicit = side == "left" and bool(subject.can.takes_positions)
     usual, changed = batch.spec(side, salt=1, explicit=explicit), batch.turned.spec(side, salt=2, explicit=explicit)
     got_BTV, want_BTV = subject.logits(changed).flip(0), subject.logits(usual)
     cases = []
@@ -130,9 +129,9 @@ def _content(subject: Subject, batch: Padded, name: str, side: Side) -> Measurem
 
 def _left(subject: Subject, batch: Padded, name: str, *, attn: str | None, chunks: tuple[int, ...]) -> Measurement:
     """Left padding with positions counted from the first real token, where the model can be told them."""
-    if chunks and subject.can.steps:
-        raise Unsupported(subject.can.steps)
-    spec = batch.spec("left", salt=1, explicit=not subject.can.takes_positions, chunks=chunks, attn=attn)
+    if chunks:
+        subject.can.steps.require()
+    spec = batch.spec("left", salt=1, explicit=bool(subject.can.takes_positions), chunks=chunks, attn=attn)
     return _alone(subject, batch, name, "left", spec, Verdict.FAIL)
 
 
@@ -156,8 +155,8 @@ def _alone(
     case = replace(case, nonfinite=holes(logits_BTV), note=note if case.excess > 1.0 else "")
     if case.nonfinite or case.excess <= 1.0:
         return case
-    shifted = side == "left" and subject.can.takes_positions
-    designed = f"{shifted}: padding on the left moves its positions" if shifted else subject.can.keeps_prefix
+    shifted = subject.can.takes_positions.reason if side == "left" else ""
+    designed = f"{shifted}: padding on the left moves its positions" if shifted else subject.can.keeps_prefix.reason
     return replace(case, expect="figure", note=designed) if designed else case
 
 

@@ -49,7 +49,7 @@ def hole(subject: Subject) -> Measurement:
 
 def other_dtype(subject: Subject, batch: Padded, name: str, dtype: str) -> Measurement:
     """One case: the left-padded batch under the same mask in another dtype, against the mask as a tokenizer returns it."""
-    usual = batch.spec("left", salt=1, explicit=not subject.can.takes_positions)
+    usual = batch.spec("left", salt=1, explicit=bool(subject.can.takes_positions))
     cast = replace(usual, mask=Mask2D(batch.mask("left").rows, dtype=dtype))
     got_BTV, want_BTV = subject.logits(cast), subject.logits(usual)
     cases = []

@@ -31,7 +31,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Evidence, Measurement, Ruling
 from attncheck.model.forward_spec import ForwardSpec, counting
 from attncheck.model.generate_pass import with_greedy
@@ -63,9 +62,9 @@ class PositionReset:
 
     def measure(self, subject: Subject) -> Iterator[Measurement]:
         """Whether positions are read at all; implicit against explicit, restarted, shifted, and generate()."""
-        unmoved = subject.lacks("reads_positions")
-        if unmoved is not None:
-            yield unread(subject, unmoved)
+        reads_positions = subject.capability("reads_positions")
+        if not reads_positions:
+            yield unread(subject, reads_positions.reason)
             return
         yield attempt("cached, implicit positions vs explicit", lambda: self._continued(subject))
         yield attempt("cached, restarted positions must differ", lambda: self._restarted(subject))
@@ -80,8 +79,7 @@ class PositionReset:
         return judge_cases(evidence)
 
     def _halves(self, subject: Subject) -> tuple[int, int]:
-        if subject.can.cache:
-            raise Unsupported(subject.can.cache)
+        subject.can.cache.require()
         return subject.inputs.length // 2, subject.inputs.length - subject.inputs.length // 2
 
     def _continued(self, subject: Subject) -> Measurement:

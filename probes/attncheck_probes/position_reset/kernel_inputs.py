@@ -40,7 +40,7 @@ def unread(subject: Subject, reason: str) -> Measurement:
     if lost is None:
         raise Unsupported(reason)
     tokens, length = subject.inputs.tokens, subject.inputs.length
-    mask = all_ones(tokens) if subject.can.mask_2d is None else None
+    mask = all_ones(tokens) if subject.can.mask_2d else None
     usual = ForwardSpec(tokens, positions=counting(1, length), mask=mask, use_cache=None)
     turned = replace(usual, positions=(tuple(reversed(range(length))),))
     pair = (subject.logits(turned), subject.logits(usual))

@@ -55,8 +55,8 @@ def only_turns(subject: Subject, tokens: Tokens, usual: Positions, moved: Positi
     Layers are asked in order. One whose values have moved got another input: then an earlier layer moved, although its
     queries and keys only turned, and that is not by design.
     """
-    if subject.can.kernel is not None:
-        return subject.can.kernel
+    if not subject.can.kernel:
+        return subject.can.kernel.reason
     turned = False
     for number, (left, right) in enumerate(zip(_calls(subject, tokens, usual), _calls(subject, tokens, moved), strict=False)):
         if not _same(left.value_BGSD, right.value_BGSD):
