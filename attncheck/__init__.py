@@ -1,4 +1,5 @@
-"""attncheck finds attention bugs in Hugging Face models: the kind where every shape is right and the output is wrong.
+"""attncheck finds attention bugs in Hugging Face models: the kind where every shape is right and
+the output is wrong.
 
 Importing it loads neither torch nor transformers.
 """

@@ -14,12 +14,18 @@ INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code. Set ATTNCHECK_DEBUG for tracebacks of attncheck itself."""
+    """Run one command and return its exit code. Set ATTNCHECK_DEBUG for tracebacks of attncheck
+    itself.
+    """
     os.environ.setdefault("TQDM_DISABLE", "1")
     from attncheck.cli.app import app
 
     try:
-        code = app(args=list(sys.argv[1:] if arguments is None else arguments), prog_name="attncheck", standalone_mode=False)
+        code = app(
+            args=list(sys.argv[1:] if arguments is None else arguments),
+            prog_name="attncheck",
+            standalone_mode=False,
+        )
         return code if isinstance(code, int) else 0
     except AttncheckError as error:
         return _say(str(error), USAGE)
@@ -41,7 +47,9 @@ def _unexpected(error: Exception) -> int:
         return _say(str(message()), int(getattr(error, "exit_code", USAGE)))
     if os.environ.get("ATTNCHECK_DEBUG"):
         raise error
-    return _say(f"internal error: {first_line(error)} (set ATTNCHECK_DEBUG=1 for the traceback)", INTERNAL)
+    return _say(
+        f"internal error: {first_line(error)} (set ATTNCHECK_DEBUG=1 for the traceback)", INTERNAL
+    )
 
 
 def _say(message: str, code: int) -> int:

@@ -38,11 +38,13 @@ def check(
     name: str = "",
     **settings: Any,
 ) -> Report:
-    """Run probes on a model in memory, or on a target as the command line takes it, and return the report.
+    """Run probes on a model in memory, or on a target as the command line takes it, and return the
+    report.
 
-    `probes` are names, globs, `FILE.py:Class`, or `{name: {option: value}}`; all installed ones when left out. `settings`
-    are those of `attncheck.core.settings.Settings`: `dtype`, `attn`, `seed`, `length`, `prompt`, … The model comes back as it
-    was: weights, buffers, dtypes and training mode. Nothing is raised for what is found: `Report.raise_for_failures` does.
+    `probes` are names, globs, `FILE.py:Class`, or `{name: {option: value}}`; all installed ones
+    when left out. `settings` are those of `attncheck.core.settings.Settings`: `dtype`, `attn`,
+    `seed`, `length`, `prompt`, … The model comes back as it was: weights, buffers, dtypes and
+    training mode. Nothing is raised for what is found: `Report.raise_for_failures` does.
 
     Raises:
         UsageError: an unknown probe, option, verdict or setting.
@@ -60,7 +62,9 @@ def check(
             command=COMMAND,
             listener=lambda event, report: None,
             fail_on=_verdicts(fail_on),
-            loader=load_job if isinstance(model, str) else lambda spec: _in_memory(spec, model, tokenizer, stack),
+            loader=load_job
+            if isinstance(model, str)
+            else lambda spec: _in_memory(spec, model, tokenizer, stack),
         )
         session.run([job])
         return session.finished(session.report.exit_code)
@@ -108,7 +112,8 @@ def _in_memory(job: Job, model: nn.Module, tokenizer: Any, stack: contextlib.Exi
 @contextlib.contextmanager
 def _untouched(model: nn.Module) -> Iterator[None]:
     """Give a model back as it came: probes run in another precision and out of training mode."""
-    # A cast gives each parameter new storage, so that the old one is still whole and is put back bit for bit.
+    # A cast gives each parameter new storage, so that the old one is still whole and is put back
+    # bit for bit.
     weights = {name: parameter.data for name, parameter in model.named_parameters()}
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     training = {name: module.training for name, module in model.named_modules()}

@@ -1,6 +1,7 @@
 """What a probe is: it measures a model and judges what it measured, in two steps that never mix.
 
-`measure` touches the model and decides nothing; `judge` is pure, so a saved report can be judged again.
+`measure` touches the model and decides nothing; `judge` is pure, so a saved report can be judged
+again.
 """
 
 from __future__ import annotations
@@ -9,7 +10,15 @@ from collections.abc import Callable, Iterator
 from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 from attncheck.core.errors import Unsupported, first_line
-from attncheck.core.finding import Evidence, Measurement, Ruling, Verdict, skipped, verdict_of, worst_of_model
+from attncheck.core.finding import (
+    Evidence,
+    Measurement,
+    Ruling,
+    Verdict,
+    skipped,
+    verdict_of,
+    worst_of_model,
+)
 from attncheck.model.passes import REFUSALS
 from attncheck.model.subject import Subject
 
@@ -20,8 +29,9 @@ Cost = Literal["cheap", "dear"]
 class Probe(Protocol):
     """One question about a model's attention.
 
-    `needs` names capabilities (`attncheck.model.capabilities.Capabilities`): a missing one skips the probe with its
-    reason. `controls` names faults in order of preference; the first two that can be planted must be caught.
+    `needs` names capabilities (`attncheck.model.capabilities.Capabilities`): a missing one skips
+    the probe with its reason. `controls` names faults in order of preference; the first two that
+    can be planted must be caught.
     """
 
     name: ClassVar[str]
@@ -31,7 +41,9 @@ class Probe(Protocol):
     controls: ClassVar[tuple[str, ...]]
 
     def measure(self, subject: Subject) -> Iterator[Measurement]:
-        """Yield one measurement a case, the telling ones first: a control stops at the first that it breaks."""
+        """Yield one measurement a case, the telling ones first: a control stops at the first that
+        it breaks.
+        """
         ...
 
     def judge(self, evidence: Evidence) -> Ruling:
@@ -48,7 +60,9 @@ def attempt(name: str, measured: Callable[[], Measurement]) -> Measurement:
 
 
 def attempt_call(name: str, measured: Callable[[], Measurement]) -> Measurement:
-    """`attempt` for a call that a model need not support: where it raises, the case is skipped and says what was raised."""
+    """`attempt` for a call that a model need not support: where it raises, the case is skipped and
+    says what was raised.
+    """
     try:
         return measured()
     except Unsupported as reason:
@@ -61,9 +75,13 @@ def judge_cases(evidence: Evidence) -> Ruling:
     """The usual judgement: the worst case decides, and the sentence is about it."""
     cases = evidence.measurements
     verdict = worst_of_model(verdict_of(case) for case in cases)
-    if verdict is Verdict.SKIP or (verdict is Verdict.PASS and not any(case.judged for case in cases)):
+    if verdict is Verdict.SKIP or (
+        verdict is Verdict.PASS and not any(case.judged for case in cases)
+    ):
         reasons = [case.note for case in cases if case.expect == "skip"]
-        return Ruling(verdict=Verdict.SKIP, summary=reasons[0] if reasons else "no case could be judged")
+        return Ruling(
+            verdict=Verdict.SKIP, summary=reasons[0] if reasons else "no case could be judged"
+        )
     decided = [case for case in cases if verdict_of(case) is verdict]
     return Ruling(verdict=verdict, summary=_sentence(verdict, decided, cases))
 
@@ -74,7 +92,9 @@ def _sentence(verdict: Verdict, decided: list[Measurement], cases: tuple[Measure
         held = [case.excess for case in compared if case.expect == "equal"]
         margin = f"; the largest difference is {max(held):.2g} budgets" if held else ""
         return f"{len(compared)} cases held over {sum(case.positions for case in compared)} positions{margin}"
-    worst_case = max(decided, key=lambda case: case.excess if case.expect != "differ" else -case.excess)
+    worst_case = max(
+        decided, key=lambda case: case.excess if case.expect != "differ" else -case.excess
+    )
     others = f" (and {len(decided) - 1} more)" if len(decided) > 1 else ""
     return f"{worst_case.name}: {describe(worst_case)}{others}"
 

@@ -25,9 +25,13 @@ COMMAND = "pytest --attncheck"
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--attncheck`, `--attncheck-suite`, and `attncheck_suite` in the ini file."""
     group = parser.getgroup("attncheck", "attention checks")
-    group.addoption("--attncheck", metavar="TARGET[,…]", help="Run attncheck's probes on these models.")
+    group.addoption(
+        "--attncheck", metavar="TARGET[,…]", help="Run attncheck's probes on these models."
+    )
     group.addoption("--attncheck-suite", metavar="FILE", help="Run an attncheck suite.")
-    group.addoption("--attncheck-probe", metavar="NAME[,…]", default="", help="Only these probes (globs).")
+    group.addoption(
+        "--attncheck-probe", metavar="NAME[,…]", default="", help="Only these probes (globs)."
+    )
     parser.addini("attncheck_suite", "An attncheck suite, relative to the ini file.")
 
 
@@ -37,7 +41,9 @@ def pytest_collection(session: pytest.Session) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(
+    session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
+) -> None:
     """Add one test for each probe on each model, before `-k` and `-m` choose among all."""
     plan = _plan(config)
     if plan is not None:
@@ -68,7 +74,14 @@ def _planned(targets: tuple[str, ...], suite: str | None, probes: tuple[str, ...
 
     for target in targets:
         parse(target)
-    return planned(Asked(targets=targets, suite=Path(suite) if suite else None, settings=Settings(), probes=probes))
+    return planned(
+        Asked(
+            targets=targets,
+            suite=Path(suite) if suite else None,
+            settings=Settings(),
+            probes=probes,
+        )
+    )
 
 
 class _Jobs(pytest.Collector):
@@ -82,11 +95,17 @@ class _Jobs(pytest.Collector):
         """One item for each probe of each job."""
         for job in self.plan.jobs:
             for call in job.probes:
-                yield ProbeItem.from_parent(self, name=_name(job, call[0]), job=replace(job, probes=(call,)), plan=self.plan)
+                yield ProbeItem.from_parent(
+                    self, name=_name(job, call[0]), job=replace(job, probes=(call,)), plan=self.plan
+                )
 
 
 def _name(job: Job, probe: str) -> str:
-    axes = (job.settings.attn, job.settings.cache, *(v for v in (job.settings.dtype, job.settings.device) if v != "auto"))
+    axes = (
+        job.settings.attn,
+        job.settings.cache,
+        *(v for v in (job.settings.dtype, job.settings.device) if v != "auto"),
+    )
     return f"{probe}[{'-'.join([job.target, *(str(axis) for axis in axes if axis)])}]"
 
 
@@ -142,7 +161,11 @@ class ProbeItem(pytest.Item):
     def reportinfo(self) -> tuple[Path, int | None, str]:
         """The suite and the line of the model in it, or the folder."""
         file, _, line = self.job.where.rpartition(":")
-        return Path(file) if file else self.config.rootpath, int(line) - 1 if line.isdigit() else None, self.name
+        return (
+            Path(file) if file else self.config.rootpath,
+            int(line) - 1 if line.isdigit() else None,
+            self.name,
+        )
 
 
 def _loaded(job: Job) -> Any:

@@ -1,8 +1,10 @@
 """Every part of the benchmark, one table.
 
-    python -m benchmarks [--quick] [--real PATH] [--part NAME …] [--every N] [--folder benchmarks] [--page README.md]
+    python -m benchmarks [--quick] [--real PATH] [--part NAME …] [--every N] [--folder benchmarks]
+    [--page README.md]
 
-Writes `results.json` and `results.md` into the folder, and the table between the marks of the page where it has them.
+Writes `results.json` and `results.md` into the folder, and the table between the marks of the page
+where it has them.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ def parts(options: argparse.Namespace) -> dict[str, Callable[[], Any]]:
     return {
         "startup": lambda: startup(repeats["startup"]),
         "overhead": lambda: [
-            overhead(model, "float32", chosen, times) for model, chosen, times in [(SMALL, probes, repeats["small"]), *real]
+            overhead(model, "float32", chosen, times)
+            for model, chosen, times in [(SMALL, probes, repeats["small"]), *real]
         ],
         "growth": lambda: growth(some, options.quick),
         "sweep": lambda: sweep(every, os.cpu_count() or 1),
@@ -46,13 +49,21 @@ def parts(options: argparse.Namespace) -> dict[str, Callable[[], Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
-        "--quick", action="store_true", help="fewer repeats and sizes, five probes on the real model and in the growth"
+        "--quick",
+        action="store_true",
+        help="fewer repeats and sizes, five probes on the real model and in the growth",
     )
     parser.add_argument("--real", help="a real model: a .gguf file, a folder or a hub id")
-    parser.add_argument("--part", action="append", help="only these: startup, overhead, growth, sweep")
-    parser.add_argument("--every", type=int, help="sweep over every n-th config type; 1 is all of them")
+    parser.add_argument(
+        "--part", action="append", help="only these: startup, overhead, growth, sweep"
+    )
+    parser.add_argument(
+        "--every", type=int, help="sweep over every n-th config type; 1 is all of them"
+    )
     parser.add_argument("--folder", type=Path, default=Path(__file__).parent)
     parser.add_argument("--page", type=Path, help="a page with a place for the table")
     options = parser.parse_args()
@@ -68,7 +79,9 @@ def written(results: dict[str, Any], options: argparse.Namespace) -> None:
     text = table(results)
     print(text)
     options.folder.mkdir(parents=True, exist_ok=True)
-    (options.folder / "results.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    (options.folder / "results.json").write_text(
+        json.dumps(results, indent=1) + "\n", encoding="utf-8"
+    )
     (options.folder / "results.md").write_text(text, encoding="utf-8")
     if options.page and not put(options.page, text):
         print(f"{options.page} has no place for the table", file=sys.stderr)

@@ -1,7 +1,8 @@
 """One run of the probes with their controls and diagnoses, and the same forwards without attncheck.
 
-The bare side makes exactly the forwards that the probes made: the same number of tokens on as full a cache, in the same
-dtype and attention implementation, with a backward pass where the call was for a gradient. Loading is not part of the times.
+The bare side makes exactly the forwards that the probes made: the same number of tokens on as full
+a cache, in the same dtype and attention implementation, with a backward pass where the call was for
+a gradient. Loading is not part of the times.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from benchmarks.peaks import meter
 
 
 class Call(NamedTuple):
-    """What one forward was: rows, new and cached tokens, whether a cache is filled, for a gradient, dtype, implementation."""
+    """What one forward was: rows, new and cached tokens, whether a cache is filled, for a gradient,
+    dtype, implementation.
+    """
 
     rows: int
     new: int
@@ -29,7 +32,9 @@ class Call(NamedTuple):
 @final
 @dataclass
 class Run:
-    """Probes on one model. `seconds`, `calls` and `peaks` are per probe; bytes are beyond the weights and one forward."""
+    """Probes on one model. `seconds`, `calls` and `peaks` are per probe; bytes are beyond the
+    weights and one forward.
+    """
 
     weights: int
     numbers: dict[str, int]
@@ -54,7 +59,9 @@ class Run:
 
 
 def checked(source: str | Shape, dtype: str, probes: list[str], length: int | None = None) -> Run:
-    """Run the probes with controls and diagnoses; note what every forward was given, and the peak memory of every probe."""
+    """Run the probes with controls and diagnoses; note what every forward was given, and the peak
+    memory of every probe.
+    """
     from attncheck.core import registry
     from attncheck.core.allocator import keep_threshold, return_freed_memory
     from attncheck.diagnosis.diagnose import Diagnoser
@@ -78,7 +85,10 @@ def checked(source: str | Shape, dtype: str, probes: list[str], length: int | No
         if isinstance(event, ProbeFinished):
             name = event.finding.probe
             run.seconds[name] = time.perf_counter() - started
-            run.peaks[name], run.verdicts[name] = max(0, watch.peak() - base), event.finding.verdict.value
+            run.peaks[name], run.verdicts[name] = (
+                max(0, watch.peak() - base),
+                event.finding.verdict.value,
+            )
             run.calls.append(list(made))
             made.clear()
             return_freed_memory()
@@ -122,24 +132,38 @@ def noted(subject: Any, kwargs: dict[str, Any], args: tuple[Any, ...]) -> Call:
     cached = max(cached_length(kwargs.get(name)) for name in CACHE_NAMES)
     filling = kwargs.get("use_cache") is not False
     gradient = torch.is_grad_enabled()
-    return Call(rows, new, cached, filling, gradient, str(subject.dtype).removeprefix("torch."), str(subject.attn))
+    return Call(
+        rows,
+        new,
+        cached,
+        filling,
+        gradient,
+        str(subject.dtype).removeprefix("torch."),
+        str(subject.attn),
+    )
 
 
-def bare(source: str | Shape, dtype: str, calls: list[list[Call]], length: int | None = None) -> list[float]:
+def bare(
+    source: str | Shape, dtype: str, calls: list[list[Call]], length: int | None = None
+) -> list[float]:
     """Seconds of the same forwards without attncheck, probe by probe."""
     import torch
 
     subject = subject_of(source, dtype, length)
     one_forward(subject)
     row = torch.tensor([list(subject.inputs.row)], device=subject.device)
-    row = row.repeat(1, -(-max(call.new + call.cached for made in calls for call in made) // row.shape[1]))
+    row = row.repeat(
+        1, -(-max(call.new + call.cached for made in calls for call in made) // row.shape[1])
+    )
     replay = Replay(subject.model, str(subject.forward_adapter.cache_name), row)
     return [sum(map(replay.seconds, made)) for made in calls]
 
 
 @final
 class Replay:
-    """Makes forwards one after the other; a cache of the right length is kept or filled outside of the times."""
+    """Makes forwards one after the other; a cache of the right length is kept or filled outside of
+    the times.
+    """
 
     def __init__(self, model: Any, cache_name: str, row: Any) -> None:
         self.model, self.cache_name, self.row = model, cache_name, row
@@ -157,7 +181,11 @@ class Replay:
             self.model.set_attn_implementation(call.attn)
         if call.cached and self.held != (call.rows, call.cached, call.dtype):
             with torch.no_grad():
-                self.cache = cache_of(self.model(input_ids=self.row[:, : call.cached].expand(call.rows, -1), use_cache=True))
+                self.cache = cache_of(
+                    self.model(
+                        input_ids=self.row[:, : call.cached].expand(call.rows, -1), use_cache=True
+                    )
+                )
         given = {self.cache_name: self.cache} if call.cached else {}
         started = time.perf_counter()
         output = self._forward(ids, call, given)

@@ -1,9 +1,11 @@
-"""How seconds and memory of the default probes grow with layers, tokens and vocabulary, on random models.
+"""How seconds and memory of the default probes grow with layers, tokens and vocabulary, on random
+models.
 
     python -m benchmarks.growth [--quick] [--axis NAME …] [--json FILE]
 
-An exponent of 1 is linear. The bare forwards of the same run say what is the model's own: attention itself is quadratic in
-tokens. What attncheck adds is linear if its ratio to them does not grow, and is flagged where it does.
+An exponent of 1 is linear. The bare forwards of the same run say what is the model's own: attention
+itself is quadratic in tokens. What attncheck adds is linear if its ratio to them does not grow, and
+is flagged where it does.
 """
 
 from __future__ import annotations
@@ -24,18 +26,31 @@ AXES: dict[str, tuple[int, ...]] = {
 WORDS = {"layers": "layers", "length": "tokens", "vocabulary": "vocabulary"}
 QUICK = 2
 LINEAR = 1.1
-"""Small models have costs that do not grow, which pull exponents down, and repeats of one point differ by a few percent."""
+"""Small models have costs that do not grow, which pull exponents down, and repeats of one point
+differ by a few percent.
+"""
 
 
-def growth(probes: list[str], quick: bool = False, axes: Sequence[str] = tuple(AXES), dtype: str = "float32") -> dict[str, Any]:
+def growth(
+    probes: list[str],
+    quick: bool = False,
+    axes: Sequence[str] = tuple(AXES),
+    dtype: str = "float32",
+) -> dict[str, Any]:
     """One table per axis; the other sizes stay at those of `Shape`."""
-    return {axis: grown(axis, AXES[axis][:QUICK] if quick else AXES[axis], probes, dtype) for axis in axes}
+    return {
+        axis: grown(axis, AXES[axis][:QUICK] if quick else AXES[axis], probes, dtype)
+        for axis in axes
+    }
 
 
 def grown(axis: str, sizes: tuple[int, ...], probes: list[str], dtype: str) -> dict[str, Any]:
     points = [overhead(Shape()._replace(**{axis: size}), dtype, probes) for size in sizes]
     sides = [point["all"] for point in points]
-    seconds, plain = [side["seconds"].middle for side in sides], [side["bare_seconds"].middle for side in sides]
+    seconds, plain = (
+        [side["seconds"].middle for side in sides],
+        [side["bare_seconds"].middle for side in sides],
+    )
     memory = [point["memory"]["beyond_mib"] for point in points]
     found = {
         "sizes": sizes,
@@ -55,17 +70,27 @@ def grown(axis: str, sizes: tuple[int, ...], probes: list[str], dtype: str) -> d
 def flags(found: dict[str, Any]) -> list[str]:
     """What grows faster than it should, in words; empty where nothing does."""
     limit = max(LINEAR, found["bare_exponent"] + LINEAR - 1)
-    wrong = [f"seconds grow with exponent {found['exponent']:.2f}"] if found["exponent"] > limit else []
+    wrong = (
+        [f"seconds grow with exponent {found['exponent']:.2f}"] if found["exponent"] > limit else []
+    )
     if found["memory_exponent"] > LINEAR:
         wrong.append(f"memory grows with exponent {found['memory_exponent']:.2f}")
-    over = [size for size, mib, most in zip(found["sizes"], found["memory_mib"], found["allowed_mib"], strict=True) if mib > most]
+    over = [
+        size
+        for size, mib, most in zip(
+            found["sizes"], found["memory_mib"], found["allowed_mib"], strict=True
+        )
+        if mib > most
+    ]
     return wrong + [f"memory above the formula at {size}" for size in over]
 
 
 def main() -> None:
     from attncheck.core import registry
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--axis", action="append", choices=sorted(AXES))
     parser.add_argument("--dtype", default="float32")

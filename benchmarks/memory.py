@@ -1,6 +1,8 @@
-"""Peak memory beyond the weights and one forward, probe by probe, against the formula of docs/scale.md.
+"""Peak memory beyond the weights and one forward, probe by probe, against the formula of
+docs/scale.md.
 
-    python -m benchmarks.memory --model PATH [--dtype float32] [--length N] [--probe NAME …] [--apart] [--json FILE]
+    python -m benchmarks.memory --model PATH [--dtype float32] [--length N] [--probe NAME …]
+    [--apart] [--json FILE]
 
 `--apart` gives each probe a process of its own, so that none inherits what another left behind.
 """
@@ -21,7 +23,10 @@ def allowed(run: Run) -> dict[str, int]:
     """The formula, term by term, in bytes: what a run may take beyond the weights and one forward."""
     from attncheck.model.subject import LEAST_MEMORY, MEMORY_SHARE
 
-    of, most = run.numbers, max(call.rows * (call.cached + call.new) for made in run.calls for call in made)
+    of, most = (
+        run.numbers,
+        max(call.rows * (call.cached + call.new) for made in run.calls for call in made),
+    )
     derived = any(call.gradient for made in run.calls for call in made)
     precise = any(call.dtype == "float64" for made in run.calls for call in made)
     return {
@@ -32,11 +37,15 @@ def allowed(run: Run) -> dict[str, int]:
         "S": 32 * MIB,
         "P": 96 * of["modules"] * most,
         "D": min(8 * of["largest"], 32 * MIB) if precise else 0,
-        "G": 8 * of["tokens"] * (30 * of["layers"] * of["width"] + 4 * of["vocabulary"]) if derived else 0,
+        "G": 8 * of["tokens"] * (30 * of["layers"] * of["width"] + 4 * of["vocabulary"])
+        if derived
+        else 0,
     }
 
 
-def measured(model: str, dtype: str, probes: list[str], length: int | None, each_apart: bool) -> Run:
+def measured(
+    model: str, dtype: str, probes: list[str], length: int | None, each_apart: bool
+) -> Run:
     """One run of all probes, or one run each, put together."""
     if not each_apart:
         return apart(checked, model, dtype, probes, length)
@@ -67,7 +76,9 @@ def summary(run: Run) -> dict[str, Any]:
 def main() -> None:
     from attncheck.core import registry
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", required=True)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--length", type=int)
@@ -79,8 +90,14 @@ def main() -> None:
     found = summary(measured(options.model, options.dtype, probes, options.length, options.apart))
     for name, mib in sorted(found["probes"].items(), key=lambda pair: -pair[1]):
         print(f"{name:18} {mib:8.1f} MiB  {100 * mib / found['weights_mib']:6.1f} % of the weights")
-    print(f"{'all':18} {found['beyond_mib']:8.1f} MiB  {found['share_percent']:6.1f} %; the formula allows", end=" ")
-    print(f"{found['allowed_mib']:.1f} MiB:", ", ".join(f"{term} {mib:.1f}" for term, mib in found["allowed"].items()))
+    print(
+        f"{'all':18} {found['beyond_mib']:8.1f} MiB  {found['share_percent']:6.1f} %; the formula allows",
+        end=" ",
+    )
+    print(
+        f"{found['allowed_mib']:.1f} MiB:",
+        ", ".join(f"{term} {mib:.1f}" for term, mib in found["allowed"].items()),
+    )
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump(found, file, indent=1)

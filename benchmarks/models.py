@@ -1,4 +1,6 @@
-"""The models that are measured: any target, or a random one of a given shape that is built on the spot."""
+"""The models that are measured: any target, or a random one of a given shape that is built on the
+spot.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def subject_of(source: str | Shape, dtype: str, length: int | None = None) -> Su
 
 
 def drawn(shape: Shape) -> Any:
-    """A random model of this shape with grouped queries, its weights amplified as those of `config:` targets are."""
+    """A random model of this shape with grouped queries, its weights amplified as those of
+    `config:` targets are.
+    """
     import torch
     import transformers
 

@@ -1,8 +1,11 @@
-"""What attncheck costs beside the forwards it asks for: ratios, both sides measured one after the other.
+"""What attncheck costs beside the forwards it asks for: ratios, both sides measured one after the
+other.
 
-    python -m benchmarks.overhead --model PATH [--dtype float32] [--probe NAME …] [--repeats N] [--json FILE]
+    python -m benchmarks.overhead --model PATH [--dtype float32] [--probe NAME …] [--repeats N]
+    [--json FILE]
 
-See `benchmarks.checked` for what the bare side does. Each side runs in a fresh process; its peak memory is taken on the way.
+See `benchmarks.checked` for what the bare side does. Each side runs in a fresh process; its peak
+memory is taken on the way.
 """
 
 from __future__ import annotations
@@ -17,7 +20,9 @@ from benchmarks.models import Shape
 from benchmarks.processes import apart, ratios, show, spread
 
 
-def overhead(source: str | Shape, dtype: str, probes: list[str], repeats: int = 1) -> dict[str, Any]:
+def overhead(
+    source: str | Shape, dtype: str, probes: list[str], repeats: int = 1
+) -> dict[str, Any]:
     """Ratios for all probes, and for the first five of them, from the same runs."""
     runs: list[Run] = []
     plain: list[list[float]] = []
@@ -51,14 +56,18 @@ def _sides(runs: Sequence[Run], plain: Sequence[Sequence[float]], count: int) ->
 def main() -> None:
     from attncheck.core import registry
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", required=True)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--probe", action="append")
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--json")
     options = parser.parse_args()
-    result = overhead(options.model, options.dtype, options.probe or registry.select(), options.repeats)
+    result = overhead(
+        options.model, options.dtype, options.probe or registry.select(), options.repeats
+    )
     show(result, options.json)
 
 

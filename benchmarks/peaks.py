@@ -1,4 +1,6 @@
-"""The peak memory of this process from a moment on: of the accelerator where the model is on one, else resident memory."""
+"""The peak memory of this process from a moment on: of the accelerator where the model is on one,
+else resident memory.
+"""
 
 from __future__ import annotations
 
@@ -35,13 +37,19 @@ class Kernel:
         CLEAR.write_text(RESET_PEAK, encoding="ascii")
 
     def peak(self) -> int:
-        fields = dict(line.split(":", 1) for line in STATUS.read_text(encoding="utf-8").splitlines() if ":" in line)
+        fields = dict(
+            line.split(":", 1)
+            for line in STATUS.read_text(encoding="utf-8").splitlines()
+            if ":" in line
+        )
         return int(fields["VmHWM"].split()[0]) << 10
 
 
 @final
 class Sampling:
-    """Resident memory read again and again by a thread, where the kernel keeps no mark that can be put back."""
+    """Resident memory read again and again by a thread, where the kernel keeps no mark that can be
+    put back.
+    """
 
     def __init__(self) -> None:
         self.most = 0

@@ -33,13 +33,19 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def ratios(ours: Sequence[float], theirs: Sequence[float]) -> Spread:
-    """Each measurement against the one taken next to it, so that a slow minute of the machine slows both."""
+    """Each measurement against the one taken next to it, so that a slow minute of the machine slows
+    both.
+    """
     return spread([one / other for one, other in zip(ours, theirs, strict=True)])
 
 
 def exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
-    """How a value grows with a size: 1 is linear, 2 quadratic; the slope of a line through the logarithms."""
-    slope = statistics.linear_regression([log(size) for size in sizes], [log(max(value, 1e-9)) for value in values]).slope
+    """How a value grows with a size: 1 is linear, 2 quadratic; the slope of a line through the
+    logarithms.
+    """
+    slope = statistics.linear_regression(
+        [log(size) for size in sizes], [log(max(value, 1e-9)) for value in values]
+    ).slope
     return float(slope)
 
 
@@ -51,7 +57,9 @@ def apart(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
 
 def machine() -> str:
     """One line: what the numbers were measured on."""
-    versions = ", ".join(f"{name} {version(name)}" for name in ("attncheck", "torch", "transformers"))
+    versions = ", ".join(
+        f"{name} {version(name)}" for name in ("attncheck", "torch", "transformers")
+    )
     memory = psutil.virtual_memory().total / 2**30
     threads = os.environ.get("OMP_NUM_THREADS")
     limited = f", {threads} thread{'s' if threads != '1' else ''} a process" if threads else ""
@@ -66,7 +74,10 @@ def _processor() -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return platform.processor() or platform.machine()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
+        platform.machine(),
+    )
 
 
 def show(result: Any, path: str | None) -> None:

@@ -2,7 +2,8 @@
 
     python -m benchmarks.startup [--repeats N]
 
-The command and the imports it is held against run in turns, so that a slow minute of the machine slows both.
+The command and the imports it is held against run in turns, so that a slow minute of the machine
+slows both.
 """
 
 from __future__ import annotations
@@ -33,17 +34,25 @@ COMMANDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 def startup(repeats: int) -> dict[str, Any]:
     """Seconds of each command and of the imports beside it, and their ratios."""
-    return {name: _started(command, imports, repeats) for name, (command, imports) in COMMANDS.items()}
+    return {
+        name: _started(command, imports, repeats) for name, (command, imports) in COMMANDS.items()
+    }
 
 
 def _started(command: tuple[str, ...], imports: tuple[str, ...], repeats: int) -> dict[str, Any]:
     seconds("-m", "attncheck", *command)  # the first start compiles and reads from disk
-    rounds = [(seconds("-m", "attncheck", *command), [seconds("-c", code) for code in imports]) for _ in range(repeats)]
+    rounds = [
+        (seconds("-m", "attncheck", *command), [seconds("-c", code) for code in imports])
+        for _ in range(repeats)
+    ]
     ours = [one for one, _ in rounds]
     against = {code: [others[at] for _, others in rounds] for at, code in enumerate(imports)}
     return {
         "seconds": spread(ours),
-        "against": {code: {"seconds": spread(theirs), "ratio": ratios(ours, theirs)} for code, theirs in against.items()},
+        "against": {
+            code: {"seconds": spread(theirs), "ratio": ratios(ours, theirs)}
+            for code, theirs in against.items()
+        },
     }
 
 
@@ -54,7 +63,9 @@ def seconds(*arguments: str) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repeats", type=int, default=5)
     print(json.dumps(startup(parser.parse_args().repeats), indent=1))
 

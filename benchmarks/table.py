@@ -17,10 +17,16 @@ WEIGHTY = 64
 
 
 def table(results: Mapping[str, Any]) -> str:
-    """Everything that was measured, one row each; ratios are medians with the least and the most of their repeats."""
+    """Everything that was measured, one row each; ratios are medians with the least and the most of
+    their repeats.
+    """
     rows = [
         *_startup(results.get("startup", {})),
-        *(row for each in results.get("overhead", ()) for row in (*_overhead(each), *_memory(each))),
+        *(
+            row
+            for each in results.get("overhead", ())
+            for row in (*_overhead(each), *_memory(each))
+        ),
         *(row for axis, found in results.get("growth", {}).items() for row in _growth(axis, found)),
         *_sweep(results.get("sweep", {})),
     ]
@@ -40,7 +46,11 @@ def put(page: Path, text: str) -> bool:
 
 def _ratio(value: Spread) -> str:
     repeated = value.high - value.low >= 0.005
-    return f"{value.middle:.2f} ({value.low:.2f} to {value.high:.2f})" if repeated else f"{value.middle:.2f}"
+    return (
+        f"{value.middle:.2f} ({value.low:.2f} to {value.high:.2f})"
+        if repeated
+        else f"{value.middle:.2f}"
+    )
 
 
 def _seconds(value: float) -> str:
@@ -51,14 +61,21 @@ def _startup(found: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     for name, each in found.items():
         for code, other in each["against"].items():
             against = f"`{code}`: {_seconds(other['seconds'].middle)}"
-            yield f"start: `attncheck {name}`", _seconds(each["seconds"].middle), against, _ratio(other["ratio"])
+            yield (
+                f"start: `attncheck {name}`",
+                _seconds(each["seconds"].middle),
+                against,
+                _ratio(other["ratio"]),
+            )
 
 
 def _overhead(found: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     for key in SETS:
         if key in found:
             each = found[key]
-            against = f"the same {each['forwards']} forwards: {_seconds(each['bare_seconds'].middle)}"
+            against = (
+                f"the same {each['forwards']} forwards: {_seconds(each['bare_seconds'].middle)}"
+            )
             name = f"{each['probes']} probes with controls, {_named(found)}"
             yield name, _seconds(each["seconds"].middle), against, _ratio(each["ratio"])
 
@@ -69,7 +86,12 @@ def _memory(found: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
         return
     name = f"peak memory beyond weights and one forward, {_named(found)}"
     ours = f"{memory['beyond_mib']:.0f} MiB (`{memory['greediest']}`); the formula allows {memory['allowed_mib']:.0f}"
-    yield name, ours, f"weights: {memory['weights_mib']:.0f} MiB", f"{memory['share_percent'] / 100:.2f}"
+    yield (
+        name,
+        ours,
+        f"weights: {memory['weights_mib']:.0f} MiB",
+        f"{memory['share_percent'] / 100:.2f}",
+    )
 
 
 def _named(found: Mapping[str, Any]) -> str:
@@ -80,10 +102,17 @@ def _named(found: Mapping[str, Any]) -> str:
 def _growth(axis: str, found: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     sizes = ", ".join(f"{size // 1024}k" if size >= 1024 else str(size) for size in found["sizes"])
     ratio = ", ".join(f"{value:.2f}" for value in found["ratios"])
-    seconds, plain = (", ".join(f"{value:.2g}" for value in found[name]) for name in ("seconds", "bare_seconds"))
+    seconds, plain = (
+        ", ".join(f"{value:.2g}" for value in found[name]) for name in ("seconds", "bare_seconds")
+    )
     flagged = f" **{'; '.join(found['flags'])}**" if found["flags"] else ""
     ours = f"{seconds} s: exponent {found['exponent']:.2f}"
-    yield f"{WORDS[axis]}: {sizes}", ours, f"{plain} s: exponent {found['bare_exponent']:.2f}", ratio + flagged
+    yield (
+        f"{WORDS[axis]}: {sizes}",
+        ours,
+        f"{plain} s: exponent {found['bare_exponent']:.2f}",
+        ratio + flagged,
+    )
     memory = ", ".join(f"{value:.0f}" for value in found["memory_mib"])
     limits = ", ".join(f"{value:.0f}" for value in found["allowed_mib"])
     yield (
@@ -100,4 +129,9 @@ def _sweep(found: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     name = f"sweep, {found['types']} of {found['of']} config types, {found['jobs']} processes"
     target, seconds = found["slowest"]
     slowest = f"slowest `{target}`: {_seconds(seconds)}"
-    yield name, f"{found['minutes']:.1f} minutes", slowest, f"all: {found['minutes_for_all']:.0f} minutes"
+    yield (
+        name,
+        f"{found['minutes']:.1f} minutes",
+        slowest,
+        f"all: {found['minutes_for_all']:.0f} minutes",
+    )

@@ -1,4 +1,5 @@
-"""Draw the README's picture: the real output of a run on the built-in model with broken positions, as SVG.
+"""Draw the README's picture: the real output of a run on the built-in model with broken positions,
+as SVG.
 
 python scripts/picture.py docs/picture.svg
 """
@@ -23,15 +24,24 @@ PROBES = ("future-token", "decode-paths", "kv-repeat")
 
 
 def main(path: str) -> None:
-    session = Session(command="", listener=lambda event, report: None, examine=partial(run_probes, diagnose=diagnose))
+    session = Session(
+        command="",
+        listener=lambda event, report: None,
+        examine=partial(run_probes, diagnose=diagnose),
+    )
     calls = tuple((name, dict[str, object]()) for name in registry.select(PROBES))
-    report = session.run([Job(target="builtin:broken-positions", settings=Settings(), probes=calls)])
-    console = Console(record=True, width=112, file=io.StringIO(), highlight=False, markup=False, emoji=False)
+    report = session.run(
+        [Job(target="builtin:broken-positions", settings=Settings(), probes=calls)]
+    )
+    console = Console(
+        record=True, width=112, file=io.StringIO(), highlight=False, markup=False, emoji=False
+    )
     for target in report.targets:
         print_target(target, console)
     console.print(summary_line(report))
     console.save_svg(
-        path, title="attncheck run builtin:broken-positions --probe future-token --probe decode-paths --probe kv-repeat"
+        path,
+        title="attncheck run builtin:broken-positions --probe future-token --probe decode-paths --probe kv-repeat",
     )
 
 

@@ -18,7 +18,11 @@ def loaded(target: str, **settings: object) -> Subject:
 
 
 def finding(subject: Subject, name: str, **options: object) -> Finding:
-    (event,) = [e for e in run_probes(subject, [registry.load(name, options)]) if isinstance(e, ProbeFinished)]
+    (event,) = [
+        e
+        for e in run_probes(subject, [registry.load(name, options)])
+        if isinstance(e, ProbeFinished)
+    ]
     return event.finding
 
 
@@ -32,4 +36,7 @@ def caught_by(subject: Subject, probe: str, fault: str) -> Measurement | None:
     healthy = {each.name: each for each in measured.measure(subject)}
     inject = FAULTS[fault]
     with inject.inject(subject), subject.passes.under(fault, inject.on_cache_only):
-        return next((each for each in measured.measure(subject) if noticed(each, healthy.get(each.name))), None)
+        return next(
+            (each for each in measured.measure(subject) if noticed(each, healthy.get(each.name))),
+            None,
+        )

@@ -36,11 +36,16 @@ def test_a_failure_raises_with_its_table(llama: Any) -> None:
 def test_the_model_comes_back_as_it_was(dtype: torch.dtype) -> None:
     model = tiny_llama().to(dtype).train()
     model.model.norm.float().eval()
-    weights = {name: tensor.clone() for name, tensor in [*model.named_parameters(), *model.named_buffers()]}
+    weights = {
+        name: tensor.clone() for name, tensor in [*model.named_parameters(), *model.named_buffers()]
+    }
     attn = model.config._attn_implementation
     attncheck.check(model, probes=["future-token"], attn="eager", dtype="float16")
     now = dict([*model.named_parameters(), *model.named_buffers()])
-    assert all(torch.equal(weights[name], now[name]) and weights[name].dtype == now[name].dtype for name in weights)
+    assert all(
+        torch.equal(weights[name], now[name]) and weights[name].dtype == now[name].dtype
+        for name in weights
+    )
     assert model.training
     assert not model.model.norm.training
     assert model.config._attn_implementation == attn
@@ -61,7 +66,9 @@ def test_targets_work_as_on_the_command_line() -> None:
         ({"sed": 1}, "did you mean `seed`"),
     ],
 )
-def test_mistakes_are_told_before_anything_runs(llama: Any, given: dict[str, Any], message: str) -> None:
+def test_mistakes_are_told_before_anything_runs(
+    llama: Any, given: dict[str, Any], message: str
+) -> None:
     with pytest.raises(UsageError, match=message):
         attncheck.check(llama, **given)
 

@@ -1,4 +1,6 @@
-"""The shape of the house, held by a test: imports point down, no cycles, small files, small functions, light start."""
+"""The shape of the house, held by a test: imports point down, no cycles, small files, small
+functions, light start.
+"""
 
 from __future__ import annotations
 
@@ -68,19 +70,28 @@ def test_imports_point_down(path: Path) -> None:
     here = level(module_of(path))
     if here is None:
         return
-    up = {name for name in imports_of(path, True) if (there := level(name)) is not None and there < here}
+    up = {
+        name
+        for name in imports_of(path, True)
+        if (there := level(name)) is not None and there < here
+    }
     assert not up, f"{module_of(path)} imports upwards: {sorted(up)}"
 
 
 def test_every_module_of_the_engine_has_a_level() -> None:
-    homeless = [module_of(p) for p in SOURCES if level(module_of(p)) is None and not module_of(p).startswith("attncheck_probes")]
+    homeless = [
+        module_of(p)
+        for p in SOURCES
+        if level(module_of(p)) is None and not module_of(p).startswith("attncheck_probes")
+    ]
     assert homeless == ["attncheck"]
 
 
 def test_there_are_no_import_cycles() -> None:
     modules = {module_of(path): path for path in SOURCES}
     graph = {
-        name: {other for other in imports_of(path, True) if other in modules and other != name} for name, path in modules.items()
+        name: {other for other in imports_of(path, True) if other in modules and other != name}
+        for name, path in modules.items()
     }
     done: set[str] = set()
 
@@ -96,7 +107,11 @@ def test_there_are_no_import_cycles() -> None:
 
 
 def test_the_engine_names_no_probe_file() -> None:
-    naming = [module_of(p) for p in SOURCES if "attncheck_probes" in " ".join(imports_of(p, False)) and "probes" not in p.parts]
+    naming = [
+        module_of(p)
+        for p in SOURCES
+        if "attncheck_probes" in " ".join(imports_of(p, False)) and "probes" not in p.parts
+    ]
     assert naming == []
 
 
@@ -109,7 +124,9 @@ def test_files_and_functions_are_small_and_documented(path: Path) -> None:
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             assert node.end_lineno is not None
-            assert node.end_lineno - node.lineno + 1 <= FUNCTION_LINES, f"{path}: {node.name} is too long"
+            assert node.end_lineno - node.lineno + 1 <= FUNCTION_LINES, (
+                f"{path}: {node.name} is too long"
+            )
 
 
 def test_most_functions_are_short() -> None:
@@ -122,7 +139,10 @@ def test_most_functions_are_short() -> None:
     assert statistics.median(lengths) < 10
 
 
-@pytest.mark.parametrize("command", [["--help"], ["run", "--help"], ["probes"], ["explain", "decode-paths"], ["--version"]])
+@pytest.mark.parametrize(
+    "command",
+    [["--help"], ["run", "--help"], ["probes"], ["explain", "decode-paths"], ["--version"]],
+)
 def test_light_commands_load_neither_torch_nor_transformers(command: list[str]) -> None:
     code = (
         "import sys\nfrom attncheck.__main__ import main\n"

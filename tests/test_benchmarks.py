@@ -1,4 +1,6 @@
-"""The benchmark counts what it says it counts: the same forwards on both sides, peaks of memory, growth, one table."""
+"""The benchmark counts what it says it counts: the same forwards on both sides, peaks of memory,
+growth, one table.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +105,9 @@ def test_the_table_and_its_place(tmp_path: Path) -> None:
     against = {"import rich": {"seconds": spread([0.2]), "ratio": spread([1.5, 1.4, 1.7])}}
     started = {name: {"seconds": spread([0.3]), "against": against}}
     text = table({"machine": "a machine", "startup": started})
-    assert "| start: `attncheck --help` | 0.3 s | `import rich`: 0.2 s | 1.50 (1.40 to 1.70) |" in text
+    assert (
+        "| start: `attncheck --help` | 0.3 s | `import rich`: 0.2 s | 1.50 (1.40 to 1.70) |" in text
+    )
     page = tmp_path / "page.md"
     page.write_text(f"before\n{START}\nold\n{END}\nafter\n")
     assert put(page, text)

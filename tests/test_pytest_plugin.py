@@ -10,12 +10,28 @@ import pytest
 
 def run_pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:timeout", "--strict-markers", *arguments]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:timeout",
+        "--strict-markers",
+        *arguments,
+    ]
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
 
 
 def test_one_test_for_each_probe_with_the_table_as_message(tmp_path: Path) -> None:
-    ran = run_pytest(tmp_path, "--attncheck=builtin:gqa,builtin:broken-mask", "--attncheck-probe=future-token,kv-repeat")
+    ran = run_pytest(
+        tmp_path,
+        "--attncheck=builtin:gqa,builtin:broken-mask",
+        "--attncheck-probe=future-token,kv-repeat",
+    )
     assert ran.returncode == 1, ran.stdout
     assert "1 failed, 3 passed" in ran.stdout
     assert "future-token[builtin:broken-mask]" in ran.stdout
@@ -40,8 +56,14 @@ def test_the_suite_of_the_ini_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--attncheck=builtin:gqaa"], "ERROR: attncheck: builtin:gqaa: unknown built-in model `gqaa`: did you mean `gqa`?"),
-        (["--attncheck=builtin:gqa", "--attncheck-probe=x-y"], "ERROR: attncheck: unknown probe `x-y`"),
+        (
+            ["--attncheck=builtin:gqaa"],
+            "ERROR: attncheck: builtin:gqaa: unknown built-in model `gqaa`: did you mean `gqa`?",
+        ),
+        (
+            ["--attncheck=builtin:gqa", "--attncheck-probe=x-y"],
+            "ERROR: attncheck: unknown probe `x-y`",
+        ),
         (["--attncheck-suite=no.yaml"], "ERROR: attncheck: no.yaml: cannot be read"),
     ],
 )
@@ -53,5 +75,7 @@ def test_mistakes_are_usage_errors(tmp_path: Path, arguments: list[str], message
 
 
 def test_pytest_without_the_options_loads_no_torch(tmp_path: Path) -> None:
-    (tmp_path / "test_own.py").write_text("import sys\ndef test_own(): assert 'torch' not in sys.modules\n")
+    (tmp_path / "test_own.py").write_text(
+        "import sys\ndef test_own(): assert 'torch' not in sys.modules\n"
+    )
     assert run_pytest(tmp_path).returncode == 0

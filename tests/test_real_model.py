@@ -1,4 +1,6 @@
-"""The real SmolLM2-135M: nothing healthy is accused, every control is caught, and a planted fault is found."""
+"""The real SmolLM2-135M: nothing healthy is accused, every control is caught, and a planted fault
+is found.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +29,15 @@ def real(smollm2: Path) -> Subject:
 
 def findings(subject: Subject, *names: str) -> dict[str, Finding]:
     events = run_probes(subject, [registry.load(name) for name in names])
-    return {event.finding.probe: event.finding for event in events if isinstance(event, ProbeFinished)}
+    return {
+        event.finding.probe: event.finding for event in events if isinstance(event, ProbeFinished)
+    }
 
 
 def unquantised(config: Any) -> Any:
-    """A model read from .gguf holds plain weights, but its config still calls them quantised and refuses to be saved."""
+    """A model read from .gguf holds plain weights, but its config still calls them quantised and
+    refuses to be saved.
+    """
     plain = copy.deepcopy(config)
     del plain.quantization_config
     return plain
@@ -41,12 +47,17 @@ def test_the_five_probes_hold_with_every_control_caught(real: Subject) -> None:
     found = findings(real, *FIVE)
     expected = dict.fromkeys(FIVE, Verdict.PASS) | {"document-leakage": Verdict.WARN}
     assert {name: finding.verdict for name, finding in found.items()} == expected
-    assert all([control.detected for control in finding.controls] == [True, True] for finding in found.values())
+    assert all(
+        [control.detected for control in finding.controls] == [True, True]
+        for finding in found.values()
+    )
 
 
 def test_its_text_is_its_input(real: Subject) -> None:
     assert real.inputs.from_text
-    assert real.tokenizer.decode(real.inputs.row).startswith("The lighthouse keeper counted seven ships")
+    assert real.tokenizer.decode(real.inputs.row).startswith(
+        "The lighthouse keeper counted seven ships"
+    )
 
 
 def test_a_planted_fault_is_found(real: Subject) -> None:

@@ -1,4 +1,6 @@
-"""A short part that every supported release of transformers must pass: loading, passes, plants, generate(), verdicts."""
+"""A short part that every supported release of transformers must pass: loading, passes, plants,
+generate(), verdicts.
+"""
 
 import pytest
 import torch
@@ -18,13 +20,19 @@ BAD = {Verdict.FAIL, Verdict.ERROR, Verdict.VACUOUS, Verdict.NOISE}
 def findings(target: str) -> dict[str, Finding]:
     subject = load(target, Settings(offline=True))
     events = run_probes(subject, [registry.load(name) for name in FIVE])
-    return {event.finding.probe: event.finding for event in events if isinstance(event, ProbeFinished)}
+    return {
+        event.finding.probe: event.finding for event in events if isinstance(event, ProbeFinished)
+    }
 
 
-@pytest.mark.parametrize("target", ["builtin:gqa", "builtin:mha", "builtin:alibi", "builtin:moe", "config:llama"])
+@pytest.mark.parametrize(
+    "target", ["builtin:gqa", "builtin:mha", "builtin:alibi", "builtin:moe", "config:llama"]
+)
 def test_healthy_models_are_not_accused(target: str) -> None:
     found = findings(target)
-    assert {name: finding.summary for name, finding in found.items() if finding.verdict in BAD} == {}
+    assert {
+        name: finding.summary for name, finding in found.items() if finding.verdict in BAD
+    } == {}
     assert found["decode-paths"].verdict is Verdict.PASS
     assert all(control.detected for finding in found.values() for control in finding.controls)
     assert len(found["decode-paths"].controls) == 2
@@ -48,11 +56,16 @@ def test_attention_is_judged_wherever_a_release_computes_it(target: str) -> None
     measured = list(registry.load("reference").measure(load(target, Settings(offline=True))))
     assert {each.name: each.note for each in measured if verdict_of(each) in BAD} == {}
     compared = [each for each in measured if each.name.startswith("attention output")]
-    assert len(compared) == 7, "one forward, with a 2D mask, a prefill, a chunk, a step, a padded prefill, a padded step"
+    assert len(compared) == 7, (
+        "one forward, with a 2D mask, a prefill, a chunk, a step, a padded prefill, a padded step"
+    )
     assert all(each.positions for each in compared)
 
 
-@pytest.mark.parametrize("target", ["config:gpt2", "config:mamba", "config:bert", "config:seq2seq/t5", "config:masked/bert"])
+@pytest.mark.parametrize(
+    "target",
+    ["config:gpt2", "config:mamba", "config:bert", "config:seq2seq/t5", "config:masked/bert"],
+)
 def test_kinds_of_models_load_in_float64(target: str) -> None:
     subject = load(target, Settings(offline=True))
     logits_BTV = subject.logits(ForwardSpec(subject.inputs.tokens))
@@ -64,6 +77,10 @@ def test_kinds_of_models_load_in_float64(target: str) -> None:
 def test_caches_of_every_form_continue(target: str) -> None:
     subject = load(target, Settings(offline=True))
     assert subject.can.steps
-    one_by_one = ForwardSpec(subject.inputs.tokens, chunks=(8,) + (1,) * (subject.inputs.length - 8))
-    case = subject.compare("steps", subject.logits(one_by_one), subject.logits(ForwardSpec(subject.inputs.tokens)))
+    one_by_one = ForwardSpec(
+        subject.inputs.tokens, chunks=(8,) + (1,) * (subject.inputs.length - 8)
+    )
+    case = subject.compare(
+        "steps", subject.logits(one_by_one), subject.logits(ForwardSpec(subject.inputs.tokens))
+    )
     assert case.excess < 1

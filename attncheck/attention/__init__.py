@@ -1,1 +1,3 @@
-"""Attention calls as records: seen at the attention interface, or read from a model's own arithmetic."""
+"""Attention calls as records: seen at the attention interface, or read from a model's own
+arithmetic.
+"""

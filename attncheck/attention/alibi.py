@@ -1,4 +1,5 @@
-"""Linear biases in place of positions (ALiBi): how steeply each head's bias rises with the key, and how steeply it should.
+"""Linear biases in place of positions (ALiBi): how steeply each head's bias rises with the key, and
+how steeply it should.
 
 Axes: B batch, H heads, T query positions, S key positions.
 """
@@ -25,7 +26,8 @@ MAXIMUM = re.compile("alibi.*max")
 
 
 def slopes_of(bias_BHTS: Tensor, allowed_BHTS: Tensor, dtype: torch.dtype) -> Tensor | None:
-    """slopes_H of a bias that rises linearly with the key in every row; None for any other, or where rounding hides it.
+    """slopes_H of a bias that rises linearly with the key in every row; None for any other, or
+    where rounding hides it.
 
     `dtype` is the one that the bias was computed in.
     """
@@ -43,7 +45,9 @@ def slopes_of(bias_BHTS: Tensor, allowed_BHTS: Tensor, dtype: torch.dtype) -> Te
 
 
 def paper_slopes(heads: int, largest: float) -> Tensor:
-    """slopes_H of the paper; where the heads are no power of two, those of the power below and every other one of the next."""
+    """slopes_H of the paper; where the heads are no power of two, those of the power below and
+    every other one of the next.
+    """
     below = 2 ** math.floor(math.log2(heads))
     first = [2 ** (-largest * (head + 1) / below) for head in range(below)]
     rest = [2 ** (-largest * (2 * head + 1) / (2 * below)) for head in range(heads - below)]
@@ -51,14 +55,29 @@ def paper_slopes(heads: int, largest: float) -> Tensor:
 
 
 def promised_slopes(config: Any, module: nn.Module, heads: int) -> Tensor | None:
-    """slopes_H where the config says `alibi`, or the module's source has a function of that name; None where neither does."""
+    """slopes_H where the config says `alibi`, or the module's source has a function of that name;
+    None where neither does.
+    """
     fields = list(_fields(config))
-    said = any(bool(value) for name, value in fields if NAME.search(name) and not MAXIMUM.search(name))
+    said = any(
+        bool(value) for name, value in fields if NAME.search(name) and not MAXIMUM.search(name)
+    )
     home = sys.modules.get(type(module).__module__)
-    built = any(NAME.search(name) and callable(value) for name, value in vars(home).items()) if home else False
+    built = (
+        any(NAME.search(name) and callable(value) for name, value in vars(home).items())
+        if home
+        else False
+    )
     if not said and not built:
         return None
-    largest = next((value for name, value in fields if MAXIMUM.search(name) and isinstance(value, (int, float))), LARGEST)
+    largest = next(
+        (
+            value
+            for name, value in fields
+            if MAXIMUM.search(name) and isinstance(value, (int, float))
+        ),
+        LARGEST,
+    )
     return paper_slopes(heads, float(largest))
 
 
@@ -71,7 +90,12 @@ def _fields(config: Any) -> Iterator[tuple[str, Any]]:
 
 
 def as_promised(slopes_H: Tensor, promised_H: Tensor, scale: float) -> Tensor | None:
-    """None where slopes are the promised ones; else what they should be. Some models scale their biases with the scores."""
-    factor = min((1.0, scale), key=lambda each: abs(math.log(float((slopes_H / promised_H).abs().median()) / each)))
+    """None where slopes are the promised ones; else what they should be. Some models scale their
+    biases with the scores.
+    """
+    factor = min(
+        (1.0, scale),
+        key=lambda each: abs(math.log(float((slopes_H / promised_H).abs().median()) / each)),
+    )
     wanted_H = promised_H.to(slopes_H) * factor
     return None if float((slopes_H / wanted_H - 1).abs().max()) <= STORED else wanted_H

@@ -1,4 +1,5 @@
-"""One call of an attention kernel as something to look at, to change and to run again, whoever computes it.
+"""One call of an attention kernel as something to look at, to change and to run again, whoever
+computes it.
 
 Axes: B batch, H query heads, G key/value heads, T query positions, S key positions, D head width.
 """
@@ -19,10 +20,12 @@ Kernel = Callable[..., Any]
 @final
 @dataclass
 class AttentionCall:
-    """One call of an attention kernel: query_BHTD, key_BGSD, value_BGSD, the mask and the options as they are passed.
+    """One call of an attention kernel: query_BHTD, key_BGSD, value_BGSD, the mask and the options
+    as they are passed.
 
-    `inline` says that it was read off a model's own arithmetic, its scale and mask included; `doubt` why a difference in what
-    it gives would then prove nothing, where something in that arithmetic is not understood.
+    `inline` says that it was read off a model's own arithmetic, its scale and mask included;
+    `doubt` why a difference in what it gives would then prove nothing, where something in that
+    arithmetic is not understood.
     """
 
     module: nn.Module
@@ -37,7 +40,9 @@ class AttentionCall:
 
     def run(self) -> Any:
         """Call the kernel with what this call now holds."""
-        return self.kernel(self.module, self.query_BHTD, self.key_BGSD, self.value_BGSD, self.mask, **self.options)
+        return self.kernel(
+            self.module, self.query_BHTD, self.key_BGSD, self.value_BGSD, self.mask, **self.options
+        )
 
 
 Handler = Callable[[AttentionCall], Any]
@@ -46,7 +51,9 @@ _LOOKING_AWAY: ContextVar[bool] = ContextVar("looking_away", default=False)
 
 
 def looking_away() -> bool:
-    """Whether what is computed now is no part of the model: a handler's own arithmetic, or the inside of a kernel."""
+    """Whether what is computed now is no part of the model: a handler's own arithmetic, or the
+    inside of a kernel.
+    """
     return _LOOKING_AWAY.get()
 
 

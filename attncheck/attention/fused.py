@@ -16,8 +16,12 @@ from attncheck.attention.call import AttentionCall, look
 NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 
 
-def fused_call(module: nn.Module, args: tuple[Any, ...], named: Mapping[str, Any]) -> AttentionCall | None:
-    """The call behind the arguments of `scaled_dot_product_attention`; None where heads have no axis of their own."""
+def fused_call(
+    module: nn.Module, args: tuple[Any, ...], named: Mapping[str, Any]
+) -> AttentionCall | None:
+    """The call behind the arguments of `scaled_dot_product_attention`; None where heads have no
+    axis of their own.
+    """
     given = {**dict(zip(NAMES, args, strict=False)), **named}
     query, key, value = (given[name] for name in NAMES[:3])
     if query.ndim != 4 or key.ndim != 4 or value.ndim != 4:
@@ -26,12 +30,21 @@ def fused_call(module: nn.Module, args: tuple[Any, ...], named: Mapping[str, Any
     handed = given.get("scale")
 
     def kernel(
-        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, is_causal: bool, scaling: float
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        *,
+        is_causal: bool,
+        scaling: float,
     ) -> tuple[Tensor, None]:
         scale = handed if handed is None else scaling
         with look(away=False):
             # bound late, so that whoever watches from outside this call sees it as well
-            context = F.scaled_dot_product_attention(query, key, value, mask, is_causal=is_causal, scale=scale, **rest)
+            context = F.scaled_dot_product_attention(
+                query, key, value, mask, is_causal=is_causal, scale=scale, **rest
+            )
         return context.transpose(1, 2), None
 
     mask = given.get("attn_mask")

@@ -1,7 +1,9 @@
-"""Standing between a model and its attention kernel: to watch what the kernel is handed, or to hand it something else.
+"""Standing between a model and its attention kernel: to watch what the kernel is handed, or to hand
+it something else.
 
-Works through transformers' attention interface: the registered kernels (sdpa, flex_attention, flash) are wrapped in place,
-eager kernels in the module that defines them. Models that compute attention inline never call either.
+Works through transformers' attention interface: the registered kernels (sdpa, flex_attention,
+flash) are wrapped in place, eager kernels in the module that defines them. Models that compute
+attention inline never call either.
 
 Axes: B batch, H query heads, G key/value heads, T query positions, S key positions, D head width.
 """
@@ -27,24 +29,38 @@ EAGER = "eager_attention_forward"
 def _wrapped(kernel: Kernel, owners: frozenset[int], handler: Handler) -> Kernel:
     @functools.wraps(kernel)
     def call(
-        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any = None, *rest: Any, **options: Any
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Any = None,
+        *rest: Any,
+        **options: Any,
     ) -> Any:
         if id(module) not in owners or rest:
             return kernel(module, query, key, value, attention_mask, *rest, **options)
         with look(away=True):
-            return handler(AttentionCall(module, query, key, value, attention_mask, options, kernel))
+            return handler(
+                AttentionCall(module, query, key, value, attention_mask, options, kernel)
+            )
 
     return call
 
 
 def _eager_modules(model: nn.Module) -> list[Any]:
     names = {type(module).__module__ for module in model.modules()}
-    return [sys.modules[name] for name in sorted(names) if name in sys.modules and hasattr(sys.modules[name], EAGER)]
+    return [
+        sys.modules[name]
+        for name in sorted(names)
+        if name in sys.modules and hasattr(sys.modules[name], EAGER)
+    ]
 
 
 @contextlib.contextmanager
 def intercept(model: nn.Module, handler: Handler) -> Iterator[None]:
-    """While active, every kernel call of this model goes through `handler`, which returns what the kernel would."""
+    """While active, every kernel call of this model goes through `handler`, which returns what the
+    kernel would.
+    """
     owners = frozenset(id(module) for module in model.modules())
     table = attention_table()
     kernels = dict(table)

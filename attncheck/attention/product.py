@@ -1,4 +1,5 @@
-"""Products of two tensors, by what their axes mean: the product of queries and keys, and that of weights and values.
+"""Products of two tensors, by what their axes mean: the product of queries and keys, and that of
+weights and values.
 
 Axes: B batch, H heads, X rows and Y columns of whatever kind.
 """
@@ -15,7 +16,9 @@ from torch import Tensor, nn
 Place = int | str | tuple[int, int]
 """Where an operand stands in a call: a positional argument, a named one, or one inside a list."""
 
-PLAIN: Mapping[Callable[..., Any], tuple[tuple[int, tuple[str, ...]], tuple[int, tuple[str, ...]]]] = {
+PLAIN: Mapping[
+    Callable[..., Any], tuple[tuple[int, tuple[str, ...]], tuple[int, tuple[str, ...]]]
+] = {
     torch.matmul: ((0, ("input",)), (1, ("other",))),
     torch.Tensor.matmul: ((0, ("self",)), (1, ("other", "tensor2"))),
     torch.Tensor.__matmul__: ((0, ()), (1, ())),
@@ -30,9 +33,11 @@ PLAIN: Mapping[Callable[..., Any], tuple[tuple[int, tuple[str, ...]], tuple[int,
 @final
 @dataclass(frozen=True, kw_only=True)
 class Product:
-    """left (…, T, D) times right (…, D, S) in any order of axes: letters name the axes of both and of the outcome.
+    """left (…, T, D) times right (…, D, S) in any order of axes: letters name the axes of both and
+    of the outcome.
 
-    `batch` are the axes that all three share, `row` is only the left's, `column` only the right's, `inner` is summed over.
+    `batch` are the axes that all three share, `row` is only the left's, `column` only the right's,
+    `inner` is summed over.
     """
 
     func: Callable[..., Any]
@@ -65,7 +70,9 @@ class Product:
         return self.func(*args, **named)
 
     def heads(self, which: int, tensor: Tensor, tail: str, rows: int) -> Tensor | None:
-        """An operand (0, 1) or the outcome (2) as (B, H, X, Y), `tail` naming X and Y; None where it has no such form."""
+        """An operand (0, 1) or the outcome (2) as (B, H, X, Y), `tail` naming X and Y; None where
+        it has no such form.
+        """
         axes = self.axes[which]
         moved = tensor.permute([axes.index(letter) for letter in self.batch + tail])
         if len(self.batch) == 1 and moved.shape[0] % rows == 0:
@@ -73,14 +80,20 @@ class Product:
         return moved if len(self.batch) == 2 and moved.shape[0] in (1, rows) else None
 
     def laid_out(self, which: int, tensor_BHXY: Tensor, tail: str) -> Tensor:
-        """The way back: (B, H, X, Y) in the order of axes that an operand (0, 1) or the outcome (2) has."""
+        """The way back: (B, H, X, Y) in the order of axes that an operand (0, 1) or the outcome (2)
+        has.
+        """
         moved = tensor_BHXY.flatten(0, 1) if len(self.batch) == 1 else tensor_BHXY
         letters = self.batch + tail
         return moved.permute([letters.index(letter) for letter in self.axes[which]])
 
 
-def product_of(func: Callable[..., Any], args: tuple[Any, ...], named: Mapping[str, Any]) -> Product | None:
-    """The call as a product of two computed tensors; None where it is anything else, such as a product with weights."""
+def product_of(
+    func: Callable[..., Any], args: tuple[Any, ...], named: Mapping[str, Any]
+) -> Product | None:
+    """The call as a product of two computed tensors; None where it is anything else, such as a
+    product with weights.
+    """
     if func is torch.einsum:
         return _of_equation(func, args, named)
     if func not in PLAIN:
@@ -105,7 +118,9 @@ def product_of(func: Callable[..., Any], args: tuple[Any, ...], named: Mapping[s
     )
 
 
-def _of_equation(func: Callable[..., Any], args: tuple[Any, ...], named: Mapping[str, Any]) -> Product | None:
+def _of_equation(
+    func: Callable[..., Any], args: tuple[Any, ...], named: Mapping[str, Any]
+) -> Product | None:
     if not args or not isinstance(args[0], str) or named:
         return None
     inside = len(args) == 2 and isinstance(args[1], (list, tuple))
@@ -117,7 +132,11 @@ def _of_equation(func: Callable[..., Any], args: tuple[Any, ...], named: Mapping
     left, right = map(set, letters)
     batch = "".join(letter for letter in out if letter in left & right)
     row, inner, column = left - right, (left & right) - set(out), right - left
-    if len(letters) != 2 or any(len(each) != 1 for each in (row, inner, column)) or set(out) != set(batch) | row | column:
+    if (
+        len(letters) != 2
+        or any(len(each) != 1 for each in (row, inner, column))
+        or set(out) != set(batch) | row | column
+    ):
         return None
     return Product(
         func=func,
@@ -133,10 +152,16 @@ def _of_equation(func: Callable[..., Any], args: tuple[Any, ...], named: Mapping
 
 
 def _computed(value: Any) -> bool:
-    return isinstance(value, Tensor) and not isinstance(value, nn.Parameter) and value.is_floating_point()
+    return (
+        isinstance(value, Tensor)
+        and not isinstance(value, nn.Parameter)
+        and value.is_floating_point()
+    )
 
 
-def _place(args: tuple[Any, ...], named: Mapping[str, Any], index: int, names: tuple[str, ...]) -> Place | None:
+def _place(
+    args: tuple[Any, ...], named: Mapping[str, Any], index: int, names: tuple[str, ...]
+) -> Place | None:
     if index < len(args):
         return index
     return next((name for name in names if name in named), None)
@@ -150,7 +175,9 @@ def _at(args: Any, named: Mapping[str, Any], place: Place) -> Any:
 
 def _put(args: list[Any], named: dict[str, Any], place: Place, value: Tensor) -> None:
     if isinstance(place, tuple):
-        args[place[0]] = [value if number == place[1] else each for number, each in enumerate(args[place[0]])]
+        args[place[0]] = [
+            value if number == place[1] else each for number, each in enumerate(args[place[0]])
+        ]
     elif isinstance(place, str):
         named[place] = value
     else:

@@ -1,4 +1,5 @@
-"""From a tape to a kernel call: which tensors are queries, keys and values, what is added to the scores, what they are scaled by.
+"""From a tape to a kernel call: which tensors are queries, keys and values, what is added to the
+scores, what they are scaled by.
 
 Axes: B batch, H query heads, G key/value heads, T query positions, S key positions, D head width.
 """
@@ -16,13 +17,19 @@ from attncheck.attention.tape import Tape
 from attncheck.core.errors import Unsupported
 
 HIDDEN = -5e3
-"""What is added to a score to hide its key is below this (the oldest models add -10000); no bias is."""
+"""What is added to a score to hide its key is below this (the oldest models add -10000); no bias
+is.
+"""
 ROUNDINGS = 64
-"""Scores follow a scale, and weights are those of the softmax, within this many units in the last place."""
+"""Scores follow a scale, and weights are those of the softmax, within this many units in the last
+place.
+"""
 
 
 def scored_call(tape: Tape, last: Product, rows: int) -> AttentionCall | None:
-    """The attention call that a tape and its product with the values are; None, with the reason on the tape, where none."""
+    """The attention call that a tape and its product with the values are; None, with the reason on
+    the tape, where none.
+    """
     first = tape.product
     query = first.heads(0, first.left, first.row + first.inner, rows)
     key = first.heads(1, first.right, first.column + first.inner, rows)
@@ -31,7 +38,12 @@ def scored_call(tape: Tape, last: Product, rows: int) -> AttentionCall | None:
     if tape.trouble or query is None or key is None or value is None or weights is None:
         return None
     shape_BHTS = (rows, query.shape[1], query.shape[2], key.shape[2])
-    if tuple(weights.shape) != shape_BHTS or value.shape[2] != key.shape[2] or tape.scores is None or tape.weights is None:
+    if (
+        tuple(weights.shape) != shape_BHTS
+        or value.shape[2] != key.shape[2]
+        or tape.scores is None
+        or tape.weights is None
+    ):
         return None
     if tape.scores.shape != tape.weights.shape or tape.scores.numel() != weights.numel():
         return None
@@ -39,14 +51,23 @@ def scored_call(tape: Tape, last: Product, rows: int) -> AttentionCall | None:
 
 
 def _read(
-    tape: Tape, last: Product, query: Tensor, key: Tensor, value: Tensor, shape_BHTS: tuple[int, int, int, int]
+    tape: Tape,
+    last: Product,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    shape_BHTS: tuple[int, int, int, int],
 ) -> AttentionCall:
     assert tape.scores is not None
     with torch.no_grad(), look(away=True):
-        blank = tape.replay(torch.zeros_like(tape.product.left), tape.product.right, tape.scores).reshape(shape_BHTS)
+        blank = tape.replay(
+            torch.zeros_like(tape.product.left), tape.product.right, tape.scores
+        ).reshape(shape_BHTS)
         probe = query if bool(query.any()) else _some(query)
         left = tape.product.laid_out(0, probe, tape.product.row + tape.product.inner)
-        scores = tape.scores if probe is query else tape.replay(left, tape.product.right, tape.scores)
+        scores = (
+            tape.scores if probe is query else tape.replay(left, tape.product.right, tape.scores)
+        )
         moved = scores.reshape(shape_BHTS) - blank
         raw = _raw(probe, key)
         seen = (blank > HIDDEN) & moved.isfinite()
@@ -55,12 +76,16 @@ def _read(
         doubt = doubt or _after_softmax(tape, last)
     options = {"scaling": scale, "is_causal": False}
     kernel = _Replay(tape, last, mask, scale, doubt)
-    return AttentionCall(tape.owner, query, key, value, mask, options, kernel, inline=True, doubt=doubt)
+    return AttentionCall(
+        tape.owner, query, key, value, mask, options, kernel, inline=True, doubt=doubt
+    )
 
 
 def _some(query: Tensor) -> Tensor:
     """Queries that are not blank, where those of the call are: they say nothing of the scale."""
-    return torch.arange(query.numel(), device=query.device).sin().reshape(query.shape).to(query.dtype)
+    return (
+        torch.arange(query.numel(), device=query.device).sin().reshape(query.shape).to(query.dtype)
+    )
 
 
 def _raw(query: Tensor, key: Tensor) -> Tensor:
@@ -68,8 +93,12 @@ def _raw(query: Tensor, key: Tensor) -> Tensor:
     return query @ key.repeat_interleave(query.shape[1] // key.shape[1], 1).mT
 
 
-def _scale(raw_BHTS: Tensor, moved_BHTS: Tensor, seen_BHTS: Tensor, added: float) -> tuple[float, str]:
-    """The one factor between products and scores, and a doubt where there is none; `added` is the largest bias."""
+def _scale(
+    raw_BHTS: Tensor, moved_BHTS: Tensor, seen_BHTS: Tensor, added: float
+) -> tuple[float, str]:
+    """The one factor between products and scores, and a doubt where there is none; `added` is the
+    largest bias.
+    """
     raw, moved = (torch.where(seen_BHTS, each, 0.0).double() for each in (raw_BHTS, moved_BHTS))
     energy = float((raw * raw).sum())
     scale = float((raw * moved).sum()) / energy if energy else 0.0
@@ -91,14 +120,22 @@ def _after_softmax(tape: Tape, last: Product) -> str:
 
 
 class _Replay:
-    """The model's own calls, run again with other queries, keys and values, and with another mask where one is handed in."""
+    """The model's own calls, run again with other queries, keys and values, and with another mask
+    where one is handed in.
+    """
 
     def __init__(self, tape: Tape, last: Product, mask: Tensor, scale: float, doubt: str) -> None:
         self.tape, self.last, self.mask, self.scale, self.doubt = tape, last, mask, scale, doubt
         self.__name__ = "inline_attention"
 
     def __call__(
-        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any
+        self,
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        **options: Any,
     ) -> tuple[Tensor, None]:
         with look(away=False):
             if mask is not self.mask or options["scaling"] != self.scale:
@@ -112,10 +149,14 @@ class _Replay:
         assert context_BHTD is not None
         return context_BHTD.transpose(1, 2), None
 
-    def _changed(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+    def _changed(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float
+    ) -> Tensor:
         """The same with another mask or scale: what the calls do is known, unless there is a doubt."""
         if self.doubt:
             raise Unsupported(self.doubt)
         scores_BHTS = _raw(query, key) * scale
         weights_BHTS = (scores_BHTS if mask is None else scores_BHTS + mask).softmax(-1)
-        return (weights_BHTS @ value.repeat_interleave(query.shape[1] // value.shape[1], 1)).transpose(1, 2)
+        return (
+            weights_BHTS @ value.repeat_interleave(query.shape[1] // value.shape[1], 1)
+        ).transpose(1, 2)

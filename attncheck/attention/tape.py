@@ -1,4 +1,5 @@
-"""What becomes of one product until it has passed a softmax: every call that it goes through, to be run again.
+"""What becomes of one product until it has passed a softmax: every call that it goes through, to be
+run again.
 
 Axes: B batch, H query heads, T query positions, S key positions.
 """
@@ -59,7 +60,9 @@ class Tape:
         """Whether a tensor comes from the weights."""
         return id(tensor) in self.after
 
-    def note(self, func: Callable[..., Any], args: tuple[Any, ...], named: Mapping[str, Any], output: Any) -> None:
+    def note(
+        self, func: Callable[..., Any], args: tuple[Any, ...], named: Mapping[str, Any], output: Any
+    ) -> None:
         """Remember a call that takes something from the product."""
         changed = (args[0],) if _in_place(func) and args and isinstance(args[0], Tensor) else ()
         outputs = changed or tuple(tensors_in(output))
@@ -90,14 +93,20 @@ class Tape:
         stop = self.softmax_at if wanted is self.scores else len(self.steps)
         for step in self.steps[:stop]:
             output = step.func(*replaced(step.args, env), **replaced(dict(step.named), env))
-            news = (env[id(step.outputs[0])],) if _in_place(step.func) else tuple(tensors_in(output))
+            news = (
+                (env[id(step.outputs[0])],) if _in_place(step.func) else tuple(tensors_in(output))
+            )
             env.update({id(old): new for old, new in zip(step.outputs, news, strict=True)})
         return env[id(wanted)]
 
 
 def _in_place(func: Callable[..., Any]) -> bool:
     name = getattr(func, "__name__", "")
-    return name in IN_PLACE or name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
+    return (
+        name in IN_PLACE
+        or name == "__setitem__"
+        or (name.endswith("_") and not name.endswith("__"))
+    )
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
@@ -116,7 +125,11 @@ def replaced(value: Any, env: Mapping[int, Tensor]) -> Any:
     if isinstance(value, Tensor):
         return env.get(id(value), value)
     if isinstance(value, (list, tuple)):
-        return type(value)(replaced(each, env) for each in value) if type(value) in (list, tuple) else value
+        return (
+            type(value)(replaced(each, env) for each in value)
+            if type(value) in (list, tuple)
+            else value
+        )
     if isinstance(value, dict):
         return {key: replaced(each, env) for key, each in value.items()}
     return value

@@ -7,10 +7,29 @@ from typing import Annotated
 import typer
 
 from attncheck import __version__
-from attncheck.cli import compare, doctor, explain, init, mask, probes, record, replay, run, schema, selftest, triage, validate
+from attncheck.cli import (
+    compare,
+    doctor,
+    explain,
+    init,
+    mask,
+    probes,
+    record,
+    replay,
+    run,
+    schema,
+    selftest,
+    triage,
+    validate,
+)
 
 # Help without rich: drawing it there takes longer than everything else `--help` does.
-app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
 
 
 def _version(spec: bool) -> None:
@@ -21,7 +40,9 @@ def _version(spec: bool) -> None:
 
 @app.callback()
 def main(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
     """Find attention bugs in Hugging Face models: every shape is right and the output is wrong."""
 

@@ -12,13 +12,26 @@ from attncheck.cli.ranked import ended, hush
 from attncheck.core.errors import UsageError
 from attncheck.core.settings import Settings
 
-Left = Annotated[str, typer.Argument(metavar="A", help="A target, or a trace that `attncheck record` wrote.")]
-Right = Annotated[str | None, typer.Argument(metavar="[B]", help="Another target or trace; left out, A under other settings.")]
+Left = Annotated[
+    str, typer.Argument(metavar="A", help="A target, or a trace that `attncheck record` wrote.")
+]
+Right = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[B]", help="Another target or trace; left out, A under other settings."
+    ),
+]
 OfLeft = Annotated[
     list[str] | None,
-    typer.Option("--left", envvar="ATTNCHECK_LEFT", help="Settings of A: attn=eager,dtype=float32 (repeatable)."),
+    typer.Option(
+        "--left",
+        envvar="ATTNCHECK_LEFT",
+        help="Settings of A: attn=eager,dtype=float32 (repeatable).",
+    ),
 ]
-OfRight = Annotated[list[str] | None, typer.Option("--right", envvar="ATTNCHECK_RIGHT", help="Settings of B.")]
+OfRight = Annotated[
+    list[str] | None, typer.Option("--right", envvar="ATTNCHECK_RIGHT", help="Settings of B.")
+]
 
 
 def compare(
@@ -38,7 +51,9 @@ def compare(
     no_progress: o.NoProgress = False,
     no_color: o.NoColor = False,
 ) -> None:
-    """Two models, two settings of one, or one against a recorded trace: logits, the first diverging module, the weights."""
+    """Two models, two settings of one, or one against a recorded trace: logits, the first diverging
+    module, the weights.
+    """
     if right is None and not (of_left or of_right):
         raise UsageError("compare needs two sides: give B, or --left and --right settings of A")
     base = Settings(

@@ -14,7 +14,9 @@ from attncheck.core.errors import UsageError
 def init(
     target: Annotated[str, typer.Argument(help="The model to check.")] = "builtin:gqa",
     folder: Annotated[Path, typer.Option("--folder", help="Where to write it.")] = Path(),
-    force: Annotated[bool, typer.Option("--force", help="Write over a suite that is there.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Write over a suite that is there.")
+    ] = False,
 ) -> None:
     """Write a commented suite, attncheck.yaml, and its JSON Schema for editors."""
     from attncheck.report.write import write_text
@@ -28,4 +30,6 @@ def init(
         raise UsageError(f"{file} is there already (--force writes over it)")
     write_text(file, starter(target).rstrip())
     write_text(folder / SCHEMA_FILE, json.dumps(suite_schema(), indent=1))
-    typer.echo(f"{file} written: run it with `attncheck run`, check it with `attncheck validate {file}`")
+    typer.echo(
+        f"{file} written: run it with `attncheck run`, check it with `attncheck validate {file}`"
+    )

@@ -1,4 +1,6 @@
-"""Many targets at once: one line each as they end, in processes of their own. Loads neither torch nor transformers."""
+"""Many targets at once: one line each as they end, in processes of their own. Loads neither torch
+nor transformers.
+"""
 
 from __future__ import annotations
 
@@ -31,19 +33,25 @@ class Workers:
     gib: float
 
 
-def sweep(jobs: Sequence[Job], presenter: Presenter, fail_on: frozenset[Verdict], workers: Workers) -> int:
+def sweep(
+    jobs: Sequence[Job], presenter: Presenter, fail_on: frozenset[Verdict], workers: Workers
+) -> int:
     """Run the jobs in worker processes, show a line for each, and write one report of all."""
     from attncheck.run import sweep as sweeps
     from attncheck.run.session import Session, TargetFinished
 
-    session = Session(command=shlex.join(["attncheck", *sys.argv[1:]]), listener=presenter.hears, fail_on=fail_on)
+    session = Session(
+        command=shlex.join(["attncheck", *sys.argv[1:]]), listener=presenter.hears, fail_on=fail_on
+    )
     every = [replace(job, target=target) for job in jobs for target in sweeps.expand([job.target])]
     limits = sweeps.Limits(seconds=workers.seconds, memory=int(workers.gib * GIB))
     presenter.output = "lines" if presenter.output == "table" else presenter.output
     kept = nullcontext(workers.folder) if workers.folder is not None else TemporaryDirectory()
     with presenter, kept as folder:
         try:
-            for target in sweeps.run_jobs(every, workers=workers.count, limits=limits, folder=Path(folder)):
+            for target in sweeps.run_jobs(
+                every, workers=workers.count, limits=limits, folder=Path(folder)
+            ):
                 session.adopt(target)
                 presenter.hears(TargetFinished(target), session.report)
             code = session.report.exit_code

@@ -20,14 +20,43 @@ if TYPE_CHECKING:
 WIDEST = 72
 Side = Literal["left", "right"]
 
-Target = Annotated[str, typer.Argument(help="Hub id, folder, .gguf file, builtin:NAME, config:TYPE or file.py:factory.")]
-Attn = Annotated[str | None, typer.Option("--attn", envvar="ATTNCHECK_ATTN", help="Attention implementation.")]
-Padding = Annotated[str, typer.Option("--padding", envvar="ATTNCHECK_PADDING", help="left:N or right:N slots of padding.")]
-Chunks = Annotated[str, typer.Option("--chunks", envvar="ATTNCHECK_CHUNKS", help="Feed in these pieces on a cache: 8,1,15.")]
-Packed = Annotated[str, typer.Option("--packed", envvar="ATTNCHECK_PACKED", help="Documents of these lengths in one row: 8,16.")]
-Layer = Annotated[list[int] | None, typer.Option("--layer", envvar="ATTNCHECK_LAYER", help="Only this layer (repeatable).")]
-Svg = Annotated[Path | None, typer.Option("--svg", envvar="ATTNCHECK_SVG", help="Write the maps as SVG there.")]
-Png = Annotated[Path | None, typer.Option("--png", envvar="ATTNCHECK_PNG", help="Write the maps as PNG there.")]
+Target = Annotated[
+    str,
+    typer.Argument(
+        help="Hub id, folder, .gguf file, builtin:NAME, config:TYPE or file.py:factory."
+    ),
+]
+Attn = Annotated[
+    str | None, typer.Option("--attn", envvar="ATTNCHECK_ATTN", help="Attention implementation.")
+]
+Padding = Annotated[
+    str,
+    typer.Option(
+        "--padding", envvar="ATTNCHECK_PADDING", help="left:N or right:N slots of padding."
+    ),
+]
+Chunks = Annotated[
+    str,
+    typer.Option(
+        "--chunks", envvar="ATTNCHECK_CHUNKS", help="Feed in these pieces on a cache: 8,1,15."
+    ),
+]
+Packed = Annotated[
+    str,
+    typer.Option(
+        "--packed", envvar="ATTNCHECK_PACKED", help="Documents of these lengths in one row: 8,16."
+    ),
+]
+Layer = Annotated[
+    list[int] | None,
+    typer.Option("--layer", envvar="ATTNCHECK_LAYER", help="Only this layer (repeatable)."),
+]
+Svg = Annotated[
+    Path | None, typer.Option("--svg", envvar="ATTNCHECK_SVG", help="Write the maps as SVG there.")
+]
+Png = Annotated[
+    Path | None, typer.Option("--png", envvar="ATTNCHECK_PNG", help="Write the maps as PNG there.")
+]
 
 
 def mask(
@@ -51,7 +80,9 @@ def mask(
     offline: o.Offline = False,
     no_color: o.NoColor = False,
 ) -> None:
-    """Draw what each query position can really read. Exit code 1 where a layer reads something else than promised."""
+    """Draw what each query position can really read. Exit code 1 where a layer reads something else
+    than promised.
+    """
     settings = Settings(
         attn=attn,
         dtype=check_dtype(dtype),
@@ -69,7 +100,12 @@ def mask(
     sizes, documents = _lengths("--chunks", chunks), _lengths("--packed", packed)
     from attncheck.run.mask_map import Ask
 
-    found = _maps(target, settings, Ask(padding=slots, side=side, chunks=sizes, documents=documents), layer or [])
+    found = _maps(
+        target,
+        settings,
+        Ask(padding=slots, side=side, chunks=sizes, documents=documents),
+        layer or [],
+    )
     _show(found, not no_color)
     _write(found, svg, png)
     raise typer.Exit(0 if all(each.holds for each in found) else 1)
@@ -116,11 +152,20 @@ def _show(found: list[LayerMap], color: bool) -> None:
     from attncheck.run.mask_map import alike, shrunk
 
     out = console(color)
-    out.print(Text("queries from top to bottom, keys from left to right; " + ", ".join(f"{s} {w}" for s, w in MEANING.items())))
+    out.print(
+        Text(
+            "queries from top to bottom, keys from left to right; "
+            + ", ".join(f"{s} {w}" for s, w in MEANING.items())
+        )
+    )
     for group in alike(found):
         first = group[0]
         out.print(Text(f"\n{titled(group)}", style="bold"))
-        said = "reads what is promised" if not first.wrong else f"{first.wrong} pairs are not as promised"
+        said = (
+            "reads what is promised"
+            if not first.wrong
+            else f"{first.wrong} pairs are not as promised"
+        )
         reason = f" ({first.excuse})" if first.wrong and first.excuse else ""
         style = "green" if not first.wrong else "yellow" if first.holds else "bold red"
         out.print(Text(f"{said}{reason}, seen at the {first.how}", style=style))

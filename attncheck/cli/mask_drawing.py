@@ -1,4 +1,6 @@
-"""Maps of what is read as SVG and PNG: one square a pair of query and key, one picture for layers that look the same."""
+"""Maps of what is read as SVG and PNG: one square a pair of query and key, one picture for layers
+that look the same.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,19 @@ from html import escape
 
 from attncheck.run.mask_map import EXTRA, LACKING, NEITHER, READ, UNKNOWN, LayerMap, alike
 
-COLOURS = {READ: "#2f6f9f", EXTRA: "#d1372c", LACKING: "#f0a020", NEITHER: "#eceff1", UNKNOWN: "#ffffff"}
-MEANING = {READ: "read as promised", EXTRA: "read, not promised", LACKING: "promised, not read", NEITHER: "neither"}
+COLOURS = {
+    READ: "#2f6f9f",
+    EXTRA: "#d1372c",
+    LACKING: "#f0a020",
+    NEITHER: "#eceff1",
+    UNKNOWN: "#ffffff",
+}
+MEANING = {
+    READ: "read as promised",
+    EXTRA: "read, not promised",
+    LACKING: "promised, not read",
+    NEITHER: "neither",
+}
 CELL, GAP, HEAD, LEGEND, ACROSS = 8, 24, 18, 24, 4
 MOST = 512
 
@@ -29,7 +42,11 @@ def svg(layers: Sequence[LayerMap]) -> str:
     width = GAP + min(len(groups), ACROSS) * (max(side, 180) + GAP)
     lines = -(-len(groups) // ACROSS)
     height = LEGEND + GAP + lines * (side + HEAD + GAP)
-    body = [part for number, group in enumerate(groups) for part in _panel(number, group, max(side, 180), side)]
+    body = [
+        part
+        for number, group in enumerate(groups)
+        for part in _panel(number, group, max(side, 180), side)
+    ]
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" font-size="11">',
@@ -83,10 +100,13 @@ def png(layers: Sequence[LayerMap]) -> bytes:
 
 
 def _encoded(lines: Sequence[bytes]) -> bytes:
-    """Lines of RGB bytes as a PNG file (ISO 15948): header, one compressed block of unfiltered lines, end."""
+    """Lines of RGB bytes as a PNG file (ISO 15948): header, one compressed block of unfiltered
+    lines, end.
+    """
     header = struct.pack(">IIBBBBB", len(lines[0]) // 3, len(lines), 8, 2, 0, 0, 0)
     data = zlib.compress(b"".join(b"\0" + line for line in lines), 9)
     chunks = ((b"IHDR", header), (b"IDAT", data), (b"IEND", b""))
     return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)) for kind, body in chunks
+        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        for kind, body in chunks
     )

@@ -33,7 +33,8 @@ class Asked:
 
 
 def planned(spec: Asked) -> Plan:
-    """The plan of a command line; without targets and suite, `attncheck.yaml` above this folder or the default model.
+    """The plan of a command line; without targets and suite, `attncheck.yaml` above this folder or
+    the default model.
 
     Raises:
         UsageError: targets and a suite, or tags without a suite.
@@ -52,10 +53,14 @@ def planned(spec: Asked) -> Plan:
 
 def jobs_for(targets: Sequence[str], spec: Asked) -> list[Job]:
     """One job for each target and attention implementation."""
-    names = [name for name in registry.select(spec.probes, spec.skip) if not spec.quick or _cheap(name)]
+    names = [
+        name for name in registry.select(spec.probes, spec.skip) if not spec.quick or _cheap(name)
+    ]
     calls: tuple[ProbeCall, ...] = tuple((name, {}) for name in names)
     return [
-        Job(target=target, settings=replace(spec.settings, attn=attn), probes=calls, home=Path.cwd())
+        Job(
+            target=target, settings=replace(spec.settings, attn=attn), probes=calls, home=Path.cwd()
+        )
         for target in targets
         for attn in spec.attn or (None,)
     ]
@@ -76,7 +81,10 @@ def _found() -> Path | None:
 
 def _default_targets() -> tuple[str, ...]:
     """The built-in model, said aloud so that nobody takes it for theirs."""
-    print(f"attncheck: no target and no suite given: checking the built-in model {DEFAULT}", file=sys.stderr)
+    print(
+        f"attncheck: no target and no suite given: checking the built-in model {DEFAULT}",
+        file=sys.stderr,
+    )
     return (DEFAULT,)
 
 
@@ -97,4 +105,7 @@ def _overridden(job: Job, spec: Asked) -> list[Job]:
     usual = vars(Settings())
     given = {name: value for name, value in vars(spec.settings).items() if value != usual[name]}
     settings = replace(job.settings, **given)
-    return [replace(job, settings=replace(settings, attn=attn)) for attn in spec.attn or (settings.attn,)]
+    return [
+        replace(job, settings=replace(settings, attn=attn))
+        for attn in spec.attn or (settings.attn,)
+    ]

@@ -1,4 +1,6 @@
-"""A run as it is shown and written: results to stdout, progress to stderr, reports to files as they come."""
+"""A run as it is shown and written: results to stdout, progress to stderr, reports to files as they
+come.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,11 @@ from attncheck.run.session import SessionEvent, TargetFinished, TargetLoaded, Ta
 Destination = tuple[str, Path]
 
 
-def destinations(reports: Sequence[str], of_suite: Sequence[Destination] = ()) -> tuple[Destination, ...]:
-    """`FORMAT=PATH` texts, checked before anything runs, and those of a suite, whose folders are made.
+def destinations(
+    reports: Sequence[str], of_suite: Sequence[Destination] = ()
+) -> tuple[Destination, ...]:
+    """`FORMAT=PATH` texts, checked before anything runs, and those of a suite, whose folders are
+    made.
 
     Raises:
         UsageError: no such format, no path, or a folder that is not there.
@@ -51,7 +56,14 @@ class Presenter:
     """Hears a session and shows it."""
 
     def __init__(
-        self, *, output: str, destinations: Sequence[Destination], probes: int, verbose: bool, progress: bool, color: bool
+        self,
+        *,
+        output: str,
+        destinations: Sequence[Destination],
+        probes: int,
+        verbose: bool,
+        progress: bool,
+        color: bool,
     ) -> None:
         self.output = output
         self.writer = Writer(destinations)
@@ -65,7 +77,12 @@ class Presenter:
         self.progress.__enter__()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.progress.__exit__(kind, error, trace)
 
     def hears(self, event: SessionEvent, report: Report) -> None:
@@ -103,7 +120,9 @@ class Presenter:
     def _print(self, event: SessionEvent) -> None:
         if isinstance(event, TargetFinished) and event.target.error is None:
             self._say(event.target.notes[self.noted :])
-        elif isinstance(event, TargetLoaded) or (isinstance(event, TargetFinished) and event.target.error is not None):
+        elif isinstance(event, TargetLoaded) or (
+            isinstance(event, TargetFinished) and event.target.error is not None
+        ):
             self.noted = len(event.target.notes)
             table.print_heading(event.target, self.console)
         elif isinstance(event, ProbeFinished):
@@ -126,7 +145,9 @@ class Presenter:
 
 
 def console(color: bool, **options: Any) -> Console:
-    """The console of results: stdout, at least 80 columns wide, without colour where nobody sees it."""
+    """The console of results: stdout, at least 80 columns wide, without colour where nobody sees
+    it.
+    """
     out = Console(no_color=not color, highlight=False, emoji=False, markup=False, **options)
     if out.width < 80 or not out.is_terminal:
         out.width = max(80, out.width)

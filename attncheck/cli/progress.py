@@ -1,4 +1,6 @@
-"""What runs now, on stderr, and only where somebody looks: a terminal. Never mixed with the results on stdout."""
+"""What runs now, on stderr, and only where somebody looks: a terminal. Never mixed with the results
+on stdout.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from typing import Any, final
 
 @final
 class Progress:
-    """A live line with the target, the probe, the forwards so far and the time; silent unless stderr is a terminal."""
+    """A live line with the target, the probe, the forwards so far and the time; silent unless
+    stderr is a terminal.
+    """
 
     def __init__(self, enabled: bool, probes: int) -> None:
         self._bar: Any = None
@@ -27,10 +31,14 @@ class Progress:
             progress.SpinnerColumn(),
             progress.TextColumn("{task.description}"),
             progress.BarColumn(bar_width=20),
-            progress.TextColumn("{task.completed}/{task.total} probes, {task.fields[forwards]} passes"),
+            progress.TextColumn(
+                "{task.completed}/{task.total} probes, {task.fields[forwards]} passes"
+            ),
             progress.TimeElapsedColumn(),
         )
-        return progress.Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False)
+        return progress.Progress(
+            *columns, console=Console(stderr=True), transient=True, redirect_stdout=False
+        )
 
     def __enter__(self) -> Progress:
         if self._bar is not None:
@@ -38,7 +46,12 @@ class Progress:
             self._task = self._bar.add_task("starting", total=self._probes, forwards=0)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if self._bar is not None:
             self._bar.stop()
 

@@ -1,4 +1,6 @@
-"""Commands in several processes started by torchrun: the first one speaks and writes, the others only compute."""
+"""Commands in several processes started by torchrun: the first one speaks and writes, the others
+only compute.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def tp_size(spec: bool) -> int | None:
         return None
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size < 2:
-        raise UsageError("--tp needs processes to share the model: torchrun --nproc-per-node 2 -m attncheck run TARGET --tp")
+        raise UsageError(
+            "--tp needs processes to share the model: torchrun --nproc-per-node 2 -m attncheck run TARGET --tp"
+        )
     hush()
     return size
 
@@ -37,7 +41,9 @@ def hush() -> None:
 
 
 def ended(code: int) -> int:
-    """The exit code of this process, once all have come this far: that of the run in the first, 0 in the others."""
+    """The exit code of this process, once all have come this far: that of the run in the first, 0
+    in the others.
+    """
     from attncheck.distributed import ranks
 
     if code != INTERRUPTED:

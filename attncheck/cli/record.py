@@ -1,4 +1,6 @@
-"""`attncheck record`: a run written down, to be compared under another release, on another machine, after a change."""
+"""`attncheck record`: a run written down, to be compared under another release, on another machine,
+after a change.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,21 @@ from attncheck.cli.options import check_dtype, prompt_text
 from attncheck.core.errors import UsageError
 from attncheck.core.settings import Settings
 
-Target = Annotated[str, typer.Argument(help="Hub id, folder, .gguf file, builtin:NAME, config:TYPE or file.py:factory.")]
-Out = Annotated[Path, typer.Option("-o", "--output", envvar="ATTNCHECK_OUTPUT", help="Where to write: PATH.safetensors.")]
-Attn = Annotated[str | None, typer.Option("--attn", envvar="ATTNCHECK_ATTN", help="Attention implementation.")]
+Target = Annotated[
+    str,
+    typer.Argument(
+        help="Hub id, folder, .gguf file, builtin:NAME, config:TYPE or file.py:factory."
+    ),
+]
+Out = Annotated[
+    Path,
+    typer.Option(
+        "-o", "--output", envvar="ATTNCHECK_OUTPUT", help="Where to write: PATH.safetensors."
+    ),
+]
+Attn = Annotated[
+    str | None, typer.Option("--attn", envvar="ATTNCHECK_ATTN", help="Attention implementation.")
+]
 
 
 def record(
@@ -33,7 +47,9 @@ def record(
     offline: o.Offline = False,
     no_progress: o.NoProgress = False,
 ) -> None:
-    """Write down logits, a fingerprint of every module's output and of every weight; `compare PATH TARGET` reads it."""
+    """Write down logits, a fingerprint of every module's output and of every weight; `compare PATH
+    TARGET` reads it.
+    """
     if output.suffix != ".safetensors":
         raise UsageError(f"--output {output}: expected a name that ends in `.safetensors`")
     if not output.resolve().parent.is_dir():
@@ -61,4 +77,6 @@ def record(
         bar.says(f"loading {target}")
         found = recorded(load(target, settings))
     save(found, output)
-    typer.echo(f"{output}: {described(found)}, {len(found.ways)} ways of asking, {len(found.weights)} weights")
+    typer.echo(
+        f"{output}: {described(found)}, {len(found.ways)} ways of asking, {len(found.weights)} weights"
+    )

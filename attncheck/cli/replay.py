@@ -15,9 +15,17 @@ if TYPE_CHECKING:
     from attncheck.report.model import Report, TargetReport
 
 SavedReport = Annotated[Path, typer.Argument(help="A report written by `--report json=PATH`.")]
-Id = Annotated[str | None, typer.Argument(help="PROBE or TARGET/PROBE; without it, everything that failed.", show_default=False)]
+Id = Annotated[
+    str | None,
+    typer.Argument(
+        help="PROBE or TARGET/PROBE; without it, everything that failed.", show_default=False
+    ),
+]
 Script = Annotated[
-    bool, typer.Option("--script", help="Print a script that shows the failure with torch and transformers alone.")
+    bool,
+    typer.Option(
+        "--script", help="Print a script that shows the failure with torch and transformers alone."
+    ),
 ]
 
 
@@ -45,14 +53,30 @@ def _chosen(report: Report, which: str | None) -> list[tuple[TargetReport, Findi
     from attncheck.core.errors import unknown
     from attncheck.core.verdict import Verdict
 
-    failed = [(t, f) for t in report.targets for f in t.results if f.verdict is Verdict.FAIL and f.probe != "load"]
+    failed = [
+        (t, f)
+        for t in report.targets
+        for f in t.results
+        if f.verdict is Verdict.FAIL and f.probe != "load"
+    ]
     if which is None:
         if not failed:
             raise UsageError("the report holds no failure to run again")
         return failed
-    named = [(t, f) for t in report.targets for f in t.results if which in (f.probe, f"{t.target}/{f.probe}")]
+    named = [
+        (t, f)
+        for t in report.targets
+        for f in t.results
+        if which in (f.probe, f"{t.target}/{f.probe}")
+    ]
     if not named:
-        raise UsageError(unknown("finding", which, [f"{t.target}/{f.probe}" for t in report.targets for f in t.results]))
+        raise UsageError(
+            unknown(
+                "finding",
+                which,
+                [f"{t.target}/{f.probe}" for t in report.targets for f in t.results],
+            )
+        )
     return named
 
 
@@ -60,7 +84,9 @@ def _subject(target: TargetReport) -> Any:
     from attncheck.targets.load import load
 
     known = set(Settings.__dataclass_fields__)
-    spec = {key: value for key, value in dict(target.settings.get("asked", {})).items() if key in known}
+    spec = {
+        key: value for key, value in dict(target.settings.get("asked", {})).items() if key in known
+    }
     spec.setdefault("dtype", target.settings.get("dtype", "auto"))
     return load(target.target, Settings(**spec))
 

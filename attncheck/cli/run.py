@@ -64,12 +64,24 @@ def run(
     no_progress: o.NoProgress = False,
     no_color: o.NoColor = False,
 ) -> None:
-    """Run probes on one or more models; without a target and a suite, on the built-in default model."""
-    base = Settings(dtype=check_dtype(dtype), device=device, device_map=device_map, revision=revision)
-    base = replace(base, trust_remote_code=trust_remote_code, random_init=random_init, layers=layers, offline=offline)
+    """Run probes on one or more models; without a target and a suite, on the built-in default
+    model.
+    """
+    base = Settings(
+        dtype=check_dtype(dtype), device=device, device_map=device_map, revision=revision
+    )
+    base = replace(
+        base,
+        trust_remote_code=trust_remote_code,
+        random_init=random_init,
+        layers=layers,
+        offline=offline,
+    )
     base = replace(base, seed=seed, prompt=prompt_text(prompt), length=length)
     base = replace(base, tp=tp_size(tp), compiled="inductor" if compiled else None)
-    what = Asked(targets=listed(targets), suite=suite, settings=base, attn=listed(attn), tags=listed(tag))
+    what = Asked(
+        targets=listed(targets), suite=suite, settings=base, attn=listed(attn), tags=listed(tag)
+    )
     plan = planned(replace(what, probes=listed(probe), skip=listed(skip), quick=quick))
     shown = Format.quiet if quiet and output is Format.table else output
     presenter = _presenter(shown, plan, report, verbose, no_progress, no_color)
@@ -77,13 +89,24 @@ def run(
     if tp and (jobs > 1 or sweep_dir is not None):
         raise UsageError("--tp runs one model after the other: leave out --jobs and --sweep-dir")
     if jobs > 1 or sweep_dir is not None or any(is_glob(job.target) for job in plan.jobs):
-        raise typer.Exit(sweep(plan.jobs, presenter, counted, Workers(jobs, sweep_dir, timeout, memory)))
+        raise typer.Exit(
+            sweep(plan.jobs, presenter, counted, Workers(jobs, sweep_dir, timeout, memory))
+        )
     known = None if write_baseline else baseline or plan.baseline
-    raise typer.Exit(execute(plan.jobs, presenter, counted, fail_fast or plan.fail_fast, known, write_baseline, repro))
+    raise typer.Exit(
+        execute(
+            plan.jobs, presenter, counted, fail_fast or plan.fail_fast, known, write_baseline, repro
+        )
+    )
 
 
 def _presenter(
-    output: Format, plan: Plan, reports: list[str] | None, verbose: bool, no_progress: bool, no_color: bool
+    output: Format,
+    plan: Plan,
+    reports: list[str] | None,
+    verbose: bool,
+    no_progress: bool,
+    no_color: bool,
 ) -> Presenter:
     from attncheck.cli.present import Presenter, destinations
 

@@ -13,16 +13,34 @@ from attncheck.targets.target import DEFAULT
 if TYPE_CHECKING:
     from attncheck.run.selftest import Row
 
-Targets = Annotated[list[str] | None, typer.Argument(help="Healthy models to plant faults in.", show_default=False)]
-Faults = Annotated[list[str] | None, typer.Option("--fault", help="Only these faults (repeatable).")]
-Probes = Annotated[list[str] | None, typer.Option("--probe", help="Only these probes (globs, repeatable).")]
-Coverage = Annotated[Path | None, typer.Option("--coverage", help="Ask every probe about every fault and write the table here.")]
-Each = Annotated[int | None, typer.Option("--each", min=1, help="Plant each fault in at most this many targets, in their order.")]
+Targets = Annotated[
+    list[str] | None, typer.Argument(help="Healthy models to plant faults in.", show_default=False)
+]
+Faults = Annotated[
+    list[str] | None, typer.Option("--fault", help="Only these faults (repeatable).")
+]
+Probes = Annotated[
+    list[str] | None, typer.Option("--probe", help="Only these probes (globs, repeatable).")
+]
+Coverage = Annotated[
+    Path | None,
+    typer.Option("--coverage", help="Ask every probe about every fault and write the table here."),
+]
+Each = Annotated[
+    int | None,
+    typer.Option(
+        "--each", min=1, help="Plant each fault in at most this many targets, in their order."
+    ),
+]
 LINE = "{:24s} {:18s} {:34s} {:32s} {:>6s}"
 
 
 def selftest(
-    targets: Targets = None, fault: Faults = None, probe: Probes = None, coverage: Coverage = None, each: Each = None
+    targets: Targets = None,
+    fault: Faults = None,
+    probe: Probes = None,
+    coverage: Coverage = None,
+    each: Each = None,
 ) -> None:
     """Plant every fault that the target can carry; exit 1 if one is missed."""
     from attncheck.core import registry
@@ -36,7 +54,9 @@ def selftest(
     missed = [row.fault for row in rows if row.missed]
     injected = sum(not row.reason for row in rows)
     named = sum(row.named == "yes" or row.named.startswith("as ") for row in rows)
-    typer.echo(f"\n{injected} planted, {injected - len(missed)} caught, {named} named" + _said(missed))
+    typer.echo(
+        f"\n{injected} planted, {injected - len(missed)} caught, {named} named" + _said(missed)
+    )
     raise typer.Exit(1 if missed else 0)
 
 
@@ -63,7 +83,9 @@ def _one(target: str, probes: list[str], faults: list[str], thorough: bool) -> l
 
     typer.echo(f"{target}\n{LINE.format('fault', 'caught by', 'named', 'located', 's')}")
     rows = []
-    for row in Selftest(load(target, Settings()), [registry.load(name) for name in probes], thorough).run(faults):
+    for row in Selftest(
+        load(target, Settings()), [registry.load(name) for name in probes], thorough
+    ).run(faults):
         rows.append(row)
         typer.echo(line(row))
     return rows

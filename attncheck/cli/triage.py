@@ -21,12 +21,26 @@ if TYPE_CHECKING:
 SIDES = ("left", "right")
 REPORTS = ("markdown",)
 
-Target = Annotated[str, typer.Argument(help="Hub id, folder, .gguf file, builtin:NAME, config:TYPE or file.py:factory.")]
+Target = Annotated[
+    str,
+    typer.Argument(
+        help="Hub id, folder, .gguf file, builtin:NAME, config:TYPE or file.py:factory."
+    ),
+]
 Prompts = Annotated[
-    list[str] | None, typer.Option("--prompt", envvar="ATTNCHECK_PROMPT", help="TEXT or @FILE; repeated, it is a batch.")
+    list[str] | None,
+    typer.Option(
+        "--prompt", envvar="ATTNCHECK_PROMPT", help="TEXT or @FILE; repeated, it is a batch."
+    ),
 ]
 Generate = Annotated[
-    int, typer.Option("--generate", min=0, envvar="ATTNCHECK_GENERATE", help="Tokens to generate greedily from the first prompt.")
+    int,
+    typer.Option(
+        "--generate",
+        min=0,
+        envvar="ATTNCHECK_GENERATE",
+        help="Tokens to generate greedily from the first prompt.",
+    ),
 ]
 Symptom = Annotated[
     str,
@@ -35,17 +49,47 @@ Symptom = Annotated[
         help="batch, cache, long, padding, packing, upgrade, implementation or training.",
     ),
 ]
-Attn = Annotated[str | None, typer.Option("--attn", envvar="ATTNCHECK_ATTN", help="The reporter's attention implementation.")]
-Dtype = Annotated[str, typer.Option("--dtype", envvar="ATTNCHECK_DTYPE", help="The reporter's; auto: the checkpoint's own.")]
-Side = Annotated[str, typer.Option("--padding-side", envvar="ATTNCHECK_PADDING_SIDE", help="left or right.")]
-Cache = Annotated[str, typer.Option("--cache", envvar="ATTNCHECK_CACHE", help="on, dynamic, static, quantised.")]
-Compile = Annotated[bool, typer.Option("--compile", envvar="ATTNCHECK_COMPILE", help="Ask the compiled model as well.")]
-Against = Annotated[
-    str | None, typer.Option("--against", envvar="ATTNCHECK_AGAINST", help="A good run: another target, or a recorded trace.")
+Attn = Annotated[
+    str | None,
+    typer.Option(
+        "--attn", envvar="ATTNCHECK_ATTN", help="The reporter's attention implementation."
+    ),
 ]
-Reports = Annotated[list[str] | None, typer.Option("--report", envvar="ATTNCHECK_REPORT", help="markdown=PATH.")]
+Dtype = Annotated[
+    str,
+    typer.Option(
+        "--dtype", envvar="ATTNCHECK_DTYPE", help="The reporter's; auto: the checkpoint's own."
+    ),
+]
+Side = Annotated[
+    str, typer.Option("--padding-side", envvar="ATTNCHECK_PADDING_SIDE", help="left or right.")
+]
+Cache = Annotated[
+    str, typer.Option("--cache", envvar="ATTNCHECK_CACHE", help="on, dynamic, static, quantised.")
+]
+Compile = Annotated[
+    bool,
+    typer.Option("--compile", envvar="ATTNCHECK_COMPILE", help="Ask the compiled model as well."),
+]
+Against = Annotated[
+    str | None,
+    typer.Option(
+        "--against",
+        envvar="ATTNCHECK_AGAINST",
+        help="A good run: another target, or a recorded trace.",
+    ),
+]
+Reports = Annotated[
+    list[str] | None, typer.Option("--report", envvar="ATTNCHECK_REPORT", help="markdown=PATH.")
+]
 Passes = Annotated[
-    int, typer.Option("--max-passes", min=20, envvar="ATTNCHECK_MAX_PASSES", help="Start nothing new after this many forwards.")
+    int,
+    typer.Option(
+        "--max-passes",
+        min=20,
+        envvar="ATTNCHECK_MAX_PASSES",
+        help="Start nothing new after this many forwards.",
+    ),
 ]
 
 
@@ -74,7 +118,9 @@ def triage(
     no_progress: o.NoProgress = False,
     no_color: o.NoColor = False,
 ) -> None:
-    """Say what a wrong output is: a fault, rounding, what the model does by design, or not to be reproduced."""
+    """Say what a wrong output is: a fault, rounding, what the model does by design, or not to be
+    reproduced.
+    """
     from attncheck.triage.answer import Question
 
     prompts = tuple(prompt_text(text) or "" for text in prompt or [])
@@ -136,7 +182,12 @@ def _destination(text: str) -> Path:
 
 
 def _asked(
-    target: str, settings: Settings, question: Question, against: str | None, repro: Path | None, progress: bool
+    target: str,
+    settings: Settings,
+    question: Question,
+    against: str | None,
+    repro: Path | None,
+    progress: bool,
 ) -> Triage:
     from dataclasses import replace
 
@@ -154,7 +205,9 @@ def _asked(
         except Unsupported as reason:
             raise TargetError(f"{target}: {reason}") from reason
         if against is not None:
-            investigation.first.append(lambda: held_against(target, against, settings, investigation.log))
+            investigation.first.append(
+                lambda: held_against(target, against, settings, investigation.log)
+            )
         answer = investigation.run()
     return replace(answer, command=shlex.join(["attncheck", *sys.argv[1:]]))
 

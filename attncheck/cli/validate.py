@@ -9,7 +9,10 @@ import typer
 
 
 def validate(
-    files: Annotated[list[Path], typer.Argument(help="Suites (.yaml), reports and baselines (.json).", show_default=False)],
+    files: Annotated[
+        list[Path],
+        typer.Argument(help="Suites (.yaml), reports and baselines (.json).", show_default=False),
+    ],
 ) -> None:
     """Check suites, reports and baselines; the first thing wrong is told with its place."""
     for file in files:

@@ -1,4 +1,5 @@
-"""Two recordings compared: how far apart by position, who would choose another token, and which module is first.
+"""Two recordings compared: how far apart by position, who would choose another token, and which
+module is first.
 
 Axes: B batch, T positions, V vocabulary, N real tokens, K numbers kept for each position.
 """
@@ -25,7 +26,9 @@ EPS = {"float64": 2.3e-16, "float32": 1.2e-7, "bfloat16": 7.9e-3, "float16": 9.8
 @final
 @dataclass(frozen=True, kw_only=True)
 class First:
-    """The first module, in the order of execution, that puts out something else (or is given it, where `side` is "in")."""
+    """The first module, in the order of execution, that puts out something else (or is given it,
+    where `side` is "in").
+    """
 
     module: str
     side: str
@@ -35,7 +38,9 @@ class First:
 
     @property
     def home(self) -> str:
-        """Where the fault is: in the module itself, or in the code around it that gave it something else."""
+        """Where the fault is: in the module itself, or in the code around it that gave it something
+        else.
+        """
         above = self.module.rpartition(".")[0] if self.side == "in" else self.module
         return above or self.module
 
@@ -43,7 +48,9 @@ class First:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Apart:
-    """One way of asking on both sides. `by_position` is the largest difference at each T, `top` the share of equal top-k."""
+    """One way of asking on both sides. `by_position` is the largest difference at each T, `top` the
+    share of equal top-k.
+    """
 
     way: str
     verdict: SameAs
@@ -87,7 +94,11 @@ class Comparison:
 def compare(left: Recording, right: Recording) -> Comparison:
     """Every way that both recordings hold, in the order of the left one."""
     others = {way.name: way for way in right.ways}
-    ways = [_apart(way, others[way.name], (left.dtype, right.dtype)) for way in left.ways if way.name in others]
+    ways = [
+        _apart(way, others[way.name], (left.dtype, right.dtype))
+        for way in left.ways
+        if way.name in others
+    ]
     return Comparison(
         left=left,
         right=right,
@@ -99,7 +110,11 @@ def compare(left: Recording, right: Recording) -> Comparison:
 
 def _changed(left: Recording, right: Recording) -> Iterator[str]:
     """Names of weights whose sums differ by more than the coarser precision explains."""
-    slack = 4 * max(EPS.get(left.dtype, 1e-7), EPS.get(right.dtype, 1e-7)) if left.dtype != right.dtype else 1e-9
+    slack = (
+        4 * max(EPS.get(left.dtype, 1e-7), EPS.get(right.dtype, 1e-7))
+        if left.dtype != right.dtype
+        else 1e-9
+    )
     for name, sums in left.weights.items():
         other = right.weights.get(name)
         if other is not None and not _same(sums, other, slack):
@@ -107,9 +122,14 @@ def _changed(left: Recording, right: Recording) -> Iterator[str]:
 
 
 def _same(left: Tensor, right: Tensor, slack: float) -> bool:
-    """Sums of one tensor against another's, beside the sum of its sizes (the weighted one beside its own largest)."""
+    """Sums of one tensor against another's, beside the sum of its sizes (the weighted one beside
+    its own largest).
+    """
     size = max(float(left[1]), float(right[1]), 1e-30)
-    limits = torch.tensor([size, size, max(float(left[2]), 1e-30), 8191 * size], dtype=torch.float64) * slack
+    limits = (
+        torch.tensor([size, size, max(float(left[2]), 1e-30), 8191 * size], dtype=torch.float64)
+        * slack
+    )
     return bool(((left - right).abs() <= limits).all())
 
 
@@ -163,7 +183,9 @@ def _incomparable(left: Way) -> Apart:
 
 
 def _verdict(largest: float, budget: float, scale: float, lost: int) -> SameAs:
-    """Beyond rounding is different; within it is rounding, unless this precision is too coarse to tell."""
+    """Beyond rounding is different; within it is rounding, unless this precision is too coarse to
+    tell.
+    """
     if lost or largest > budget:
         return "different"
     if not largest:
@@ -193,7 +215,8 @@ def _percentiles(left_NV: Tensor, right_NV: Tensor) -> list[float]:
 def first_of(left: Way, right: Way, dtypes: tuple[str, str]) -> First | None:
     """The first event that both sides have and that differs beyond rounding.
 
-    Between equal precisions the limit is a multiple of the noise that was measured; between unequal ones, of the coarser's.
+    Between equal precisions the limit is a multiple of the noise that was measured; between unequal
+    ones, of the coarser's.
     """
     others = {each.event: each for each in right.prints}
     times = BEYOND_ROUNDING if "float64" in dtypes and dtypes[0] == dtypes[1] else 8.0
@@ -205,11 +228,19 @@ def first_of(left: Way, right: Way, dtypes: tuple[str, str]) -> First | None:
     return None
 
 
-def _differs(left: Print, right: Print, real_BT: Tensor, dtypes: tuple[str, str], times: float) -> First | None:
+def _differs(
+    left: Print, right: Print, real_BT: Tensor, dtypes: tuple[str, str], times: float
+) -> First | None:
     if left.width != right.width:
         return None  # a part of a sharded layer's output
     if left.print_BTK.shape != right.print_BTK.shape:
-        return First(module=left.event[0], side=left.event[1], position=0, apart=float("inf"), floor=left.floor)
+        return First(
+            module=left.event[0],
+            side=left.event[1],
+            position=0,
+            apart=float("inf"),
+            floor=left.floor,
+        )
     delta_BT = (left.print_BTK.double() - right.print_BTK.double()).abs().amax(-1)
     scale = float(left.print_BTK[real_BT].abs().nan_to_num(0.0).max())
     floor = max(left.floor, right.floor, scale * max(EPS.get(dtype, 1e-7) for dtype in dtypes))
@@ -218,4 +249,6 @@ def _differs(left: Print, right: Print, real_BT: Tensor, dtypes: tuple[str, str]
         return None
     position = int(wrong_BT.any(0).nonzero()[0])
     apart = float(delta_BT[real_BT].nan_to_num(float("inf")).max())
-    return First(module=left.event[0], side=left.event[1], position=position, apart=apart, floor=floor)
+    return First(
+        module=left.event[0], side=left.event[1], position=position, apart=apart, floor=floor
+    )

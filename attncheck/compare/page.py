@@ -1,4 +1,6 @@
-"""A comparison on a terminal: the verdict, where it starts, and how far apart the two sides are by position."""
+"""A comparison on a terminal: the verdict, where it starts, and how far apart the two sides are by
+position.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,12 @@ from attncheck.compare.record import described
 from attncheck.compare.sides import Sides
 from attncheck.report.numbers import number
 
-STYLES = {"identical": "bold green", "rounding": "bold cyan", "undecided": "bold yellow", "different": "bold red"}
+STYLES = {
+    "identical": "bold green",
+    "rounding": "bold cyan",
+    "undecided": "bold yellow",
+    "different": "bold red",
+}
 BARS = " ▁▂▃▄▅▆▇█"
 WIDTH = 72
 
@@ -58,7 +65,9 @@ def _blocks(sides: Sides) -> Iterator[RenderableType]:
 
 
 def notes(sides: Sides) -> Iterator[str]:
-    """What explains a difference: weights first, since everything after them differs as well; then the first module."""
+    """What explains a difference: weights first, since everything after them differs as well; then
+    the first module.
+    """
     comparison = sides.comparison
     if comparison.missing:
         yield f"Weights on one side only: {', '.join(comparison.missing[:4])} ({len(comparison.missing)} in all)."
@@ -76,7 +85,12 @@ def notes(sides: Sides) -> Iterator[str]:
 
 
 def _way(way: Apart) -> Text:
-    text = Text(overflow="fold").append(way.way, style="bold").append(": ").append(way.verdict, style=STYLES[way.verdict])
+    text = (
+        Text(overflow="fold")
+        .append(way.way, style="bold")
+        .append(": ")
+        .append(way.verdict, style=STYLES[way.verdict])
+    )
     for line in lines_of(way):
         text.append(f"\n{line}")
     return text
@@ -97,10 +111,17 @@ def lines_of(way: Apart) -> Iterator[str]:
 
 
 def _bars(way: Apart) -> str:
-    """One block a position, its height the decade of the difference above rounding; blank where rounding explains it."""
+    """One block a position, its height the decade of the difference above rounding; blank where
+    rounding explains it.
+    """
     stride = -(-len(way.by_position) // WIDTH)
-    values = [max(way.by_position[at : at + stride]) for at in range(0, len(way.by_position), stride)]
+    values = [
+        max(way.by_position[at : at + stride]) for at in range(0, len(way.by_position), stride)
+    ]
     low = max(way.budget, 1e-300)
     span = max(1.0, math.log10(max(way.max_abs, low) / low))
-    heights = [0 if value <= low else 1 + round(7 * min(1.0, math.log10(value / low) / span)) for value in values]
+    heights = [
+        0 if value <= low else 1 + round(7 * min(1.0, math.log10(value / low) / span))
+        for value in values
+    ]
     return "".join(BARS[height] for height in heights)

@@ -1,6 +1,8 @@
-"""A run written down: the logits of a few ways of asking, what every module put out, and what the weights are.
+"""A run written down: the logits of a few ways of asking, what every module put out, and what the
+weights are.
 
-What is kept of a module is a fingerprint of a few numbers for each position, so that a recording of a large model stays small.
+What is kept of a module is a fingerprint of a few numbers for each position, so that a recording of
+a large model stays small.
 
 Axes: B batch, T positions, V vocabulary, K numbers kept for each position.
 """
@@ -36,7 +38,8 @@ SHORTER = 3
 class Print:
     """One module's fingerprint over a way of asking, with what rounding alone does to it.
 
-    `width` is how many numbers a position had, where sharding may have changed that: a part compares with nothing.
+    `width` is how many numbers a position had, where sharding may have changed that: a part
+    compares with nothing.
     """
 
     event: Event
@@ -48,7 +51,9 @@ class Print:
 @final
 @dataclass(frozen=True)
 class Way:
-    """One way of asking: its logits where tokens are real, how far rounding carries them, every module's fingerprint."""
+    """One way of asking: its logits where tokens are real, how far rounding carries them, every
+    module's fingerprint.
+    """
 
     name: str
     logits_BTV: Tensor
@@ -80,7 +85,9 @@ def record(subject: Subject, rows: Tokens = (), pad: int | None = None) -> Recor
     inputs = subject.inputs
     rows = rows or (inputs.row, inputs.other(inputs.row, salt=31)[SHORTER:])
     if max(map(max, rows)) >= subject.facts.vocab:
-        raise TargetError(f"{subject.name}: token {max(map(max, rows))} is outside its vocabulary of {subject.facts.vocab}")
+        raise TargetError(
+            f"{subject.name}: token {max(map(max, rows))} is outside its vocabulary of {subject.facts.vocab}"
+        )
     filler = pad_id(subject) if pad is None else pad
     ways = []
     for name, spec in _asked(subject, rows, filler):
@@ -108,7 +115,11 @@ def _asked(subject: Subject, rows: Tokens, pad: int) -> Iterator[tuple[str, Forw
     third = max(1, len(row) // 3)
     yield PLAIN, ForwardSpec((row,))
     if subject.can.steps:
-        chunks = (third, 1, len(row) - third - 1) if subject.can.cache and len(row) > third + 1 else (len(row) - 1, 1)
+        chunks = (
+            (third, 1, len(row) - third - 1)
+            if subject.can.cache and len(row) > third + 1
+            else (len(row) - 1, 1)
+        )
         yield CHUNKED, ForwardSpec((row,), chunks=chunks)
     if len(rows) > 1 and subject.can.reads_mask and subject.can.takes_positions:
         batch = Padded(rows=rows, length=max(map(len, rows)) + 1, pad=pad, inputs=subject.inputs)
@@ -132,14 +143,25 @@ def _way(subject: Subject, name: str, spec: ForwardSpec) -> Way:
         prints = [replace(each, width=0) for each in prints if each is not None]
     rows = getattr(spec.mask, "rows", None)
     real_BT = torch.tensor(rows, dtype=torch.bool) if rows else torch.ones(shape, dtype=torch.bool)
-    return Way(name, logits_BTV.cpu(), real_BT, subject.budget.value, tuple(each for each in prints if each is not None))
+    return Way(
+        name,
+        logits_BTV.cpu(),
+        real_BT,
+        subject.budget.value,
+        tuple(each for each in prints if each is not None),
+    )
 
 
 def _print(event: Event, shape: tuple[int, int], usual: Trace, reordered: Trace) -> Print | None:
     print_BTK, moved_BTK = usual.print_BTK(event, shape), reordered.print_BTK(event, shape)
     if print_BTK is None or moved_BTK is None:
         return None
-    return Print(event, print_BTK, float((print_BTK - moved_BTK).abs().nan_to_num(0.0).max()), usual.widths[event])
+    return Print(
+        event,
+        print_BTK,
+        float((print_BTK - moved_BTK).abs().nan_to_num(0.0).max()),
+        usual.widths[event],
+    )
 
 
 def described(recording: Recording) -> str:

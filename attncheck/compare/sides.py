@@ -35,8 +35,8 @@ CHANGEABLE: dict[str, Callable[[str], Any]] = {
 @final
 @dataclass(frozen=True)
 class Sides:
-    """The outcome of a comparison. Where both sides are models in memory: how the weights differ, and, where the precision
-    was too coarse to tell, the same comparison in a higher one.
+    """The outcome of a comparison. Where both sides are models in memory: how the weights differ,
+    and, where the precision was too coarse to tell, the same comparison in a higher one.
     """
 
     comparison: Comparison
@@ -83,8 +83,11 @@ def is_trace(text: str) -> bool:
     return text.endswith(trace.SUFFIX)
 
 
-def held_side_by_side(left: str, right: str, of_left: Settings, of_right: Settings, says: Callable[[str], None]) -> Sides:
-    """Record both sides on the same tokens and compare. A side without a dtype takes that of a recorded other side.
+def held_side_by_side(
+    left: str, right: str, of_left: Settings, of_right: Settings, says: Callable[[str], None]
+) -> Sides:
+    """Record both sides on the same tokens and compare. A side without a dtype takes that of a
+    recorded other side.
 
     Raises:
         TargetError: a side cannot be loaded, or lacks a token of the other.
@@ -92,17 +95,25 @@ def held_side_by_side(left: str, right: str, of_left: Settings, of_right: Settin
     if is_trace(right) and not is_trace(left):
         return held_side_by_side(right, left, of_right, of_left, says)
     first, one = _recorded(left, of_left, None, says)
-    wanted = of_right if of_right.dtype != "auto" or not is_trace(left) else replace(of_right, dtype=first.dtype)
+    wanted = (
+        of_right
+        if of_right.dtype != "auto" or not is_trace(left)
+        else replace(of_right, dtype=first.dtype)
+    )
     second, other = _recorded(right, wanted, first, says)
     comparison = compare(first, second)
     if one is None or other is None:
         return Sides(comparison, [], None)
     how = weights.differing(one.model, other.model, comparison.weights)
-    return Sides(comparison, how, _raised(one, other, first) if comparison.verdict == "undecided" else None)
+    return Sides(
+        comparison, how, _raised(one, other, first) if comparison.verdict == "undecided" else None
+    )
 
 
 def _raised(one: Subject, other: Subject, first: Recording) -> Comparison | None:
-    """The same comparison in the highest precision that fits both: what is left of the difference there decides."""
+    """The same comparison in the highest precision that fits both: what is left of the difference
+    there decides.
+    """
     dtype = one.higher_dtype() or one.dtype_name
     try:
         with one.at(dtype), other.at(dtype):

@@ -1,4 +1,6 @@
-"""A recording as a file: tensors in safetensors, the rest as JSON in its header. Readable by every release."""
+"""A recording as a file: tensors in safetensors, the rest as JSON in its header. Readable by every
+release.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,21 @@ SUFFIX = ".safetensors"
 
 def save(recording: Recording, path: Path) -> None:
     """Write a recording."""
-    tensors: dict[str, Tensor] = {f"weights/{name}": value for name, value in recording.weights.items()}
+    tensors: dict[str, Tensor] = {
+        f"weights/{name}": value for name, value in recording.weights.items()
+    }
     ways = []
     for number, way in enumerate(recording.ways):
-        tensors |= {f"ways/{number}/logits": way.logits_BTV.contiguous(), f"ways/{number}/real": way.real_BT.contiguous()}
+        tensors |= {
+            f"ways/{number}/logits": way.logits_BTV.contiguous(),
+            f"ways/{number}/real": way.real_BT.contiguous(),
+        }
         for place, each in enumerate(way.prints):
             tensors[f"ways/{number}/prints/{place}"] = each.print_BTK.contiguous()
-        events = [{"module": each.event[0], "side": each.event[1], "floor": each.floor} for each in way.prints]
+        events = [
+            {"module": each.event[0], "side": each.event[1], "floor": each.floor}
+            for each in way.prints
+        ]
         ways.append({"name": way.name, "budget": way.budget, "events": events})
     said = {
         "schema": SCHEMA,
@@ -62,14 +72,20 @@ def load(path: Path) -> Recording:
         pad=said["pad"],
         dtype=said["dtype"],
         ways=tuple(_way(number, way, tensors) for number, way in enumerate(said["ways"])),
-        weights={name.removeprefix("weights/"): value for name, value in tensors.items() if name.startswith("weights/")},
+        weights={
+            name.removeprefix("weights/"): value
+            for name, value in tensors.items()
+            if name.startswith("weights/")
+        },
         meta=dict(said["meta"]),
     )
 
 
 def _way(number: int, said: dict[str, Any], tensors: dict[str, Tensor]) -> Way:
     prints = tuple(
-        Print((each["module"], each["side"]), tensors[f"ways/{number}/prints/{place}"], each["floor"])
+        Print(
+            (each["module"], each["side"]), tensors[f"ways/{number}/prints/{place}"], each["floor"]
+        )
         for place, each in enumerate(said["events"])
     )
     real_BT = tensors[f"ways/{number}/real"].to(torch.bool)

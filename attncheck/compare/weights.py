@@ -1,4 +1,5 @@
-"""Two sets of weights, tensor by tensor: which differ, and how: rows in another order, an adapter's rank, or noise.
+"""Two sets of weights, tensor by tensor: which differ, and how: rows in another order, an adapter's
+rank, or noise.
 
 Axes: R rows, C columns.
 """
@@ -20,7 +21,9 @@ FEW = 64
 @final
 @dataclass(frozen=True)
 class Differing:
-    """One tensor that is not the same on both sides. `words` says how; `kind` is "order", "rank", "noise" or "other"."""
+    """One tensor that is not the same on both sides. `words` says how; `kind` is "order", "rank",
+    "noise" or "other".
+    """
 
     name: str
     kind: str
@@ -31,12 +34,16 @@ class Differing:
 def differing(left: nn.Module, right: nn.Module, names: Sequence[str]) -> list[Differing]:
     """How each of some parameters differs between two models of one form."""
     mine, theirs = dict(left.named_parameters()), dict(right.named_parameters())
-    return [_how(name, mine[name].detach().cpu(), theirs[name].detach().cpu()) for name in names[:FEW]]
+    return [
+        _how(name, mine[name].detach().cpu(), theirs[name].detach().cpu()) for name in names[:FEW]
+    ]
 
 
 def _how(name: str, left: Tensor, right: Tensor) -> Differing:
     if left.shape != right.shape:
-        return Differing(name, "other", float("inf"), f"{tuple(left.shape)} against {tuple(right.shape)}")
+        return Differing(
+            name, "other", float("inf"), f"{tuple(left.shape)} against {tuple(right.shape)}"
+        )
     left, right = left.double(), right.double()
     delta = right - left
     relative = float(delta.norm() / left.norm().clamp_min(1e-30))
@@ -49,17 +56,28 @@ def _how(name: str, left: Tensor, right: Tensor) -> Differing:
 
 
 def _by_rank(name: str, delta_RC: Tensor, relative: float) -> Differing:
-    """A low rank is an adapter that one side has and the other not; a full rank and a small size is rounding to a grid."""
+    """A low rank is an adapter that one side has and the other not; a full rank and a small size is
+    rounding to a grid.
+    """
     sizes = torch.linalg.svdvals(delta_RC)
     rank = int((sizes > 1e-6 * sizes[0]).sum())
     if rank <= len(sizes) // 4:
-        return Differing(name, "rank", relative, f"differs by a matrix of rank {rank}, {relative:.1%} of its size")
+        return Differing(
+            name,
+            "rank",
+            relative,
+            f"differs by a matrix of rank {rank}, {relative:.1%} of its size",
+        )
     kind = "noise" if relative < 0.3 else "other"
-    return Differing(name, kind, relative, f"differs by {relative:.1%} of its size in every direction")
+    return Differing(
+        name, kind, relative, f"differs by {relative:.1%} of its size in every direction"
+    )
 
 
 def _order(left: Tensor, right: Tensor) -> Tensor | None:
-    """order_R with right[i] = left[order_R[i]], where the rows are the same ones; None where they are not."""
+    """order_R with right[i] = left[order_R[i]], where the rows are the same ones; None where they
+    are not.
+    """
     flat_left, flat_right = left.reshape(left.shape[0], -1), right.reshape(right.shape[0], -1)
     weights_C = torch.cos(torch.arange(flat_left.shape[1], dtype=torch.float64) * 1.7)
     marks_left, marks_right = flat_left @ weights_C, flat_right @ weights_C
@@ -70,7 +88,9 @@ def _order(left: Tensor, right: Tensor) -> Tensor | None:
 
 
 def _named(order_R: Tensor) -> str:
-    """Which rotary re-ordering maps them, where one does: rows paired for some number of heads, unpaired for another."""
+    """Which rotary re-ordering maps them, where one does: rows paired for some number of heads,
+    unpaired for another.
+    """
     rows = len(order_R)
     for heads, name in _turns(rows):
         if torch.equal(order_R, name):
@@ -92,7 +112,9 @@ def _turns(rows: int) -> Iterator[tuple[str, Tensor]]:
 
 
 def interleaved(rows_R: Tensor, heads: int) -> Tensor:
-    """Rows of two halves a head turned into rows of pairs: what a converter does for engines that rotate neighbours."""
+    """Rows of two halves a head turned into rows of pairs: what a converter does for engines that
+    rotate neighbours.
+    """
     return rows_R.view(heads, 2, -1).transpose(1, 2).reshape(-1)
 
 

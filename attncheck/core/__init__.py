@@ -1,1 +1,3 @@
-"""Errors, verdicts, findings and settings: what every other package may import. Standard library only."""
+"""Errors, verdicts, findings and settings: what every other package may import. Standard library
+only.
+"""

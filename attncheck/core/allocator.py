@@ -1,4 +1,6 @@
-"""What the C library does with freed memory: given back when asked, at once where attncheck owns the process. Loads nothing."""
+"""What the C library does with freed memory: given back when asked, at once where attncheck owns
+the process. Loads nothing.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +11,21 @@ from collections.abc import Callable, Iterator
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 TOP = 2 << 20
-"""Bytes that stay at the end of the heap, for the next forward to use: its activations are freed one after the other."""
+"""Bytes that stay at the end of the heap, for the next forward to use: its activations are freed
+one after the other.
+"""
 LOGITS = 1 << 20
-"""Bytes from which on memory is mapped: logits are, activations of a small model are not, since mapping takes time."""
+"""Bytes from which on memory is mapped: logits are, activations of a small model are not, since
+mapping takes time.
+"""
 
 
 def keep_threshold() -> None:
     """Have the memory of logits go back to the system as soon as they are freed.
 
-    glibc raises its threshold up to 32 MiB when large blocks are freed (mallopt(3)); from then on logits that were forgotten
-    stay in its pools, as much again as those that are kept. Setting the threshold stops that.
+    glibc raises its threshold up to 32 MiB when large blocks are freed (mallopt(3)); from then on
+    logits that were forgotten stay in its pools, as much again as those that are kept. Setting the
+    threshold stops that.
     """
     _glibc(lambda library: library.mallopt(M_MMAP_THRESHOLD, LOGITS))
     _glibc(lambda library: library.mallopt(M_TRIM_THRESHOLD, TOP))
@@ -26,7 +33,9 @@ def keep_threshold() -> None:
 
 @contextlib.contextmanager
 def returning_memory() -> Iterator[None]:
-    """Give back what was freed, before and afterwards: for work that keeps many activations, such as a gradient."""
+    """Give back what was freed, before and afterwards: for work that keeps many activations, such
+    as a gradient.
+    """
     return_freed_memory()
     try:
         yield

@@ -1,4 +1,6 @@
-"""Something that a model may be able to take: true where it can, and with the reason where it cannot."""
+"""Something that a model may be able to take: true where it can, and with the reason where it
+cannot.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from attncheck.core.errors import Unsupported
 @final
 @dataclass(frozen=True)
 class Capability:
-    """True where the model can; `reason` is a sentence where it cannot, and becomes the reason of a `skip`."""
+    """True where the model can; `reason` is a sentence where it cannot, and becomes the reason of a
+    `skip`.
+    """
 
     reason: str = ""
 

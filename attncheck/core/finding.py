@@ -1,7 +1,8 @@
 """The words a probe speaks: verdict, measurement, evidence, ruling, finding. Standard library only.
 
-A measurement is one comparison with its budget; it says what was expected and never decides. `verdict_of` decides, and is
-the only place that does, so that a saved report can be judged again without a model.
+A measurement is one comparison with its budget; it says what was expected and never decides.
+`verdict_of` decides, and is the only place that does, so that a saved report can be judged again
+without a model.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from attncheck.core.verdict import worst as worst
 from attncheck.core.verdict import worst_of_model as worst_of_model
 
 BEYOND_ROUNDING = 1e3
-"""A difference of this many budgets is no rounding in any precision, where the budget is small beside the logits."""
+"""A difference of this many budgets is no rounding in any precision, where the budget is small
+beside the logits.
+"""
 
 Expectation = Literal["equal", "differ", "at-most", "figure", "skip"]
 
@@ -36,20 +39,22 @@ class PrecisionLevel:
 class Measurement:
     """One case: what was compared, how far apart it is, and how far rounding alone could carry it.
 
-    `equal` holds when `max_abs <= budget`, `differ` when it is larger, `at-most` when `value <= limit` (bytes, factors),
-    a `figure` is only shown, and a `skip` says in its note why nothing was compared. `broken` is the verdict when the
-    expectation does not hold.
+    `equal` holds when `max_abs <= budget`, `differ` when it is larger, `at-most` when `value <=
+    limit` (bytes, factors), a `figure` is only shown, and a `skip` says in its note why nothing was
+    compared. `broken` is the verdict when the expectation does not hold.
 
-    `profile` is the largest divergence in each stretch of `stride` positions from `start` on, kept where one is above the
-    budget; `cuts` are the positions at which a new chunk was fed. `reach` draws who reads whom, a text for each query with
-    a character for each key: `#` read as promised, `+` read and not promised, `-` promised and not read, `.` neither.
-    `beside` are figures to be shown next to `value`, by name.
+    `profile` is the largest divergence in each stretch of `stride` positions from `start` on, kept
+    where one is above the budget; `cuts` are the positions at which a new chunk was fed. `reach`
+    draws who reads whom, a text for each query with a character for each key: `#` read as promised,
+    `+` read and not promised, `-` promised and not read, `.` neither. `beside` are figures to be
+    shown next to `value`, by name.
 
-    `spec` holds the two passes (got, want) that a diagnosis can run again, and `made` how the first one's logits were made
-    where that was no plain pass (`attncheck.model.provenance`); both stay in memory and are not part of a report.
-    `fault` names the fault that this case's own numbers reproduce, where the probe itself computed the prediction (a fitted
-    scale, a map of heads, a loss shifted twice), with the largest deviation from that prediction in `fault_residual` and
-    the module in `module`.
+    `spec` holds the two passes (got, want) that a diagnosis can run again, and `made` how the first
+    one's logits were made where that was no plain pass (`attncheck.model.provenance`); both stay in
+    memory and are not part of a report. `fault` names the fault that this case's own numbers
+    reproduce, where the probe itself computed the prediction (a fitted scale, a map of heads, a
+    loss shifted twice), with the largest deviation from that prediction in `fault_residual` and the
+    module in `module`.
     """
 
     name: str
@@ -87,7 +92,9 @@ class Measurement:
         """How many budgets the divergence is; infinite where something was not finite."""
         if self.nonfinite:
             return math.inf
-        amount, allowed = (self.value, self.limit) if self.expect == "at-most" else (self.max_abs, self.budget)
+        amount, allowed = (
+            (self.value, self.limit) if self.expect == "at-most" else (self.max_abs, self.budget)
+        )
         return (amount or 0.0) / allowed if allowed else (math.inf if amount else 0.0)
 
     @property
@@ -97,7 +104,9 @@ class Measurement:
 
     @property
     def in_doubt(self) -> bool:
-        """Whether another precision has to decide: rounding could hide a fault here, or could have made this difference."""
+        """Whether another precision has to decide: rounding could hide a fault here, or could have
+        made this difference.
+        """
         if self.expect not in ("equal", "differ") or self.nonfinite or not self.positions:
             return False
         if self.expect == "differ":
@@ -108,7 +117,9 @@ class Measurement:
 
     @property
     def resolved(self) -> bool:
-        """Whether a fault would stand out of this budget: it is below a thousandth of the logits' own scale."""
+        """Whether a fault would stand out of this budget: it is below a thousandth of the logits'
+        own scale.
+        """
         if self.budget is None or self.scale is None:
             return True
         return self.budget <= 1e-3 * self.scale
@@ -123,7 +134,9 @@ def _holds(measurement: Measurement) -> bool:
 
 
 def verdict_of(measurement: Measurement) -> Verdict:
-    """The verdict of one case. Nothing compared is `vacuous`; a value that is not finite always breaks the case."""
+    """The verdict of one case. Nothing compared is `vacuous`; a value that is not finite always
+    breaks the case.
+    """
     if measurement.expect == "skip":
         return Verdict.SKIP
     if measurement.positions == 0:
@@ -141,7 +154,8 @@ def verdict_of(measurement: Measurement) -> Verdict:
 
 
 def merged(name: str, cases: Iterable[Measurement]) -> Measurement:
-    """Several comparisons as one case: the worst one's numbers, with everything that was compared or not finite counted.
+    """Several comparisons as one case: the worst one's numbers, with everything that was compared
+    or not finite counted.
 
     Raises:
         ValueError: there is nothing to merge.
@@ -153,7 +167,9 @@ def merged(name: str, cases: Iterable[Measurement]) -> Measurement:
     return replace(
         worst_case,
         name=name,
-        positions=sum(case.positions for case in found) if all(case.positions for case in found) else 0,
+        positions=sum(case.positions for case in found)
+        if all(case.positions for case in found)
+        else 0,
         nonfinite=sum(case.nonfinite for case in found),
         top1_flips=sum(case.top1_flips or 0 for case in found),
     )
@@ -191,7 +207,9 @@ class Diagnosis:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Location:
-    """Where a failure first shows. `layers` is the largest difference of the hidden states after each layer."""
+    """Where a failure first shows. `layers` is the largest difference of the hidden states after
+    each layer.
+    """
 
     module: str
     layer: int | None = None
@@ -222,7 +240,9 @@ class Ruling:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """Why a finding does not count towards the exit code: a suite expects it, or a baseline holds it."""
+    """Why a finding does not count towards the exit code: a suite expects it, or a baseline holds
+    it.
+    """
 
     by: Literal["suite", "baseline"]
     reason: str = ""

@@ -1,6 +1,7 @@
 """Finding probes: entry points of the group `attncheck.probes`, and `FILE.py:Class`.
 
-Names and documentation come from metadata and source text, so that listing probes loads neither torch nor transformers.
+Names and documentation come from metadata and source text, so that listing probes loads neither
+torch nor transformers.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ def installed() -> dict[str, EntryPoint]:
     for entry in entry_points(group=GROUP):
         other = found.get(entry.name)
         if other is not None and other.value != entry.value:
-            raise UsageError(f"two probes are called `{entry.name}`: {other.value} and {entry.value}")
+            raise UsageError(
+                f"two probes are called `{entry.name}`: {other.value} and {entry.value}"
+            )
         found[entry.name] = entry
     order = [name for name in FIRST if name in found] + sorted(set(found) - set(FIRST))
     return {name: found[name] for name in order}
@@ -62,19 +65,24 @@ def _matching(names: list[str], patterns: list[str]) -> list[str]:
     for pattern in patterns:
         if not fnmatch.filter(names, pattern):
             raise UsageError(unknown("probe", pattern, names))
-    return [name for name in names if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)]
+    return [
+        name for name in names if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+    ]
 
 
 def load(name: str, options: Mapping[str, Any] | None = None, home: Path | None = None) -> Any:
     """The probe of this name, with its options.
 
     Raises:
-        UsageError: unknown name, a file or class that is not there, an option that it does not have.
+        UsageError: unknown name, a file or class that is not there, an option that it does not
+        have.
     """
     kind = _from_file(name, home or Path.cwd()) if is_path(name) else _from_entry_point(name)
     missing = [member for member in MEMBERS if not hasattr(kind, member)]
     if missing:
-        raise UsageError(f"`{name}` is not a probe: it lacks {', '.join(f'`{member}`' for member in missing)}")
+        raise UsageError(
+            f"`{name}` is not a probe: it lacks {', '.join(f'`{member}`' for member in missing)}"
+        )
     return _with_options(name, kind, dict(options or {}))
 
 
@@ -82,7 +90,11 @@ def _with_options(name: str, kind: Any, options: dict[str, Any]) -> Any:
     valid = set(getattr(kind, "__dataclass_fields__", {}))
     for option in options:
         if option not in valid:
-            raise UsageError(unknown(f"option of probe {name}", option, valid) if valid else f"probe `{name}` has no options")
+            raise UsageError(
+                unknown(f"option of probe {name}", option, valid)
+                if valid
+                else f"probe `{name}` has no options"
+            )
     return kind(**options)
 
 
@@ -93,7 +105,9 @@ def _from_entry_point(name: str) -> Any:
     try:
         return entries[name].load()
     except Exception as error:
-        raise UsageError(f"probe `{name}` ({entries[name].value}) cannot be loaded: {first_line(error)}") from error
+        raise UsageError(
+            f"probe `{name}` ({entries[name].value}) cannot be loaded: {first_line(error)}"
+        ) from error
 
 
 def _from_file(name: str, home: Path) -> Any:
@@ -143,7 +157,9 @@ def documentation(name: str) -> str:
 
 def headlines() -> dict[str, str]:
     """The first line of each installed probe's documentation, by name."""
-    return {name: _docstring(entry.module).partition("\n")[0] for name, entry in installed().items()}
+    return {
+        name: _docstring(entry.module).partition("\n")[0] for name, entry in installed().items()
+    }
 
 
 def _docstring(module: str) -> str:

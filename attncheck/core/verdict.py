@@ -1,4 +1,6 @@
-"""The seven verdicts and their order. Standard library only, and light: the command line needs them to say what it takes."""
+"""The seven verdicts and their order. Standard library only, and light: the command line needs them
+to say what it takes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""From a finding that failed to one that explains itself: which fault, where, and what to run to see it again."""
+"""From a finding that failed to one that explains itself: which fault, where, and what to run to
+see it again.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,13 @@ from typing import Any, final
 from attncheck.core.errors import Unsupported, first_line
 from attncheck.core.finding import Diagnosis, Finding, Location, Measurement, Verdict, verdict_of
 from attncheck.diagnosis.failure import Failure, failing, open_case
-from attncheck.diagnosis.locate import in_attention, locate, locate_leak, locate_padding, locate_unsteady
+from attncheck.diagnosis.locate import (
+    in_attention,
+    locate,
+    locate_leak,
+    locate_padding,
+    locate_unsteady,
+)
 from attncheck.diagnosis.outside import Outside, carried_elsewhere, explained_outside
 from attncheck.diagnosis.recorded import pass_dict
 from attncheck.diagnosis.repair import OWN_STORE, repaired
@@ -23,18 +31,32 @@ from attncheck.model.forward_spec import ForwardSpec, all_ones
 from attncheck.model.subject import Subject
 
 SHARE = 0.75
-"""The search for more runners-up ends when it has taken this share of the failed probe's own time."""
+"""The search for more runners-up ends when it has taken this share of the failed probe's own time.
+"""
 CASES = 2
-EXPECTED = (Unsupported, RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError, NotImplementedError)
-"""What a broken model may raise when it is asked once more; the finding then stands without an explanation."""
+EXPECTED = (
+    Unsupported,
+    RuntimeError,
+    ValueError,
+    TypeError,
+    IndexError,
+    KeyError,
+    AttributeError,
+    NotImplementedError,
+)
+"""What a broken model may raise when it is asked once more; the finding then stands without an
+explanation.
+"""
 
 
 @final
 @dataclass
 class Diagnoser:
-    """Explains findings of one run. What it found on a model is tried first on that model's next failure.
+    """Explains findings of one run. What it found on a model is tried first on that model's next
+    failure.
 
-    `repro` is where scripts go that show a failure without this tool; only those that do show it are left there.
+    `repro` is where scripts go that show a failure without this tool; only those that do show it
+    are left there.
     """
 
     repro: Path | None = None
@@ -50,7 +72,11 @@ class Diagnoser:
         try:
             explained = _placed(_searched(subject, finding, until, known))
         except EXPECTED as error:
-            why = Diagnosis(fault="", how="unexplained", advice=f"The search for the fault ended early: {first_line(error)}")
+            why = Diagnosis(
+                fault="",
+                how="unexplained",
+                advice=f"The search for the fault ended early: {first_line(error)}",
+            )
             return _placed(replace(finding, diagnosis=why))
         if explained.diagnosis is not None and explained.diagnosis.how == "reproduced":
             self.known[id(subject)] = tuple(dict.fromkeys((explained.diagnosis.fault, *known)))
@@ -79,11 +105,17 @@ def diagnose(subject: Subject, finding: Finding) -> Finding:
 
 
 def _told_by_the_probe(finding: Finding) -> Finding | None:
-    """Some probes compute the prediction themselves: a fitted scale, a map of heads, a loss shifted twice."""
-    case = next((each for each in finding.cases if each.fault and verdict_of(each) is finding.verdict), None)
+    """Some probes compute the prediction themselves: a fitted scale, a map of heads, a loss shifted
+    twice.
+    """
+    case = next(
+        (each for each in finding.cases if each.fault and verdict_of(each) is finding.verdict), None
+    )
     if case is None:
         return finding if finding.verdict is not Verdict.FAIL else None
-    found = Diagnosis(fault=case.fault, how="reproduced", residual=case.fault_residual, advice=advice(case.fault))
+    found = Diagnosis(
+        fault=case.fault, how="reproduced", residual=case.fault_residual, advice=advice(case.fault)
+    )
     return replace(finding, diagnosis=found, location=_place_of(case))
 
 
@@ -103,7 +135,9 @@ def _number(module: str) -> int | None:
 
 
 def _searched(subject: Subject, finding: Finding, until: float, known: tuple[str, ...]) -> Finding:
-    """The first explanation that reproduces a case, else what heals one: with attention written out, then left to the model."""
+    """The first explanation that reproduces a case, else what heals one: with attention written
+    out, then left to the model.
+    """
     cases = failing(finding)
     weaker: list[Finding] = []
     for by_arguments in (False, True) if not subject.can.kernel else (False,):
@@ -115,7 +149,9 @@ def _searched(subject: Subject, finding: Finding, until: float, known: tuple[str
             if told is not None and (told.how == "reproduced" or told.fault == OWN_STORE):
                 return explained
             weaker.append(explained)
-    healed = [each for each in weaker if each.diagnosis is not None and each.diagnosis.how == "repaired"]
+    healed = [
+        each for each in weaker if each.diagnosis is not None and each.diagnosis.how == "repaired"
+    ]
     return next(iter([*healed, *weaker]), None) or replace(finding, diagnosis=_unexplained(()))
 
 
@@ -127,7 +163,12 @@ def _explained(search: Search, finding: Finding) -> Finding:
     if elsewhere is not None and (place is None or diagnosis.fault != "padding-visible"):
         place = elsewhere(failure) or place
     place = with_source(search, place)
-    return replace(finding, diagnosis=diagnosis, location=place, replay={**finding.replay, **replay_of(failure)})
+    return replace(
+        finding,
+        diagnosis=diagnosis,
+        location=place,
+        replay={**finding.replay, **replay_of(failure)},
+    )
 
 
 def _diagnosis(search: Search, place: Location | None) -> Diagnosis:
@@ -139,7 +180,9 @@ def _diagnosis(search: Search, place: Location | None) -> Diagnosis:
     outside = outside or _vouched(failure, carried_elsewhere(failure))
     if outside is not None:
         text = f"{outside.parameter[0].upper()}{outside.parameter[1:]}. {advice(outside.fault)}"
-        return Diagnosis(fault=outside.fault, how="reproduced", residual=outside.residual, advice=text)
+        return Diagnosis(
+            fault=outside.fault, how="reproduced", residual=outside.residual, advice=text
+        )
     healed, failed = repaired(failure)
     ruled_out = tuple(dict.fromkeys([*(each.hypothesis.fault for each in search.tried), *failed]))
     if healed is None:
@@ -155,8 +198,14 @@ def _diagnosis(search: Search, place: Location | None) -> Diagnosis:
 
 
 def _vouched(failure: Failure, outside: Outside | None) -> Outside | None:
-    """Where attention is out of reach, the trusted path cannot vouch for it: only the location can rule it out."""
-    if outside is None or failure.trusted.out_of_reach is None or outside.fault != "leak-outside-attention":
+    """Where attention is out of reach, the trusted path cannot vouch for it: only the location can
+    rule it out.
+    """
+    if (
+        outside is None
+        or failure.trusted.out_of_reach is None
+        or outside.fault != "leak-outside-attention"
+    ):
         return outside
     place = ELSEWHERE[outside.fault](failure)
     return None if place is None or in_attention(place.module) else outside
@@ -170,7 +219,9 @@ def _reproduced(search: Search, found: Tried) -> Diagnosis:
         how="reproduced",
         residual=found.residual,
         runner_up=_runner_up(search),
-        advice=f"{guess.parameter[0].upper()}{guess.parameter[1:]}. {text}" if guess.parameter else text,
+        advice=f"{guess.parameter[0].upper()}{guess.parameter[1:]}. {text}"
+        if guess.parameter
+        else text,
     )
 
 
@@ -185,11 +236,15 @@ def _unexplained(ruled_out: tuple[str, ...], search: Search | None = None) -> Di
     if search is None or not near:
         return Diagnosis(fault="", how="unexplained", advice=text, ruled_out=ruled_out)
     text += f" The nearest, {near[0].hypothesis.label}, gives the first {near[0].agrees} positions exactly and not the others."
-    return Diagnosis(fault="", how="unexplained", runner_up=_runner_up(search), advice=text, ruled_out=ruled_out)
+    return Diagnosis(
+        fault="", how="unexplained", runner_up=_runner_up(search), advice=text, ruled_out=ruled_out
+    )
 
 
 def _stand_ins(subject: Subject, finding: Finding) -> list[Measurement]:
-    """Where no failing case carries its passes: plain ones, each against the trusted path, if the fault shows there as well."""
+    """Where no failing case carries its passes: plain ones, each against the trusted path, if the
+    fault shows there as well.
+    """
     tokens, length = subject.inputs.tokens, subject.inputs.length
     third = length // 3
     chunks = (third, 1, 2, length - third - 3)

@@ -1,4 +1,5 @@
-"""A failing case taken apart: its two passes, what was observed, what the trusted path gives, and which side is wrong.
+"""A failing case taken apart: its two passes, what was observed, what the trusted path gives, and
+which side is wrong.
 
 Axes: B batch, T positions, V vocabulary.
 """
@@ -28,9 +29,11 @@ SHORT = 2
 @final
 @dataclass(frozen=True)
 class Side:
-    """One of the two passes of a failing case, with what was observed and what the trusted path gives.
+    """One of the two passes of a failing case, with what was observed and what the trusted path
+    gives.
 
-    Where `made` is given, the observed logits are not those of the pass itself: they are observed_BNV, at its columns.
+    Where `made` is given, the observed logits are not those of the pass itself: they are
+    observed_BNV, at its columns.
     """
 
     spec: ForwardSpec
@@ -45,7 +48,9 @@ class Side:
         return self.trusted_BTV is None or self.apart(self.trusted_BTV) > self.budget
 
     def apart(self, predicted_BTV: Tensor) -> float:
-        """The largest difference between a prediction and what was observed, at real tokens; infinite where one is not finite."""
+        """The largest difference between a prediction and what was observed, at real tokens;
+        infinite where one is not finite.
+        """
         return apart(self.kept(predicted_BTV), self.observed_BTV, self.real)
 
     def kept(self, logits_BTV: Tensor) -> Tensor:
@@ -58,7 +63,9 @@ class Side:
         if kept_BTV.shape != self.observed_BTV.shape:
             return 0
         wrong_BT = ~((kept_BTV - self.observed_BTV).abs().amax(-1) <= self.budget)
-        wrong_T = (wrong_BT if self.real is None else wrong_BT & self.real.to(wrong_BT.device)).any(0)
+        wrong_T = (wrong_BT if self.real is None else wrong_BT & self.real.to(wrong_BT.device)).any(
+            0
+        )
         return int(wrong_T.long().argmax()) if bool(wrong_T.any()) else wrong_T.numel()
 
     @property
@@ -68,9 +75,13 @@ class Side:
 
     @property
     def real(self) -> Tensor | None:
-        """(B, T) booleans of what was observed at tokens that are not padding, or None where all are real."""
+        """(B, T) booleans of what was observed at tokens that are not padding, or None where all
+        are real.
+        """
         real_BT = real_tokens(self.spec)
-        return real_BT if real_BT is None or self.columns is None else real_BT[:, list(self.columns)]
+        return (
+            real_BT if real_BT is None or self.columns is None else real_BT[:, list(self.columns)]
+        )
 
     def run(self, subject: Subject) -> None:
         """Run what was observed once more, for what hooks see of it."""
@@ -113,7 +124,9 @@ def real_tokens(spec: ForwardSpec) -> Tensor | None:
 
 
 def apart(left_BTV: Tensor, right_BTV: Tensor, rows_BT: Tensor | None = None) -> float:
-    """Largest absolute difference over some rows; values that are not finite must be so on both sides."""
+    """Largest absolute difference over some rows; values that are not finite must be so on both
+    sides.
+    """
     if left_BTV.shape != right_BTV.shape:
         return math.inf
     if rows_BT is not None:
@@ -127,8 +140,12 @@ def apart(left_BTV: Tensor, right_BTV: Tensor, rows_BT: Tensor | None = None) ->
 
 
 def failing(finding: Finding) -> list[Measurement]:
-    """The failing cases that carry their passes, the most telling first: no padding, a few uneven chunks, no long row."""
-    found = [case for case in finding.cases if case.spec is not None and verdict_of(case) is Verdict.FAIL]
+    """The failing cases that carry their passes, the most telling first: no padding, a few uneven
+    chunks, no long row.
+    """
+    found = [
+        case for case in finding.cases if case.spec is not None and verdict_of(case) is Verdict.FAIL
+    ]
     return sorted(found, key=_telling)
 
 
@@ -137,7 +154,14 @@ def _telling(case: Measurement) -> tuple[bool, bool, bool, bool, int, float]:
     several = len(spec.chunks) > 2 and any(size > 1 for size in spec.chunks[1:])
     plain = not several if spec.chunks else case.made is not None
     length = spec.length // LONG if spec.tokens else 0
-    return padded(spec), spec.cache_kind not in USUAL, plain, len(spec.chunks) > FEW_CHUNKS, length, -case.excess
+    return (
+        padded(spec),
+        spec.cache_kind not in USUAL,
+        plain,
+        len(spec.chunks) > FEW_CHUNKS,
+        length,
+        -case.excess,
+    )
 
 
 def padded(spec: ForwardSpec) -> bool:
@@ -146,9 +170,11 @@ def padded(spec: ForwardSpec) -> bool:
 
 
 def open_case(subject: Subject, case: Measurement, by_arguments: bool = False) -> Failure:
-    """Run both passes of a case again and beside them the trusted path, by the config's masks or else by the model's own.
+    """Run both passes of a case again and beside them the trusted path, by the config's masks or
+    else by the model's own.
 
-    `by_arguments` leaves attention to the model: what is wrong with it is then wrong on the trusted path too.
+    `by_arguments` leaves attention to the model: what is wrong with it is then wrong on the trusted
+    path too.
 
     Raises:
         Unsupported: a pass cannot be asked again.
@@ -158,7 +184,11 @@ def open_case(subject: Subject, case: Measurement, by_arguments: bool = False) -
     promised = _opened(Trusted(subject, by_arguments=by_arguments), case, budget)
     if by_arguments or not promised.sides[1].wrong:
         return promised
-    return min(promised, _opened(Trusted(subject, own_masks=True), case, budget), key=lambda failure: len(failure.wrong))
+    return min(
+        promised,
+        _opened(Trusted(subject, own_masks=True), case, budget),
+        key=lambda failure: len(failure.wrong),
+    )
 
 
 def _opened(trusted: Trusted, case: Measurement, budget: float) -> Failure:
@@ -166,11 +196,15 @@ def _opened(trusted: Trusted, case: Measurement, budget: float) -> Failure:
     got, want = case.spec
     first = _side(trusted, got, budget, case.made)
     if case.made is not None and case.made.how == AFTER:
-        trusted.subject.passes.drop(want)  # what is remembered of it is the answer after the other call
+        trusted.subject.passes.drop(
+            want
+        )  # what is remembered of it is the answer after the other call
     return Failure(case, trusted, (first, _side(trusted, want, budget)))
 
 
-def _side(trusted: Trusted, spec: ForwardSpec, budget: float, made: Provenance | None = None) -> Side:
+def _side(
+    trusted: Trusted, spec: ForwardSpec, budget: float, made: Provenance | None = None
+) -> Side:
     set_back(trusted)
     try:
         given: Tensor | None = trusted.logits(spec)
@@ -181,7 +215,9 @@ def _side(trusted: Trusted, spec: ForwardSpec, budget: float, made: Provenance |
 
 
 def set_back(trusted: Trusted) -> None:
-    """A short call: what is kept on modules from call to call (a rotary table of the longest one) starts anew with it."""
+    """A short call: what is kept on modules from call to call (a rotary table of the longest one)
+    starts anew with it.
+    """
     _ = trusted.out_of_reach, trusted.subject.can.mask_4d  # asked once, by forwards of their own
     with torch.no_grad():
         trusted.subject.passes.call((trusted.subject.inputs.row[:SHORT],), use_cache=False)

@@ -16,7 +16,9 @@ LAYER = re.compile(r"(.*\.)?\d+")
 
 
 def by_layer(shape: tuple[int, int], rows_BT: Tensor, good: Trace, bad: Trace) -> tuple[float, ...]:
-    """The largest difference of the fingerprints of each numbered layer's output, in the order of execution."""
+    """The largest difference of the fingerprints of each numbered layer's output, in the order of
+    execution.
+    """
     names = [name for name, kind in good.prints if kind == "out" and LAYER.fullmatch(name)]
     outermost = min((name.count(".") for name in names), default=0)
     found = []

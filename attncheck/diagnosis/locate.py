@@ -1,7 +1,9 @@
-"""Where a failure starts: the first module, in the order of execution, whose values differ between a right and a wrong run.
+"""Where a failure starts: the first module, in the order of execution, whose values differ between
+a right and a wrong run.
 
-If what goes into a module is right and what comes out is wrong, the fault is in that module. If what goes into it is already
-wrong although everything before was right, it is in the code around it: the module that contains it.
+If what goes into a module is right and what comes out is wrong, the fault is in that module. If
+what goes into it is already wrong although everything before was right, it is in the code around
+it: the module that contains it.
 
 Axes: B batch, T positions, K numbers kept for each position.
 """
@@ -35,7 +37,9 @@ Run = Callable[[], object]
 @final
 @dataclass(frozen=True)
 class Diverged:
-    """The first event that differs, the first position where it does, and how far apart the layers are."""
+    """The first event that differs, the first position where it does, and how far apart the layers
+    are.
+    """
 
     event: Event
     position: int
@@ -43,7 +47,9 @@ class Diverged:
 
 
 def locate(failure: Failure) -> Location | None:
-    """The first diverging module of a failing case, or None where no module of this model can be compared."""
+    """The first diverging module of a failing case, or None where no module of this model can be
+    compared.
+    """
     wrong = failure.wrong
     found = _against_trusted(failure, wrong[0]) if wrong else _between_sides(failure)
     found = agreed("where it first differs", found)
@@ -51,25 +57,40 @@ def locate(failure: Failure) -> Location | None:
 
 
 def locate_leak(failure: Failure) -> Location | None:
-    """The first module through which the last token reaches an earlier position, on the trusted path."""
+    """The first module through which the last token reaches an earlier position, on the trusted
+    path.
+    """
     inputs, trusted = failure.subject.inputs, failure.trusted
-    usual, moved = ForwardSpec(inputs.tokens), ForwardSpec((inputs.other(inputs.row, inputs.length - 1),))
+    usual, moved = (
+        ForwardSpec(inputs.tokens),
+        ForwardSpec((inputs.other(inputs.row, inputs.length - 1),)),
+    )
     keep_BT = torch.ones(1, inputs.length, dtype=torch.bool)
     keep_BT[:, -1] = False
     size = (1, inputs.length)
-    found = _first(failure.subject, size, keep_BT, lambda: trusted.logits(usual), lambda: trusted.logits(moved))
+    found = _first(
+        failure.subject, size, keep_BT, lambda: trusted.logits(usual), lambda: trusted.logits(moved)
+    )
     return replace(_location(failure, found), source_position=inputs.length - 1) if found else None
 
 
 def locate_padding(failure: Failure) -> Location | None:
-    """The first module through which the tokens under the padding reach a real one, on the trusted path."""
+    """The first module through which the tokens under the padding reach a real one, on the trusted
+    path.
+    """
     usual, changed, trusted = failure.sides[0].spec, under_padding(failure), failure.trusted
     if changed is None:
         return None
     real_BT = real_tokens(usual)
     assert real_BT is not None
     size = (len(usual.tokens), usual.length)
-    found = _first(failure.subject, size, real_BT, lambda: trusted.logits(usual), lambda: trusted.logits(changed))
+    found = _first(
+        failure.subject,
+        size,
+        real_BT,
+        lambda: trusted.logits(usual),
+        lambda: trusted.logits(changed),
+    )
     return _location(failure, found) if found else None
 
 
@@ -82,7 +103,13 @@ def locate_unsteady(failure: Failure) -> Location | None:
         with tracing(modules) as trace:
             trusted.logits(usual)
         traces.append(trace)
-    found = _compared((1, inputs.length), torch.ones(1, inputs.length, dtype=torch.bool), traces[0], traces[0], traces[1])
+    found = _compared(
+        (1, inputs.length),
+        torch.ones(1, inputs.length, dtype=torch.bool),
+        traces[0],
+        traces[0],
+        traces[1],
+    )
     return _location(failure, found) if found else None
 
 
@@ -92,11 +119,15 @@ def _against_trusted(failure: Failure, side: Side) -> Diverged | None:
     shape = (len(spec.tokens), spec.length)
     rows_BT = real_tokens(spec)
     rows_BT = torch.ones(shape, dtype=torch.bool) if rows_BT is None else rows_BT
-    return _first(subject, shape, rows_BT, lambda: failure.trusted.logits(spec), lambda: side.run(subject))
+    return _first(
+        subject, shape, rows_BT, lambda: failure.trusted.logits(spec), lambda: side.run(subject)
+    )
 
 
 def _between_sides(failure: Failure) -> Diverged | None:
-    """Two right-looking sides against each other, at the positions that come before everything that was changed."""
+    """Two right-looking sides against each other, at the positions that come before everything that
+    was changed.
+    """
     got, want = (side.spec for side in failure.sides)
     if len(got.tokens) > 1 and len(want.tokens) == 1:
         return _among_rows(failure, got)
@@ -105,7 +136,13 @@ def _between_sides(failure: Failure) -> Diverged | None:
     same_BT = torch.tensor(got.tokens) == torch.tensor(want.tokens)
     keep_BT = _unmoved(failure, same_BT)
     trusted = failure.trusted
-    return _first(failure.subject, tuple(same_BT.shape), keep_BT, lambda: trusted.logits(want), lambda: trusted.logits(got))
+    return _first(
+        failure.subject,
+        tuple(same_BT.shape),
+        keep_BT,
+        lambda: trusted.logits(want),
+        lambda: trusted.logits(got),
+    )
 
 
 def _among_rows(failure: Failure, got: ForwardSpec) -> Diverged | None:
@@ -117,11 +154,18 @@ def _among_rows(failure: Failure, got: ForwardSpec) -> Diverged | None:
     if isinstance(got.mask, Mask2D):
         copies = replace(copies, mask=Mask2D((got.mask.rows[0],) * len(got.tokens)))
     trusted = failure.trusted
-    return _first(failure.subject, tuple(rows_BT.shape), rows_BT, lambda: trusted.logits(copies), lambda: trusted.logits(got))
+    return _first(
+        failure.subject,
+        tuple(rows_BT.shape),
+        rows_BT,
+        lambda: trusted.logits(copies),
+        lambda: trusted.logits(got),
+    )
 
 
 def _unmoved(failure: Failure, same_BT: Tensor) -> Tensor:
-    """Positions that may not move: those before the first change, every real one where only padding changed.
+    """Positions that may not move: those before the first change, every real one where only padding
+    changed.
 
     Where the row changes from its first token on, what stays is another document.
     """
@@ -132,7 +176,9 @@ def _unmoved(failure: Failure, same_BT: Tensor) -> Tensor:
     return before_BT if bool(before_BT.any()) else same_BT
 
 
-def _first(subject: Subject, shape: tuple[int, ...], rows_BT: Tensor, right: Run, wrong: Run) -> Diverged | None:
+def _first(
+    subject: Subject, shape: tuple[int, ...], rows_BT: Tensor, right: Run, wrong: Run
+) -> Diverged | None:
     modules = _modules(subject.model)
     size = (shape[0], shape[1])
     with tracing(modules) as good:
@@ -144,7 +190,9 @@ def _first(subject: Subject, shape: tuple[int, ...], rows_BT: Tensor, right: Run
     return _compared(size, rows_BT, good, noise, bad)
 
 
-def _compared(size: tuple[int, int], rows_BT: Tensor, good: Trace, noise: Trace, bad: Trace) -> Diverged | None:
+def _compared(
+    size: tuple[int, int], rows_BT: Tensor, good: Trace, noise: Trace, bad: Trace
+) -> Diverged | None:
     """The first event, in the order of execution, that differs by more than rounding explains."""
     for event in good.prints:
         position = _differs(event, size, rows_BT, good, noise, bad)
@@ -154,12 +202,20 @@ def _compared(size: tuple[int, int], rows_BT: Tensor, good: Trace, noise: Trace,
 
 
 def _modules(model: nn.Module) -> dict[str, nn.Module]:
-    """Every module that hidden states go through: all within numbered layers, and those outside that hold weights."""
+    """Every module that hidden states go through: all within numbered layers, and those outside
+    that hold weights.
+    """
     named = {name: module for name, module in model.named_modules() if name}
-    return {name: module for name, module in named.items() if NUMBER.search(name) or any(True for _ in module.parameters())}
+    return {
+        name: module
+        for name, module in named.items()
+        if NUMBER.search(name) or any(True for _ in module.parameters())
+    }
 
 
-def _differs(event: Event, shape: tuple[int, int], rows_BT: Tensor, good: Trace, noise: Trace, bad: Trace) -> int | None:
+def _differs(
+    event: Event, shape: tuple[int, int], rows_BT: Tensor, good: Trace, noise: Trace, bad: Trace
+) -> int | None:
     prints = [trace.print_BTK(event, shape) for trace in (good, noise, bad)]
     if any(each is None for each in prints):
         return None
@@ -169,7 +225,9 @@ def _differs(event: Event, shape: tuple[int, int], rows_BT: Tensor, good: Trace,
     least = torch.finfo(good_BTK.dtype).eps * scale
     floor = max(least, float((good_BTK - noise_BTK)[rows_BT].abs().nan_to_num(0.0).max()))
     lost_BT = torch.isfinite(good_BTK).all(-1) & ~torch.isfinite(bad_BTK).all(-1)
-    wrong_BT = (~((good_BTK - bad_BTK).abs().amax(-1) <= BEYOND_ROUNDING * floor) & rows_BT) | lost_BT
+    wrong_BT = (
+        ~((good_BTK - bad_BTK).abs().amax(-1) <= BEYOND_ROUNDING * floor) & rows_BT
+    ) | lost_BT
     return int(wrong_BT.any(0).nonzero()[0]) if bool(wrong_BT.any()) else None
 
 

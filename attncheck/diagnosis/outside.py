@@ -1,6 +1,8 @@
-"""Failures that stay when attention, positions and masks are as they should be: something else carries information.
+"""Failures that stay when attention, positions and masks are as they should be: something else
+carries information.
 
-Both sides of such a case equal the trusted path, and still disagree: what differs between their tokens tells what leaks.
+Both sides of such a case equal the trusted path, and still disagree: what differs between their
+tokens tells what leaks.
 
 Axes: B batch, T positions.
 """
@@ -29,7 +31,9 @@ class Outside:
 
 
 def explained_outside(failure: Failure) -> Outside | None:
-    """The fault behind a case that the trusted path reproduces on both sides, or None where there is none of a known kind."""
+    """The fault behind a case that the trusted path reproduces on both sides, or None where there
+    is none of a known kind.
+    """
     if unsteady(failure):
         return Outside("dropout-active", "two equal calls on the trusted path differ", 0.0)
     if not failure.wrong:
@@ -38,15 +42,22 @@ def explained_outside(failure: Failure) -> Outside | None:
 
 
 def unsteady(failure: Failure) -> bool:
-    """Whether the trusted path gives two answers to one question: then nothing can be compared, and something is random."""
+    """Whether the trusted path gives two answers to one question: then nothing can be compared, and
+    something is random.
+    """
     want = failure.sides[1]
     set_back(failure.trusted)
-    return want.trusted_BTV is not None and apart(failure.trusted.logits(want.spec), want.trusted_BTV) > failure.budget
+    return (
+        want.trusted_BTV is not None
+        and apart(failure.trusted.logits(want.spec), want.trusted_BTV) > failure.budget
+    )
 
 
 def _between(failure: Failure) -> Outside | None:
     got, want = failure.sides
-    residual = max(side.apart(side.trusted_BTV) for side in failure.sides if side.trusted_BTV is not None)
+    residual = max(
+        side.apart(side.trusted_BTV) for side in failure.sides if side.trusted_BTV is not None
+    )
     ignored = _positions_ignored(failure, got)
     if ignored is not None:
         return ignored
@@ -70,12 +81,18 @@ def _kind_of_change(failure: Failure, got: ForwardSpec, want: ForwardSpec) -> st
 
 
 def carried_elsewhere(failure: Failure) -> Outside | None:
-    """What the trusted path does that no path may do: rows that read each other, earlier logits that follow later tokens."""
+    """What the trusted path does that no path may do: rows that read each other, earlier logits
+    that follow later tokens.
+    """
     if len(failure.sides[0].spec.tokens) > 1 and _rows_matter(failure, failure.sides[0].spec):
         return Outside("rows-mixed", "attention itself is right", 0.0)
     if reads_ahead(failure):
         return Outside("leak-outside-attention", "attention itself is right", 0.0)
-    return Outside("padding-visible", "attention itself is right", 0.0) if padding_moves(failure) else None
+    return (
+        Outside("padding-visible", "attention itself is right", 0.0)
+        if padding_moves(failure)
+        else None
+    )
 
 
 def under_padding(failure: Failure) -> ForwardSpec | None:
@@ -86,7 +103,11 @@ def under_padding(failure: Failure) -> ForwardSpec | None:
     rows = []
     for tokens, mask in zip(spec.tokens, spec.mask.rows, strict=True):
         other = inputs.other(tokens, salt=31)
-        rows.append(tuple(token if real else new for token, new, real in zip(tokens, other, mask, strict=True)))
+        rows.append(
+            tuple(
+                token if real else new for token, new, real in zip(tokens, other, mask, strict=True)
+            )
+        )
     return replace(spec, tokens=tuple(rows))
 
 
@@ -96,15 +117,23 @@ def padding_moves(failure: Failure) -> bool:
     if changed is None:
         return False
     spec = failure.sides[0].spec
-    return apart(failure.trusted.logits(spec), failure.trusted.logits(changed), real_tokens(spec)) > failure.budget
+    return (
+        apart(failure.trusted.logits(spec), failure.trusted.logits(changed), real_tokens(spec))
+        > failure.budget
+    )
 
 
 def _rows_matter(failure: Failure, got: ForwardSpec) -> bool:
-    """Whether a row answers differently alone than among the others, on the trusted path and with the same padding."""
+    """Whether a row answers differently alone than among the others, on the trusted path and with
+    the same padding.
+    """
     together_BTV, real_BT = failure.trusted.logits(got), real_tokens(got)
     for row in range(len(got.tokens)):
         real = None if real_BT is None else real_BT[row : row + 1]
-        if apart(failure.trusted.logits(_row(got, row)), together_BTV[row : row + 1], real) > failure.budget:
+        if (
+            apart(failure.trusted.logits(_row(got, row)), together_BTV[row : row + 1], real)
+            > failure.budget
+        ):
             return True
     return False
 
@@ -115,7 +144,12 @@ def _row(spec: ForwardSpec, row: int) -> ForwardSpec:
         mask = Mask2D((mask.rows[row],))
     if isinstance(mask, Mask4D):
         mask = replace(mask, segments=(mask.segments[row],))
-    return replace(spec, tokens=(spec.tokens[row],), positions=spec.positions and (spec.positions[row],), mask=mask)
+    return replace(
+        spec,
+        tokens=(spec.tokens[row],),
+        positions=spec.positions and (spec.positions[row],),
+        mask=mask,
+    )
 
 
 def _changed(left: Row, right: Row) -> list[int]:
@@ -133,20 +167,29 @@ def _positions_ignored(failure: Failure, got: Side) -> Outside | None:
         return None
     if not _moves(failure, tuple(reversed(range(subject.inputs.length)))):
         return Outside("position-ids-ignored", "the positions of the call change nothing", residual)
-    if isinstance(spec.mask, Mask2D) and _moves(failure, tuple(range(1, subject.inputs.length + 1))):
-        return Outside("position-ignores-padding", "the positions of the call change nothing", residual)
+    if isinstance(spec.mask, Mask2D) and _moves(
+        failure, tuple(range(1, subject.inputs.length + 1))
+    ):
+        return Outside(
+            "position-ignores-padding", "the positions of the call change nothing", residual
+        )
     return None
 
 
 def _moves(failure: Failure, row: Row) -> bool:
     """Whether other positions on a plain row move the logits at all."""
     plain = ForwardSpec(failure.subject.inputs.tokens)
-    usual_BTV, moved_BTV = failure.trusted.logits(plain), failure.trusted.logits(plain, Change(positions=(row,)))
+    usual_BTV, moved_BTV = (
+        failure.trusted.logits(plain),
+        failure.trusted.logits(plain, Change(positions=(row,))),
+    )
     return apart(usual_BTV, moved_BTV) > failure.budget
 
 
 def _not_causal(failure: Failure) -> Outside | None:
-    """A schedule against one forward: the first chunk alone gives what was observed, the whole row does not."""
+    """A schedule against one forward: the first chunk alone gives what was observed, the whole row
+    does not.
+    """
     got = failure.sides[0].spec
     first = got.chunks[0] if len(got.chunks) > 1 else 0
     made = failure.sides[0].made is not None
@@ -162,7 +205,9 @@ def _not_causal(failure: Failure) -> Outside | None:
 
 
 def reads_ahead(failure: Failure) -> bool:
-    """Whether another last token moves earlier logits on the trusted path; another length alone is no leak."""
+    """Whether another last token moves earlier logits on the trusted path; another length alone is
+    no leak.
+    """
     inputs, trusted = failure.subject.inputs, failure.trusted
     moved = ForwardSpec((inputs.other(inputs.row, inputs.length - 1),))
     plain_BTV, moved_BTV = trusted.logits(ForwardSpec(inputs.tokens)), trusted.logits(moved)

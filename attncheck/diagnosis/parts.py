@@ -1,6 +1,8 @@
-"""What the modules of a sharded model put out against those of the whole model: fingerprints, and what those of parts add up to.
+"""What the modules of a sharded model put out against those of the whole model: fingerprints, and
+what those of parts add up to.
 
-A fingerprint is a sum of the numbers at a position, so that the fingerprints of parts add up as the parts do.
+A fingerprint is a sum of the numbers at a position, so that the fingerprints of parts add up as the
+parts do.
 
 Axes: B batch, T positions, V vocabulary, K numbers kept for each position.
 """
@@ -27,7 +29,9 @@ SLACK = 1e-9
 @final
 @dataclass(frozen=True)
 class Seen:
-    """The fingerprints of one pass by event, in the order of execution, and how many numbers a position had."""
+    """The fingerprints of one pass by event, in the order of execution, and how many numbers a
+    position had.
+    """
 
     prints: Mapping[Event, Tensor]
     widths: Mapping[Event, int]
@@ -36,7 +40,9 @@ class Seen:
 @final
 @dataclass(frozen=True)
 class Right:
-    """One pass of the whole model: its logits, what its modules put out, and what rounding does to either."""
+    """One pass of the whole model: its logits, what its modules put out, and what rounding does to
+    either.
+    """
 
     logits_BTV: Tensor
     seen: Seen
@@ -53,7 +59,9 @@ def seen_of(subject: Subject, spec: ForwardSpec) -> Seen:
 
 
 def _kept(trace: Trace, spec: ForwardSpec) -> Seen:
-    """Of modules that run once in a forward: the last of several calls says nothing about the order of execution."""
+    """Of modules that run once in a forward: the last of several calls says nothing about the order
+    of execution.
+    """
     shape = (len(spec.tokens), spec.length)
     once = [event for event, each in trace.prints.items() if len(each) == max(1, len(spec.chunks))]
     prints = {event: trace.print_BTK(event, shape) for event in once}
@@ -71,7 +79,10 @@ def right_of(whole: Subject, spec: ForwardSpec) -> Right:
 
 def _floor(print_BTK: Tensor, moved_BTK: Tensor | None) -> float:
     least = torch.finfo(print_BTK.dtype).eps * float(print_BTK.abs().nan_to_num(0.0).max())
-    return max(least, 0.0 if moved_BTK is None else float((print_BTK - moved_BTK).abs().nan_to_num(0.0).max()))
+    return max(
+        least,
+        0.0 if moved_BTK is None else float((print_BTK - moved_BTK).abs().nan_to_num(0.0).max()),
+    )
 
 
 def first_apart(right: Right, seen: Sequence[Seen]) -> Event | None:
@@ -81,19 +92,26 @@ def first_apart(right: Right, seen: Sequence[Seen]) -> Event | None:
             other = each.prints.get(event)
             if other is None or each.widths[event] != right.seen.widths[event]:
                 continue  # a part
-            if other.shape != good.shape or not bool(((other - good).abs() <= BEYOND_ROUNDING * right.floors[event]).all()):
+            if other.shape != good.shape or not bool(
+                ((other - good).abs() <= BEYOND_ROUNDING * right.floors[event]).all()
+            ):
                 return event
     return None
 
 
 def is_whole(event: Event, right: Seen, seen: Sequence[Seen]) -> bool:
     """Whether every process has all of what the whole module puts out."""
-    return all(event in each.prints and each.widths[event] == right.widths.get(event) for each in seen)
+    return all(
+        event in each.prints and each.widths[event] == right.widths.get(event) for each in seen
+    )
 
 
 def is_part(event: Event, right: Seen, seen: Sequence[Seen]) -> bool:
     """Whether every process has one part of as many of what the whole module puts out."""
-    return all(event in each.prints and each.widths[event] * len(seen) == right.widths[event] for each in seen)
+    return all(
+        event in each.prints and each.widths[event] * len(seen) == right.widths[event]
+        for each in seen
+    )
 
 
 def parts_of(whole: Subject, name: str, spec: ForwardSpec, count: int) -> list[Tensor]:
@@ -116,7 +134,11 @@ def parts_of(whole: Subject, name: str, spec: ForwardSpec, count: int) -> list[T
 def whose(print_BTK: Tensor, parts: list[Tensor]) -> int | None:
     """Whose part this is, where it is one's."""
     scale = max(float(part.abs().max()) for part in parts)
-    near = [rank for rank, part in enumerate(parts) if float((print_BTK - part).abs().max()) <= SLACK * scale]
+    near = [
+        rank
+        for rank, part in enumerate(parts)
+        if float((print_BTK - part).abs().max()) <= SLACK * scale
+    ]
     return near[0] if len(near) == 1 else None
 
 
@@ -131,12 +153,17 @@ def bias_of(model: nn.Module, name: str) -> Tensor | None:
 
 
 def what_adds_up(right: Right, seen: Sequence[Seen], event: Event, bias_K: Tensor | None) -> str:
-    """What the outputs of all processes come to at an event, in words; empty where it is nothing known."""
+    """What the outputs of all processes come to at an event, in words; empty where it is nothing
+    known.
+    """
     good, found = right.seen.prints[event], [each.prints[event] for each in seen]
     near, size = BEYOND_ROUNDING * right.floors[event], len(seen)
     if float((sum(found[1:], found[0]) - good).abs().max()) <= near:
         return "each process has its own part: the parts are not added up"
-    sums = {f"{times} times what it should be: its parts are added up more than once": times * good for times in (size, 2)}
+    sums = {
+        f"{times} times what it should be: its parts are added up more than once": times * good
+        for times in (size, 2)
+    }
     if bias_K is not None:
         sums["its bias is added in every process"] = good + (size - 1) * bias_K.to(good.dtype)
     for words, wanted in sums.items():

@@ -20,13 +20,18 @@ def pass_dict(spec: ForwardSpec) -> dict[str, Any]:
         data["positions"] = [list(row) for row in spec.positions]
     if spec.mask is not None:
         data["mask"] = _mask_dict(spec.mask)
-    data.update({name: getattr(spec, name) for name in PLAIN if getattr(spec, name) != getattr(usual, name)})
+    data.update(
+        {name: getattr(spec, name) for name in PLAIN if getattr(spec, name) != getattr(usual, name)}
+    )
     return data
 
 
 def _mask_dict(mask: Mask2D | Mask4D) -> dict[str, Any]:
     if isinstance(mask, Mask2D):
-        return {"rows": [list(row) for row in mask.rows], **({} if mask == Mask2D(mask.rows) else {"dtype": mask.dtype})}
+        return {
+            "rows": [list(row) for row in mask.rows],
+            **({} if mask == Mask2D(mask.rows) else {"dtype": mask.dtype}),
+        }
     return {"segments": [list(row) for row in mask.segments], "boolean": mask.boolean}
 
 

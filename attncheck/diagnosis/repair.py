@@ -1,4 +1,5 @@
-"""Where no fault reproduces a failure: the smallest change of the call that heals it says which part is at fault.
+"""Where no fault reproduces a failure: the smallest change of the call that heals it says which
+part is at fault.
 
 Axes: B batch, T positions, V vocabulary.
 """
@@ -68,7 +69,9 @@ def repaired(failure: Failure) -> tuple[Repaired | None, tuple[str, ...]]:
 
 
 def _target(failure: Failure) -> Tensor | None:
-    """What the failing side should have been: the trusted path, or the other side where both look right by themselves."""
+    """What the failing side should have been: the trusted path, or the other side where both look
+    right by themselves.
+    """
     got, want = failure.sides
     if failure.wrong:
         return failure.wrong[0].trusted_BTV
@@ -82,16 +85,31 @@ def _repairs(failure: Failure, spec: ForwardSpec) -> Iterator[tuple[str, Callabl
     if failure.sides[0].made is not None:
         yield "the same calls by hand", lambda: subject.logits(spec)
     positions, mask = _positions(spec), _written_out(subject, spec)
-    yield from _asked(subject, "explicit positions", spec, spec.positions is None and replace(spec, positions=positions))
-    yield from _asked(subject, "explicit 4D mask", spec, mask is not None and replace(spec, mask=mask))
-    both = mask is not None and spec.positions is None and replace(spec, positions=positions, mask=mask)
+    yield from _asked(
+        subject,
+        "explicit positions",
+        spec,
+        spec.positions is None and replace(spec, positions=positions),
+    )
+    yield from _asked(
+        subject, "explicit 4D mask", spec, mask is not None and replace(spec, mask=mask)
+    )
+    both = (
+        mask is not None
+        and spec.positions is None
+        and replace(spec, positions=positions, mask=mask)
+    )
     yield from _asked(subject, "explicit positions and 4D mask", spec, both)
     for attn in IMPLEMENTATIONS:
         in_force = spec.attn or subject.attn
-        yield from _asked(subject, f"`{attn}` attention", spec, attn != in_force and replace(spec, attn=attn))
+        yield from _asked(
+            subject, f"`{attn}` attention", spec, attn != in_force and replace(spec, attn=attn)
+        )
     if len(spec.chunks) > 1:
         yield OWN_STORE, lambda: scheduled_logits(failure.trusted, spec)
-        yield from _asked(subject, "no cache", spec, replace(spec, chunks=(), use_cache=False, cache_kind=""))
+        yield from _asked(
+            subject, "no cache", spec, replace(spec, chunks=(), use_cache=False, cache_kind="")
+        )
 
 
 def _asked(
@@ -104,11 +122,15 @@ def _asked(
 def _positions(spec: ForwardSpec) -> Positions:
     if not isinstance(spec.mask, Mask2D):
         return counting(len(spec.tokens), spec.length)
-    return tuple(tuple(max(0, sum(row[: t + 1]) - 1) for t in range(spec.length)) for row in spec.mask.rows)
+    return tuple(
+        tuple(max(0, sum(row[: t + 1]) - 1) for t in range(spec.length)) for row in spec.mask.rows
+    )
 
 
 def _written_out(subject: Subject, spec: ForwardSpec) -> Mask:
-    """The mask of the pass as 4D, padding in a document of its own; None where it is one already or windows would be lost."""
+    """The mask of the pass as 4D, padding in a document of its own; None where it is one already or
+    windows would be lost.
+    """
     if isinstance(spec.mask, Mask4D) or not subject.can.mask_4d or subject.facts.window:
         return None
     if isinstance(spec.mask, Mask2D):

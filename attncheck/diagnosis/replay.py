@@ -26,14 +26,22 @@ class Again:
 
 
 def run_again(subject: Subject, finding: Finding) -> Again:
-    """Run a finding's failing case again: by its probe, so that the same positions are compared, and by its passes."""
+    """Run a finding's failing case again: by its probe, so that the same positions are compared,
+    and by its passes.
+    """
     case = _measured(subject, finding)
     before = next((each for each in finding.cases if each.name == case.name), None)
     fails = verdict_of(case) is Verdict.FAIL
     said = f"{case.name}: {describe(case)}"
-    recorded = f"recorded {before.max_abs:.3g}" if before is not None and before.max_abs is not None else "not recorded"
+    recorded = (
+        f"recorded {before.max_abs:.3g}"
+        if before is not None and before.max_abs is not None
+        else "not recorded"
+    )
     sides = _sides(subject, finding)
-    return Again(fails, f"{'still fails' if fails else 'no longer fails'}: {said} ({recorded}){sides}")
+    return Again(
+        fails, f"{'still fails' if fails else 'no longer fails'}: {said} ({recorded}){sides}"
+    )
 
 
 def _measured(subject: Subject, finding: Finding) -> Measurement:
@@ -50,5 +58,9 @@ def _sides(subject: Subject, finding: Finding) -> str:
         return ""
     spec = (pass_of(finding.replay["got"]), pass_of(finding.replay["want"]))
     failure: Failure = open_case(subject, Measurement(name="recorded", spec=spec))
-    words = [name for name, side in zip(("the call", "its yardstick"), failure.sides, strict=True) if side.wrong]
+    words = [
+        name
+        for name, side in zip(("the call", "its yardstick"), failure.sides, strict=True)
+        if side.wrong
+    ]
     return f"; {' and '.join(words) or 'neither side'} differs from the trusted path"

@@ -1,4 +1,5 @@
-"""A failure as a script that needs nothing but torch and transformers: written, run, and offered only if it shows the fault.
+"""A failure as a script that needs nothing but torch and transformers: written, run, and offered
+only if it shows the fault.
 
 Axes: B batch, T positions, V vocabulary.
 """
@@ -26,7 +27,14 @@ from attncheck.targets.target import parse
 
 LINES = 30
 PATIENCE = 180
-UNWANTED = ("transformers_version", "architectures", "dtype", "torch_dtype", "_name_or_path", "model_type")
+UNWANTED = (
+    "transformers_version",
+    "architectures",
+    "dtype",
+    "torch_dtype",
+    "_name_or_path",
+    "model_type",
+)
 
 SCRIPT = '''"""{title}"""
 import sys, torch, transformers
@@ -95,14 +103,22 @@ def offered(subject: Subject, finding: Finding, directory: Path) -> Path:
     path = directory / f"{_slug(subject.name)}-{finding.probe}.py"
     path.write_text(text, encoding="utf-8")
     try:
-        ran = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=PATIENCE, check=False)
+        ran = subprocess.run(
+            [sys.executable, str(path)],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         path.unlink()
         raise Unsupported(f"the script takes longer than {PATIENCE} s") from None
     if ran.returncode != 1 or "largest difference" not in ran.stdout:
         path.unlink()
         last = (ran.stderr or ran.stdout).strip().splitlines()
-        raise Unsupported(f"the script does not show the fault ({last[-1] if last else 'it prints nothing'})")
+        raise Unsupported(
+            f"the script does not show the fault ({last[-1] if last else 'it prints nothing'})"
+        )
     return path
 
 
@@ -123,7 +139,9 @@ def _model(subject: Subject) -> str:
     target = parse(subject.name)
     if target.kind in ("builtin", "config"):
         if target.where.startswith("broken-"):
-            raise Unsupported("the fault is part of a built-in model of this tool, not of transformers")
+            raise Unsupported(
+                "the fault is part of a built-in model of this tool, not of transformers"
+            )
         return _random_model(subject)
     if target.kind == "factory":
         return _from_factory(Path(target.where).resolve(), target.attribute)
@@ -152,7 +170,11 @@ def _random_model(subject: Subject) -> str:
 
 def _literal(data: Mapping[str, Any]) -> str:
     """The data as Python source; numbers that are not finite have no literal of their own."""
-    return re.sub(r"(?<=[ \[{(])(-?)(inf|nan)(?=[,\]})])", r"float('\1\2')", repr(json.loads(json.dumps(data))))
+    return re.sub(
+        r"(?<=[ \[{(])(-?)(inf|nan)(?=[,\]})])",
+        r"float('\1\2')",
+        repr(json.loads(json.dumps(data))),
+    )
 
 
 def _from_factory(path: Path, attribute: str) -> str:
@@ -166,7 +188,9 @@ def _from_factory(path: Path, attribute: str) -> str:
 def _reply_name(subject: Subject) -> str:
     with torch.no_grad():
         output = subject.passes.call(subject.inputs.tokens, use_cache=True).output
-    return next((name for name in CACHE_NAMES if getattr(output, name, None) is not None), "past_key_values")
+    return next(
+        (name for name in CACHE_NAMES if getattr(output, name, None) is not None), "past_key_values"
+    )
 
 
 def _use_cache(got: ForwardSpec, want: ForwardSpec) -> str:

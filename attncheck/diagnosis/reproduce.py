@@ -1,4 +1,5 @@
-"""Which fault reproduces a failure: every prediction that fits, against the logits that were observed.
+"""Which fault reproduces a failure: every prediction that fits, against the logits that were
+observed.
 
 Axes: B batch, T positions, V vocabulary.
 """
@@ -28,7 +29,9 @@ TELL_APART = 3
 @final
 @dataclass(frozen=True)
 class Tried:
-    """One hypothesis, how far its prediction is from what was observed, and how many first positions it gives exactly."""
+    """One hypothesis, how far its prediction is from what was observed, and how many first
+    positions it gives exactly.
+    """
 
     hypothesis: Hypothesis
     residual: float
@@ -40,8 +43,8 @@ class Tried:
 class Search:
     """What was tried on one failure, until the time is up.
 
-    `others` are more failing cases of the same probe; `known` are faults already found on this model, tried first.
-    After `until` no more runners-up are looked for once there is one.
+    `others` are more failing cases of the same probe; `known` are faults already found on this
+    model, tried first. After `until` no more runners-up are looked for once there is one.
     """
 
     failure: Failure
@@ -60,16 +63,25 @@ class Search:
     def best_other(self) -> Tried | None:
         """The nearest prediction of another fault than the one that is named."""
         named = {each.hypothesis.fault for each in self.matches}
-        rest = [each for each in self.tried if each.hypothesis.fault not in named and math.isfinite(each.residual)]
+        rest = [
+            each
+            for each in self.tried
+            if each.hypothesis.fault not in named and math.isfinite(each.residual)
+        ]
         return min(rest, key=lambda each: each.residual, default=None)
 
     def run(self, layer: int | None) -> Tried | None:
-        """The fault that reproduces the failure: in all layers, else in `layer` alone, else from it on."""
+        """The fault that reproduces the failure: in all layers, else in `layer` alone, else from it
+        on.
+        """
         wrong = self.failure.wrong
         if not wrong:
             return None
         guesses: list[Hypothesis] = []
-        batches = itertools.chain([self._plain(wrong[0], guesses)], _by_layer(guesses, layer, self.failure.subject.facts.layers))
+        batches = itertools.chain(
+            [self._plain(wrong[0], guesses)],
+            _by_layer(guesses, layer, self.failure.subject.facts.layers),
+        )
         for batch in batches:
             self._try(batch)
             if self.matches:
@@ -81,23 +93,37 @@ class Search:
 
     @property
     def near(self) -> list[Tried]:
-        """Where nothing matches: the guesses that give more positions exactly than a right model would, the most first."""
+        """Where nothing matches: the guesses that give more positions exactly than a right model
+        would, the most first.
+        """
         wrong = self.failure.wrong
         trusted_BTV = wrong[0].trusted_BTV if wrong else None
         if trusted_BTV is None:
             return []
         usual = wrong[0].agrees(trusted_BTV)
-        return sorted((each for each in self.tried if each.agrees > usual), key=lambda each: -each.agrees)
+        return sorted(
+            (each for each in self.tried if each.agrees > usual), key=lambda each: -each.agrees
+        )
 
     def _pairs(self, guesses: list[Hypothesis]) -> Iterator[Hypothesis]:
-        """The guesses that give the most positions exactly, with each other one: two faults that begin at two places."""
-        pairs = [first.hypothesis.joined(other) for first in self.near[:JOINED] for other in guesses]
+        """The guesses that give the most positions exactly, with each other one: two faults that
+        begin at two places.
+        """
+        pairs = [
+            first.hypothesis.joined(other) for first in self.near[:JOINED] for other in guesses
+        ]
         return (pair for pair in pairs if pair is not None)
 
     def _plain(self, side: Side, kept: list[Hypothesis]) -> Iterator[Hypothesis]:
-        """Every guess, those known from this model first; each is kept. Where none is known, none is made before its turn."""
+        """Every guess, those known from this model first; each is kept. Where none is known, none
+        is made before its turn.
+        """
         guesses: Iterable[Hypothesis] = hypotheses(self.failure.trusted, side.spec, side.made)
-        for guess in sorted(guesses, key=lambda guess: guess.fault not in self.known) if self.known else guesses:
+        for guess in (
+            sorted(guesses, key=lambda guess: guess.fault not in self.known)
+            if self.known
+            else guesses
+        ):
             kept.append(guess)
             yield guess
 
@@ -110,12 +136,18 @@ class Search:
             if tried is None:
                 continue
             residual = tried.residual
-            if residual <= self.failure.budget and guess.holds is not None and not guess.holds(self.failure.trusted):
+            if (
+                residual <= self.failure.budget
+                and guess.holds is not None
+                and not guess.holds(self.failure.trusted)
+            ):
                 continue
             self.tried.append(tried)
 
     def _told_apart(self) -> Tried:
-        """Of several faults that predict the same here, those that fail on other cases fall out; then the plainest."""
+        """Of several faults that predict the same here, those that fail on other cases fall out;
+        then the plainest.
+        """
         left = self.matches
         for case in self.others[:TELL_APART]:
             if len({each.hypothesis.fault for each in left}) == 1:
@@ -124,19 +156,26 @@ class Search:
         return left[0]
 
 
-def _by_layer(guesses: list[Hypothesis], layer: int | None, layers: int | None) -> Iterator[list[Hypothesis]]:
+def _by_layer(
+    guesses: list[Hypothesis], layer: int | None, layers: int | None
+) -> Iterator[list[Hypothesis]]:
     if layer is None or (layers or 0) < 2:
         return
     able = [guess for guess in guesses if guess.by_layer]
     yield [guess.within(range(layer, layer + 1), f"in layer {layer} only") for guess in able]
     if layer:
-        yield [guess.within(range(layer, layers or layer + 1), f"from layer {layer} on") for guess in able]
+        yield [
+            guess.within(range(layer, layers or layer + 1), f"from layer {layer} on")
+            for guess in able
+        ]
 
 
 def tried_on(guess: Hypothesis, failure: Failure) -> Tried | None:
-    """How far the prediction is from the wrong logits, the worst side; None where nothing can be predicted.
+    """How far the prediction is from the wrong logits, the worst side; None where nothing can be
+    predicted.
 
-    A prediction that does not leave the trusted path explains nothing, even where it is within the budget.
+    A prediction that does not leave the trusted path explains nothing, even where it is within the
+    budget.
     """
     worst, agrees = 0.0, None
     for side in failure.wrong:

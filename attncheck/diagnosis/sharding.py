@@ -1,8 +1,10 @@
-"""Whether sharding changed a model: what its processes compute together against the whole model, which the first one holds.
+"""Whether sharding changed a model: what its processes compute together against the whole model,
+which the first one holds.
 
-The whole model computes while the others wait. Weights are put together and compared, then the logits of a few ways of asking;
-where those differ, the first module whose output is not that of the whole model is named. What the parts of a layer come to is
-told from fingerprints, which are sums of the outputs: the fingerprints of parts add up as the parts do.
+The whole model computes while the others wait. Weights are put together and compared, then the
+logits of a few ways of asking; where those differ, the first module whose output is not that of the
+whole model is named. What the parts of a layer come to is told from fingerprints, which are sums of
+the outputs: the fingerprints of parts add up as the parts do.
 
 Axes: B batch, T positions, V vocabulary, K numbers kept for each position.
 """
@@ -66,7 +68,8 @@ SLACK = 1e-9
 class Sharding:
     """The sharded model beside the whole one, which only the first process holds.
 
-    `joined` names the modules of which each process has a part of the weights, and all of what they put out.
+    `joined` names the modules of which each process has a part of the weights, and all of what they
+    put out.
     """
 
     subject: Subject
@@ -86,10 +89,17 @@ class Sharding:
 
     def spec(self) -> Iterator[tuple[str, ForwardSpec]]:
         """A plain row, a row in chunks on a cache, and rows of unequal length."""
-        subject, tokens, length = self.subject, self.subject.inputs.tokens, self.subject.inputs.length
+        subject, tokens, length = (
+            self.subject,
+            self.subject.inputs.tokens,
+            self.subject.inputs.length,
+        )
         yield "one forward", ForwardSpec(tokens)
         if subject.can.cache:
-            yield "in chunks on a cache", ForwardSpec(tokens, chunks=(length // 3, length - length // 3 - 1, 1))
+            yield (
+                "in chunks on a cache",
+                ForwardSpec(tokens, chunks=(length // 3, length - length // 3 - 1, 1)),
+            )
         if subject.can.reads_mask:
             yield "left-padded batch", pad_rows(subject).spec("left", salt=1)
 
@@ -98,17 +108,26 @@ class Sharding:
         got_BTV, mine = self.subject.logits(spec), seen_of(self.subject, spec)
         right = by_first("the whole model", lambda: right_of(self.whole[0], spec))
         budget = _of_both(self.subject.budget, right)
-        case = self.subject.compare(name, _real(got_BTV, spec), _real(right.logits_BTV.to(got_BTV.device), spec), budget=budget)
+        case = self.subject.compare(
+            name,
+            _real(got_BTV, spec),
+            _real(right.logits_BTV.to(got_BTV.device), spec),
+            budget=budget,
+        )
         case = _worst(gathered("sharded vs whole", case))
         seen = gathered("what modules put out", mine)
         self.joined = self.joined or [
-            name for name in _sharded_modules(self.subject.model) if is_whole((name, "out"), right.seen, seen)
+            name
+            for name in _sharded_modules(self.subject.model)
+            if is_whole((name, "out"), right.seen, seen)
         ]
         event = first_apart(right, seen) if verdict_of(case) is Verdict.FAIL else None
         if event is None:
             return case
         module, words = self._told(event, right, seen, spec)
-        return replace(case, module=module, note=f"first at {module}" + (f": {words}" if words else ""))
+        return replace(
+            case, module=module, note=f"first at {module}" + (f": {words}" if words else "")
+        )
 
     def control(self) -> Control | None:
         """The plain case with the output of one reduction doubled, which has to fail."""
@@ -123,7 +142,12 @@ class Sharding:
         finally:
             handle.remove()
             self.subject.passes.drop(spec)
-        return Control(fault=CONTROL, detected=verdict_of(case) is Verdict.FAIL, max_abs=case.max_abs, case=case.name)
+        return Control(
+            fault=CONTROL,
+            detected=verdict_of(case) is Verdict.FAIL,
+            max_abs=case.max_abs,
+            case=case.name,
+        )
 
     def _room(self) -> tuple[torch.device | None, str]:
         return why_not_whole(self.subject.model, (self.subject.device, torch.device("cpu")))
@@ -139,13 +163,21 @@ class Sharding:
     def _weights(self) -> Measurement:
         """How many weights, put together from their parts, are not those of the whole model.
 
-        That is a fault of what is saved from here; whether it is one of what is computed, the logits say.
+        That is a fault of what is saved from here; whether it is one of what is computed, the
+        logits say.
         """
         mine = digests(self.subject.model)
         right = by_first("the weights", lambda: digests(self.whole[0].model))
         wrong = [name for name in right if name in mine and not _same(mine[name], right[name])]
-        wrong = sorted({name for each in gathered("wrong weights", wrong) for name in each}, key=list(right).index)
-        note = f"put together, these are not those of the whole model: {', '.join(wrong[:3])}" if wrong else ""
+        wrong = sorted(
+            {name for each in gathered("wrong weights", wrong) for name in each},
+            key=list(right).index,
+        )
+        note = (
+            f"put together, these are not those of the whole model: {', '.join(wrong[:3])}"
+            if wrong
+            else ""
+        )
         return Measurement(
             name="weights",
             expect="at-most",
@@ -158,23 +190,39 @@ class Sharding:
             module=wrong[0].rpartition(".")[0] if wrong else "",
         )
 
-    def _told(self, event: Event, right: Right, seen: Sequence[Seen], spec: ForwardSpec) -> tuple[str, str]:
-        """The module at fault where this event is the first that is wrong, and what its parts come to, in words."""
+    def _told(
+        self, event: Event, right: Right, seen: Sequence[Seen], spec: ForwardSpec
+    ) -> tuple[str, str]:
+        """The module at fault where this event is the first that is wrong, and what its parts come
+        to, in words.
+        """
         module = event[0] if event[1] == "out" else event[0].rpartition(".")[0] or event[0]
         bias = by_first("its bias", lambda: bias_of(self.whole[0].model, event[0]))
         words = what_adds_up(right, seen, event, bias)
-        return (module, words) if words else self._exchanged(event, right, seen, spec) or (module, "")
+        return (
+            (module, words) if words else self._exchanged(event, right, seen, spec) or (module, "")
+        )
 
-    def _exchanged(self, event: Event, right: Right, seen: Sequence[Seen], spec: ForwardSpec) -> tuple[str, str] | None:
-        """The last module before this event, if processes hold each other's parts of what it puts out."""
+    def _exchanged(
+        self, event: Event, right: Right, seen: Sequence[Seen], spec: ForwardSpec
+    ) -> tuple[str, str] | None:
+        """The last module before this event, if processes hold each other's parts of what it puts
+        out.
+        """
         events = list(right.seen.prints)
         before = events[: events.index(event)]
-        for each in reversed([each for each in before if each[1] == "out" and is_part(each, right.seen, seen)]):
+        for each in reversed(
+            [each for each in before if each[1] == "out" and is_part(each, right.seen, seen)]
+        ):
             name = each[0]
             parts = by_first("its parts", lambda: parts_of(self.whole[0], name, spec, len(seen)))  # noqa: B023
             order = [whose(of_rank.prints[each], parts) for of_rank in seen]
             if None not in order and order != list(range(len(seen))):
-                held = [f"rank {rank} has the part of rank {other}" for rank, other in enumerate(order) if rank != other]
+                held = [
+                    f"rank {rank} has the part of rank {other}"
+                    for rank, other in enumerate(order)
+                    if rank != other
+                ]
                 return name, ", ".join(held)
         return None
 
@@ -188,12 +236,22 @@ def sharding_findings(subject: Subject) -> list[Finding]:
     try:
         with _highest(subject):
             cases = tuple(found.cases())
-            control = found.control() if all(verdict_of(case) is Verdict.PASS for case in cases) else None
+            control = (
+                found.control() if all(verdict_of(case) is Verdict.PASS for case in cases) else None
+            )
     except Unsupported as reason:
-        return [Finding(probe=NAME, verdict=Verdict.SKIP, summary=str(reason), skip_reason=str(reason))]
+        return [
+            Finding(probe=NAME, verdict=Verdict.SKIP, summary=str(reason), skip_reason=str(reason))
+        ]
     except Exception as error:
         failed_alone(error)
-        return [Finding(probe=NAME, verdict=Verdict.ERROR, summary=f"the comparison raised {first_line(error)}")]
+        return [
+            Finding(
+                probe=NAME,
+                verdict=Verdict.ERROR,
+                summary=f"the comparison raised {first_line(error)}",
+            )
+        ]
     return [replace(_finding(subject, cases, control), seconds=time.perf_counter() - started)]
 
 
@@ -204,24 +262,40 @@ def _finding(subject: Subject, cases: tuple[Measurement, ...], control: Control 
         return replace(finding, skip_reason=ruling.summary)
     if control is not None and not control.detected:
         finding = finding.with_verdict(Verdict.VACUOUS, f"with {CONTROL} planted it passes as well")
-    named = next((case for case in cases if verdict_of(case) is not Verdict.PASS and case.module), None)
-    return replace(finding, controls=(control,) if control else (), location=_location(subject, named) if named else None)
+    named = next(
+        (case for case in cases if verdict_of(case) is not Verdict.PASS and case.module), None
+    )
+    return replace(
+        finding,
+        controls=(control,) if control else (),
+        location=_location(subject, named) if named else None,
+    )
 
 
 def _location(subject: Subject, case: Measurement) -> Location:
     module = subject.model.get_submodule(case.module)
-    return Location(module=case.module, layer=layer_index(module, case.module), query_position=case.first_position)
+    return Location(
+        module=case.module,
+        layer=layer_index(module, case.module),
+        query_position=case.first_position,
+    )
 
 
 @contextlib.contextmanager
 def _highest(subject: Subject) -> Iterator[None]:
-    """The highest precision that the model runs in: rounding shrinks with it, and what sharding changed does not."""
+    """The highest precision that the model runs in: rounding shrinks with it, and what sharding
+    changed does not.
+    """
     with subject.at(subject.higher_dtype()):
         yield
 
 
 def _of_both(budget: Budget, right: Right) -> Budget:
-    return replace(budget, value=budget.value + right.budget, source=f"{budget.source}, and as much of the whole model")
+    return replace(
+        budget,
+        value=budget.value + right.budget,
+        source=f"{budget.source}, and as much of the whole model",
+    )
 
 
 def _real(logits_BTV: Tensor, spec: ForwardSpec) -> Tensor:
@@ -229,7 +303,9 @@ def _real(logits_BTV: Tensor, spec: ForwardSpec) -> Tensor:
     rows = getattr(spec.mask, "rows", None)
     if rows is None:
         return logits_BTV
-    return logits_BTV.masked_fill(~torch.tensor(rows, dtype=torch.bool, device=logits_BTV.device)[..., None], 0.0)
+    return logits_BTV.masked_fill(
+        ~torch.tensor(rows, dtype=torch.bool, device=logits_BTV.device)[..., None], 0.0
+    )
 
 
 def _worst(cases: Any) -> Measurement:
@@ -247,5 +323,8 @@ def _sharded_modules(model: nn.Module) -> list[str]:
 def _same(left: Tensor, right: Tensor) -> bool:
     """Equal sums, beside the sum of sizes (the weighted one beside its own largest)."""
     size = max(float(left[1]), float(right[1]), 1e-30)
-    limits = torch.tensor([size, size, max(float(left[2]), 1e-30), 8191 * size], dtype=torch.float64) * SLACK
+    limits = (
+        torch.tensor([size, size, max(float(left[2]), 1e-30), 8191 * size], dtype=torch.float64)
+        * SLACK
+    )
     return bool(((left - right).abs() <= limits).all())

@@ -1,4 +1,5 @@
-"""Which key a query reads that it should not, or should read and does not: from the fault that reproduces the failure.
+"""Which key a query reads that it should not, or should read and does not: from the fault that
+reproduces the failure.
 
 Axes: T query positions, S key positions.
 """
@@ -18,7 +19,13 @@ from attncheck.faults.predict import View
 def with_source(search: Search, place: Location | None) -> Location | None:
     """The location with its source position, where the fault is one of who may read whom."""
     found, wrong = search.found, search.failure.wrong
-    if found is None or place is None or place.query_position is None or found.hypothesis.change is None or not wrong:
+    if (
+        found is None
+        or place is None
+        or place.query_position is None
+        or found.hypothesis.change is None
+        or not wrong
+    ):
         return place
     keys: list[int] = []
 

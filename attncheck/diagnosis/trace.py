@@ -1,4 +1,5 @@
-"""Fingerprints of what goes into and comes out of every module during a pass: a few numbers a position, not the tensors.
+"""Fingerprints of what goes into and comes out of every module during a pass: a few numbers a
+position, not the tensors.
 
 Axes: B batch, T positions, W hidden width, K numbers kept for each position.
 """
@@ -23,7 +24,9 @@ Event = tuple[str, str]
 @final
 @dataclass
 class Trace:
-    """The fingerprints of one pass by event, in the order of execution; chunks of one pass follow each other along T."""
+    """The fingerprints of one pass by event, in the order of execution; chunks of one pass follow
+    each other along T.
+    """
 
     prints: dict[Event, list[Tensor]] = field(default_factory=dict)
     widths: dict[Event, int] = field(default_factory=dict)
@@ -37,7 +40,9 @@ class Trace:
             self.widths[event] = tensor.numel() // max(1, tensor.shape[0] * tensor.shape[1])
 
     def print_BTK(self, event: Event, shape: tuple[int, int]) -> Tensor | None:
-        """The fingerprint of an event over the whole pass, or None where it does not have one number row a token."""
+        """The fingerprint of an event over the whole pass, or None where it does not have one
+        number row a token.
+        """
         parts = self.prints.get(event)
         if parts is None or any(part.shape[0] != shape[0] for part in parts):
             return None
@@ -56,7 +61,9 @@ class Trace:
     def _matrix(self, width: int, device: torch.device) -> Tensor:
         key = (width, device)
         if key not in self._matrices:
-            drawn = torch.randn(width, KEPT, generator=torch.Generator().manual_seed(SEED), dtype=torch.float64)
+            drawn = torch.randn(
+                width, KEPT, generator=torch.Generator().manual_seed(SEED), dtype=torch.float64
+            )
             self._matrices[key] = (drawn / math.sqrt(width)).to(device)
         return self._matrices[key]
 
@@ -70,7 +77,9 @@ def _last(parts: list[Tensor], length: int) -> list[Tensor]:
 
 
 def first_tensor(value: Any) -> Tensor | None:
-    """The hidden states in what a module was given or gave: the first floating tensor of at least (B, T, W)."""
+    """The hidden states in what a module was given or gave: the first floating tensor of at least
+    (B, T, W).
+    """
     for each in value if isinstance(value, (tuple, list)) else (value,):
         if isinstance(each, Tensor) and each.is_floating_point() and each.ndim >= 3:
             return each
@@ -91,7 +100,10 @@ def tracing(modules: dict[str, nn.Module]) -> Iterator[Trace]:
     def after(name: str) -> Any:
         return lambda module, args, output: trace.note((name, "out"), output)
 
-    handles = [module.register_forward_pre_hook(before(name), with_kwargs=True) for name, module in modules.items()]
+    handles = [
+        module.register_forward_pre_hook(before(name), with_kwargs=True)
+        for name, module in modules.items()
+    ]
     handles += [module.register_forward_hook(after(name)) for name, module in modules.items()]
     try:
         yield trace

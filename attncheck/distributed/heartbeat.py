@@ -1,8 +1,10 @@
-"""Signs of life of the processes that share a model: who is slow and who is gone, told apart while the others wait.
+"""Signs of life of the processes that share a model: who is slow and who is gone, told apart while
+the others wait.
 
-A thread of each process writes down, twice a second, where its main thread is and whether it moves: it does while it computes,
-reads, or goes from one line to another. One that waits for others inside a collective is never at fault. One that does neither
-for longer than the limit is gone, and so is one that is not heard of for as long; then all end with one line.
+A thread of each process writes down, twice a second, where its main thread is and whether it moves:
+it does while it computes, reads, or goes from one line to another. One that waits for others inside
+a collective is never at fault. One that does neither for longer than the limit is gone, and so is
+one that is not heard of for as long; then all end with one line.
 """
 
 from __future__ import annotations
@@ -24,9 +26,13 @@ from typing import Any, NoReturn, final
 
 POLL = 0.5
 GRACE = 3.0
-"""Seconds that a process may wait inside what another one has left, and that a beat may be late before it counts as lost."""
+"""Seconds that a process may wait inside what another one has left, and that a beat may be late
+before it counts as lost.
+"""
 LEAST_SILENCE = 30.0
-"""Seconds that a beat may always be late: a library that reads a file can keep every thread of its process waiting."""
+"""Seconds that a beat may always be late: a library that reads a file can keep every thread of its
+process waiting.
+"""
 INTERNAL, INTERRUPTED = 3, 130
 NEAR = 8
 SOME_WORK = 0.02
@@ -37,7 +43,9 @@ SAID, LEFT = "said", "left"
 @final
 @dataclass(frozen=True, kw_only=True)
 class Beat:
-    """What a process says of itself: `still` seconds without moving, `waits` inside a collective, `where` in the code."""
+    """What a process says of itself: `still` seconds without moving, `waits` inside a collective,
+    `where` in the code.
+    """
 
     number: int
     step: int
@@ -50,7 +58,9 @@ class Beat:
 @final
 @dataclass
 class Pulse:
-    """Whether the main thread of this process moves: it changes its place, or time is spent, or a disk is read."""
+    """Whether the main thread of this process moves: it changes its place, or time is spent, or a
+    disk is read.
+    """
 
     seen: tuple[Any, ...] = ()
     moved: float = field(default_factory=time.monotonic)
@@ -61,7 +71,12 @@ class Pulse:
         """Seconds without moving, whether it waits for others, and its place in the code."""
         now, frames = time.monotonic(), _main_frames()
         usage = resource.getrusage(resource.RUSAGE_SELF)
-        seen = (tuple((id(frame.f_code), frame.f_lasti) for frame in frames), usage.ru_inblock, usage.ru_oublock, usage.ru_majflt)
+        seen = (
+            tuple((id(frame.f_code), frame.f_lasti) for frame in frames),
+            usage.ru_inblock,
+            usage.ru_oublock,
+            usage.ru_majflt,
+        )
         main, everything = _main_seconds(), usage.ru_utime + usage.ru_stime
         busy = everything - self.all > BUSY * max(POLL, now - self.moved)
         if seen != self.seen or main - self.main > SOME_WORK or busy:
@@ -90,17 +105,27 @@ def _of_torch_distributed(frame: Any) -> bool:
 
 
 def _place(frames: list[Any]) -> str:
-    outside = (frame for frame in frames if not str(frame.f_globals.get("__name__", "")).startswith("torch"))
+    outside = (
+        frame
+        for frame in frames
+        if not str(frame.f_globals.get("__name__", "")).startswith("torch")
+    )
     frame = next(outside, None)
-    return "" if frame is None else f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} in {frame.f_code.co_name}"
+    return (
+        ""
+        if frame is None
+        else f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} in {frame.f_code.co_name}"
+    )
 
 
 @final
 @dataclass
 class Watch:
-    """The thread that beats, listens to the others and ends the run when one is gone. `store` is this thread's own.
+    """The thread that beats, listens to the others and ends the run when one is gone. `store` is
+    this thread's own.
 
-    `now` says what this process does: its step, in words, and whether it is inside something that all do together.
+    `now` says what this process does: its step, in words, and whether it is inside something that
+    all do together.
     """
 
     rank: int
@@ -118,9 +143,14 @@ class Watch:
     wake: tuple[int, int] = field(default_factory=os.pipe)
 
     def start(self) -> None:
-        """Begin to beat. A request to terminate wakes the thread even while the main one waits outside Python."""
+        """Begin to beat. A request to terminate wakes the thread even while the main one waits
+        outside Python.
+        """
         os.set_blocking(self.wake[1], False)
-        if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        if (
+            threading.current_thread() is threading.main_thread()
+            and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        ):
             signal.set_wakeup_fd(self.wake[1], warn_on_full_buffer=False)
             signal.signal(signal.SIGTERM, lambda number, frame: None)
         threading.Thread(target=self._run, daemon=True).start()
@@ -134,7 +164,9 @@ class Watch:
 
     def _run(self) -> None:
         while not self.over.is_set():
-            told = bool(select.select([self.wake[0]], [], [], POLL)[0]) and signal.SIGTERM in os.read(self.wake[0], 64)
+            told = bool(
+                select.select([self.wake[0]], [], [], POLL)[0]
+            ) and signal.SIGTERM in os.read(self.wake[0], 64)
             if self.over.is_set():
                 return
             try:
@@ -175,9 +207,14 @@ class Watch:
         stuck = {rank: beat for rank, beat in beats.items() if beat.still > self.limit}
         for rank, beat in stuck.items():
             if not beat.waits:
-                self.end(f"rank {rank} has not moved for {self.limit:g} s{self._last(rank)}, at {beat.where}")
+                self.end(
+                    f"rank {rank} has not moved for {self.limit:g} s{self._last(rank)}, at {beat.where}"
+                )
         if len(stuck) == self.size:
-            places = "; ".join(f"rank {rank}{self._last(rank)}, at {beat.where}" for rank, beat in sorted(stuck.items()))
+            places = "; ".join(
+                f"rank {rank}{self._last(rank)}, at {beat.where}"
+                for rank, beat in sorted(stuck.items())
+            )
             self.end(f"all processes wait for each other: {places}")
         self._left_behind(beats)
 
@@ -189,7 +226,9 @@ class Watch:
         for rank in sorted(beats):
             said = self.raised(rank, mine.step)
             if said:
-                self.end(f"rank {rank} raised {said[0]} in {mine.what}, where rank {self.rank} waits for it")
+                self.end(
+                    f"rank {rank} raised {said[0]} in {mine.what}, where rank {self.rank} waits for it"
+                )
 
     def raised(self, rank: int, step: int) -> tuple[str, ...]:
         """What a process raised at a step or later, and what it was doing; empty where it did not."""
@@ -208,7 +247,9 @@ class Watch:
         return f", while rank {self.rank} was in {what}" if what else ""
 
     def _name_the_lost(self, told: bool) -> None:
-        """A connection broke, or this process is told to terminate: say whose process is no more, if one is."""
+        """A connection broke, or this process is told to terminate: say whose process is no more,
+        if one is.
+        """
         before = time.monotonic()
         while time.monotonic() - before < GRACE:
             self._beat()
@@ -223,9 +264,15 @@ class Watch:
         self.named.set()
 
     def _without_store(self) -> None:
-        """The process that all meet at is no more: nothing can be agreed upon, and the lowest that is left speaks."""
+        """The process that all meet at is no more: nothing can be agreed upon, and the lowest that
+        is left speaks.
+        """
         if self.rank <= 1:
-            print(f"attncheck: the process that the others meet at has ended{self._here()}", file=sys.__stderr__, flush=True)
+            print(
+                f"attncheck: the process that the others meet at has ended{self._here()}",
+                file=sys.__stderr__,
+                flush=True,
+            )
         os._exit(INTERNAL)
 
     def end(self, message: str, code: int = INTERNAL) -> NoReturn:
@@ -239,7 +286,9 @@ class Watch:
         self._leave(code)
 
     def _leave(self, code: int) -> NoReturn:
-        """The process that the others may meet at stays until they have seen that the reason is said, or for a moment."""
+        """The process that the others may meet at stays until they have seen that the reason is
+        said, or for a moment.
+        """
         with contextlib.suppress(RuntimeError):
             left, until = self.store.add(LEFT, 1), time.monotonic() + GRACE
             while self.rank == 0 and left < self.size and time.monotonic() < until:

@@ -1,9 +1,11 @@
-"""Several processes that run one sharded model: they take every step together, and where one cannot, all end.
+"""Several processes that run one sharded model: they take every step together, and where one
+cannot, all end.
 
-Each process runs the same probes on its part of the model. Before every forward they tell each other what they are about to
-do; what they measure is exchanged and the worst of it counts on all, so that no process takes a turn alone. A process that
-raises where another still waits for it, or that is gone, ends the run with one message instead of a hang. Without `join`
-nothing here does anything.
+Each process runs the same probes on its part of the model. Before every forward they tell each
+other what they are about to do; what they measure is exchanged and the worst of it counts on all,
+so that no process takes a turn alone. A process that raises where another still waits for it, or
+that is gone, ends the run with one message instead of a hang. Without `join` nothing here does
+anything.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 LONGEST = 1800.0
-"""Seconds after which torch itself gives up a collective: a process that computes without an end ends the run by then."""
+"""Seconds after which torch itself gives up a collective: a process that computes without an end
+ends the run by then.
+"""
 LIMIT = 120.0
 VARIABLE = "ATTNCHECK_TP_TIMEOUT"
 AFTER_LOSS = 30.0
@@ -43,7 +47,9 @@ HINT = "start it with: torchrun --nproc-per-node {size} -m attncheck …"
 @final
 @dataclass
 class Ranks:
-    """This process among the others. `doing` is what the run is at, in words; `what` the step that all take together."""
+    """This process among the others. `doing` is what the run is at, in words; `what` the step that
+    all take together.
+    """
 
     rank: int
     size: int
@@ -58,7 +64,9 @@ class Ranks:
     def now(self) -> tuple[int, str, bool]:
         """The step, in words, and whether this process is inside it."""
         with self.lock:
-            what = ", in ".join(each for each in (self.what if self.inside else "", self.doing) if each)
+            what = ", in ".join(
+                each for each in (self.what if self.inside else "", self.doing) if each
+            )
             return self.step, what, self.inside
 
     def exchange(self, kind: str, value: T) -> list[T]:
@@ -85,7 +93,9 @@ class Ranks:
         """Tell the others what was raised here, unless it only says that another process is gone."""
         if any(sign in str(error).lower() for sign in BROKEN):
             self._lost()
-        self.watch.store.set(f"raised/{self.rank}", f"{self.step} {first_line(error)}\t{self.doing}")
+        self.watch.store.set(
+            f"raised/{self.rank}", f"{self.step} {first_line(error)}\t{self.doing}"
+        )
 
     def _same_step(self, kind: str, check: int) -> None:
         with self.lock:
@@ -130,7 +140,8 @@ def join(size: int) -> None:
     """Become one of `size` processes, once.
 
     Raises:
-        UsageError: the process was not started as one of that many, or the limit is no number of seconds.
+        UsageError: the process was not started as one of that many, or the limit is no number of
+        seconds.
     """
     if _here:
         return
@@ -174,8 +185,12 @@ def _watch(rank: int, size: int, limit: float) -> Watch:
     from attncheck.distributed.heartbeat import Watch
 
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    connection = TCPStore(address, port, is_master=False, timeout=datetime.timedelta(seconds=AFTER_LOSS))
-    store = PrefixStore(f"attncheck/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", connection)
+    connection = TCPStore(
+        address, port, is_master=False, timeout=datetime.timedelta(seconds=AFTER_LOSS)
+    )
+    store = PrefixStore(
+        f"attncheck/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", connection
+    )
     return Watch(rank=rank, size=size, store=store, limit=limit, now=lambda: (0, "", False))
 
 
@@ -202,7 +217,9 @@ def working_on(text: str) -> None:
 
 
 def failed_alone(error: BaseException) -> None:
-    """Something raised outside of a forward: where it did so in one process only, the others learn what."""
+    """Something raised outside of a forward: where it did so in one process only, the others learn
+    what.
+    """
     if _here:
         _here[0].raised(error)
 
@@ -213,7 +230,9 @@ def gathered(kind: str, value: T) -> Sequence[T]:
 
 
 def agreed(kind: str, value: T) -> T:
-    """What rank 0 decides: for anything that depends on the clock, on free memory or on one process's part of the model."""
+    """What rank 0 decides: for anything that depends on the clock, on free memory or on one
+    process's part of the model.
+    """
     return gathered(kind, value)[0]
 
 
@@ -248,7 +267,9 @@ def first() -> bool:
 
 @contextlib.contextmanager
 def inside(what: str) -> Iterator[None]:
-    """Something that all begin together, such as loading, and that must not leave one of them waiting."""
+    """Something that all begin together, such as loading, and that must not leave one of them
+    waiting.
+    """
     if not _here:
         yield
         return
@@ -270,7 +291,11 @@ def keep_in_step(model: nn.Module) -> None:
 
 
 def _before(module: nn.Module, args: Any, named: Any) -> None:
-    given = [value for value in (*args, *named.values()) if isinstance(value, Tensor) and not value.is_floating_point()]
+    given = [
+        value
+        for value in (*args, *named.values())
+        if isinstance(value, Tensor) and not value.is_floating_point()
+    ]
     check = sum(int(value.sum()) + 1009 * value.numel() for value in given)
     if _here:
         _here[0].enter(_described(given, named), check)
@@ -278,7 +303,10 @@ def _before(module: nn.Module, args: Any, named: Any) -> None:
 
 def _described(given: list[Tensor], named: Any) -> str:
     """A forward in words that are the same in every process."""
-    tokens = next((f" of {value.shape[0]} x {value.shape[1]} tokens" for value in given if value.ndim == 2), "")
+    tokens = next(
+        (f" of {value.shape[0]} x {value.shape[1]} tokens" for value in given if value.ndim == 2),
+        "",
+    )
     cached = max(cached_length(named.get(name)) for name in CACHE_NAMES)
     return f"a forward{tokens}" + (f" after {cached} cached" if cached else "")
 

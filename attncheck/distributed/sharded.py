@@ -1,4 +1,6 @@
-"""Loading a model in several processes at once, each with its part of it, by the library's own tensor parallel plan."""
+"""Loading a model in several processes at once, each with its part of it, by the library's own
+tensor parallel plan.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def together(target: Target, settings: Settings) -> Iterator[None]:
         UsageError: this process was not started as one of so many.
     """
     if settings.device_map:
-        raise TargetError(f"{target.text}: --tp and --device-map are two ways of spreading one model: choose one")
+        raise TargetError(
+            f"{target.text}: --tp and --device-map are two ways of spreading one model: choose one"
+        )
     ranks.join(settings.tp or 1)
     with ranks.inside(f"loading {target.text}"):
         yield
@@ -42,13 +46,16 @@ def together(target: Target, settings: Settings) -> Iterator[None]:
 
 @contextlib.contextmanager
 def saved(model: Any) -> Iterator[str]:
-    """A model that was made in memory as a folder to load it from: sharding happens while weights are read.
+    """A model that was made in memory as a folder to load it from: sharding happens while weights
+    are read.
 
     Raises:
         TargetError: a folder cannot hold what the model does.
     """
     if "forward" in vars(model) or adapted_layers(model) or not hasattr(model, "save_pretrained"):
-        raise TargetError(f"{type(model).__name__}: a model that was changed in memory cannot be sharded while it is loaded")
+        raise TargetError(
+            f"{type(model).__name__}: a model that was changed in memory cannot be sharded while it is loaded"
+        )
     own = tempfile.mkdtemp(prefix="attncheck-sharded-")
     try:
         folder = ranks.agreed("a folder", own)
@@ -82,8 +89,14 @@ def whole_of(model: nn.Module, device: torch.device) -> nn.Module:
     return found
 
 
-def why_not_whole(model: nn.Module, devices: Sequence[torch.device]) -> tuple[torch.device | None, str]:
+def why_not_whole(
+    model: nn.Module, devices: Sequence[torch.device]
+) -> tuple[torch.device | None, str]:
     """The first of these devices that can hold the whole model beside the parts, else why none can."""
     needed = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
     able = [device for device in devices if needed <= COMFORT * free_memory(device)]
-    return (able[0], "") if able else (None, f"the whole model ({needed / 2**30:.1f} GiB) does not fit beside the parts")
+    return (
+        (able[0], "")
+        if able
+        else (None, f"the whole model ({needed / 2**30:.1f} GiB) does not fit beside the parts")
+    )

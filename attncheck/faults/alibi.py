@@ -22,7 +22,9 @@ NAME = "alibi"
 
 
 def _builders(subject: Subject) -> list[tuple[Any, str]]:
-    """Every function that builds linear biases, with its owner: in the modules that define the model, by its name."""
+    """Every function that builds linear biases, with its owner: in the modules that define the
+    model, by its name.
+    """
     homes = {type(module).__module__ for module in subject.model.modules()}
     return [
         (sys.modules[home], name)
@@ -33,7 +35,9 @@ def _builders(subject: Subject) -> list[tuple[Any, str]]:
 
 
 @contextlib.contextmanager
-def _replaced(builders: list[tuple[Any, str]], wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
+def _replaced(
+    builders: list[tuple[Any, str]], wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> Iterator[None]:
     originals = [(home, name, getattr(home, name)) for home, name in builders]
     try:
         for home, name, built in originals:
@@ -46,19 +50,34 @@ def _replaced(builders: list[tuple[Any, str]], wrap: Callable[[Callable[..., Any
 
 @contextlib.contextmanager
 def alibi_local(subject: Subject) -> Iterator[None]:
-    """In a cached call, the biases of the new keys count from 0 again instead of over the whole history."""
+    """In a cached call, the biases of the new keys count from 0 again instead of over the whole
+    history.
+    """
     builders = _builders(subject)
     if not subject.can.mask_2d or not builders or not _used(subject, builders):
-        raise CannotInject("the model builds no linear biases, one for each key, that can be reached")
+        raise CannotInject(
+            "the model builds no linear biases, one for each key, that can be reached"
+        )
     lengths = [0, 0]
 
     def note(call: dict[str, Any]) -> dict[str, Any]:
-        ids_BT, mask_name = call[subject.forward_adapter.ids_name], str(subject.forward_adapter.mask_name)
+        ids_BT, mask_name = (
+            call[subject.forward_adapter.ids_name],
+            str(subject.forward_adapter.mask_name),
+        )
         lengths[:] = tokens_before(subject, call), ids_BT.shape[1]
-        # with a mask the biases come from the builder everywhere; without one some models make them inline
-        return call if call.get(mask_name) is not None else {**call, mask_name: ids_BT.new_ones(ids_BT.shape[0], sum(lengths))}
+        # with a mask the biases come from the builder everywhere; without one some models make them
+        # inline
+        return (
+            call
+            if call.get(mask_name) is not None
+            else {**call, mask_name: ids_BT.new_ones(ids_BT.shape[0], sum(lengths))}
+        )
 
-    with _replaced(builders, lambda built: _restarting(built, lengths)), at_arguments(subject, note):
+    with (
+        _replaced(builders, lambda built: _restarting(built, lengths)),
+        at_arguments(subject, note),
+    ):
         yield
 
 
@@ -76,7 +95,9 @@ def _used(subject: Subject, builders: list[tuple[Any, str]]) -> bool:
         return build
 
     with _replaced(builders, watching):
-        subject.passes.cache(ForwardSpec(subject.inputs.tokens, mask=all_ones(subject.inputs.tokens), use_cache=True))
+        subject.passes.cache(
+            ForwardSpec(subject.inputs.tokens, mask=all_ones(subject.inputs.tokens), use_cache=True)
+        )
     return subject.inputs.length in seen
 
 

@@ -1,4 +1,6 @@
-"""What a fault is to the engine: a name, the words that explain it, and a way to plant it in a healthy model."""
+"""What a fault is to the engine: a name, the words that explain it, and a way to plant it in a
+healthy model.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,9 @@ Plant = Callable[["Subject"], AbstractContextManager[None]]
 class Fault:
     """One kind of attention bug. `inject(subject)` is a context in which the model has it.
 
-    `on_cache_only` says that forwards without a cache stay as they are, so that their passes are shared with the healthy
-    model. `inject` raises `CannotInject` with the reason where the model has no place for it.
+    `on_cache_only` says that forwards without a cache stay as they are, so that their passes are
+    shared with the healthy model. `inject` raises `CannotInject` with the reason where the model
+    has no place for it.
     """
 
     name: str

@@ -23,7 +23,9 @@ from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.subject import Subject
 
 
-def _before_each_call(subject: Subject, change: Callable[[Any], None]) -> AbstractContextManager[None]:
+def _before_each_call(
+    subject: Subject, change: Callable[[Any], None]
+) -> AbstractContextManager[None]:
     """Change the contents of a handed-in cache before the model sees it."""
 
     def edit(call: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""Faults of a cache that is there and holds the wrong things: slots, layers, rows, precision, rotation, roll-back.
+"""Faults of a cache that is there and holds the wrong things: slots, layers, rows, precision,
+rotation, roll-back.
 
 Axes: B batch, G key/value heads, S cached positions, D head width.
 """
@@ -53,7 +54,9 @@ def _needs_keys(subject: Subject) -> list[CachedTensor]:
 
 
 def _filled(cache: Any, tensor: Tensor) -> int:
-    """How many slots of a cached tensor hold tokens: all of a growing cache, the first ones of a static buffer."""
+    """How many slots of a cached tensor hold tokens: all of a growing cache, the first ones of a
+    static buffer.
+    """
     return min(tensor.shape[2], cached_length(cache) or tensor.shape[2])
 
 
@@ -122,7 +125,9 @@ def cache_reorder(subject: Subject) -> AbstractContextManager[None]:
 
     subject.can.steps_agree.require(CannotInject)
     row, length = subject.inputs.row, subject.inputs.length
-    cache = subject.passes.cache(ForwardSpec((row, subject.inputs.other(row)), chunks=(length - 1, 1)))
+    cache = subject.passes.cache(
+        ForwardSpec((row, subject.inputs.other(row)), chunks=(length - 1, 1))
+    )
     if next(tensors_of(cache), None) is None:
         raise CannotInject("the cache holds no tensors")
     return _before_each_call(subject, change)
@@ -141,7 +146,9 @@ def cache_low_precision(subject: Subject) -> AbstractContextManager[None]:
 
 
 def _rounded(value: Tensor, bits: int) -> Tensor:
-    """Numbers with `bits` bits of significand. By arithmetic: a cast would be promoted where hidden float32 is."""
+    """Numbers with `bits` bits of significand. By arithmetic: a cast would be promoted where hidden
+    float32 is.
+    """
     significand, exponent = torch.frexp(value)
     return torch.ldexp((significand * 2**bits).round() / 2**bits, exponent).to(value.dtype)
 
@@ -164,7 +171,9 @@ def key_rotated_twice(subject: Subject) -> AbstractContextManager[None]:
 def _rotated(key_BGSD: Tensor) -> Tensor:
     """Every key turned by its slot number, halves paired as in the usual rotary embedding."""
     slots, width = key_BGSD.shape[-2:]
-    speed_D = ROPE_BASE ** (-torch.arange(0, width, 2, device=key_BGSD.device, dtype=torch.float32) / width)
+    speed_D = ROPE_BASE ** (
+        -torch.arange(0, width, 2, device=key_BGSD.device, dtype=torch.float32) / width
+    )
     angle_SD = torch.arange(slots, device=key_BGSD.device)[:, None] * speed_D
     cos_SD, sin_SD = angle_SD.cos().to(key_BGSD.dtype), angle_SD.sin().to(key_BGSD.dtype)
     left, right = key_BGSD.chunk(2, -1)
@@ -181,7 +190,8 @@ def cache_crop(subject: Subject) -> Iterator[None]:
     original = owner.crop
 
     def crop(self: Any, length: int) -> None:
-        # a negative number says how many to remove, a positive one (older releases) how many to keep: + 1 keeps one more
+        # a negative number says how many to remove, a positive one (older releases) how many to
+        # keep: + 1 keeps one more
         original(self, length + TOO_MANY)
 
     owner.crop = crop
@@ -192,9 +202,13 @@ def cache_crop(subject: Subject) -> Iterator[None]:
 
 
 def _needs_cropping(subject: Subject) -> None:
-    """Raise where this model's cache cannot be rolled back and continued anyway, so that nothing would go wrong."""
+    """Raise where this model's cache cannot be rolled back and continued anyway, so that nothing
+    would go wrong.
+    """
     row, half = subject.inputs.row, subject.inputs.length // 2
-    cache = new_cache("dynamic", subject.model, rows=1, length=subject.inputs.length, dtype=subject.dtype)
+    cache = new_cache(
+        "dynamic", subject.model, rows=1, length=subject.inputs.length, dtype=subject.dtype
+    )
     may_crop(cache)
     try:
         with torch.no_grad():
@@ -203,4 +217,6 @@ def _needs_cropping(subject: Subject) -> None:
             crop(cache, TRIED)
             subject.passes.call((row[half:],), cache=cache, use_cache=True)
     except REFUSALS as error:
-        raise CannotInject(f"the cache of this model cannot be rolled back and continued ({first_line(error)})") from error
+        raise CannotInject(
+            f"the cache of this model cannot be rolled back and continued ({first_line(error)})"
+        ) from error

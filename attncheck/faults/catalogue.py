@@ -42,7 +42,9 @@ ALL = (
     Fault(name="cache-wrong-slot", inject=cache_contents.cache_wrong_slot, on_cache_only=True),
     Fault(name="cache-crop", inject=cache_contents.cache_crop, on_cache_only=True),
     Fault(name="cache-reorder", inject=cache_contents.cache_reorder, on_cache_only=True),
-    Fault(name="cache-low-precision", inject=cache_contents.cache_low_precision, on_cache_only=True),
+    Fault(
+        name="cache-low-precision", inject=cache_contents.cache_low_precision, on_cache_only=True
+    ),
     Fault(name="key-rotated-twice", inject=cache_contents.key_rotated_twice, on_cache_only=True),
     Fault(name="alibi-local", inject=alibi.alibi_local, on_cache_only=True),
     Fault(name="window-off-by-one", inject=windows.window_off_by_one),
@@ -58,7 +60,9 @@ ALL = (
     Fault(name="loss-weights", inject=training.loss_weights),
     Fault(name="gradient-detached", inject=training.gradient_detached),
     Fault(name="generate-positions", inject=generation.generate_positions, on_cache_only=True),
-    Fault(name="generate-repeats-token", inject=generation.generate_repeats_token, on_cache_only=True),
+    Fault(
+        name="generate-repeats-token", inject=generation.generate_repeats_token, on_cache_only=True
+    ),
     Fault(name="logits-to-keep", inject=generation.logits_to_keep),
 )
 FAULTS = {fault.name: fault for fault in ALL}

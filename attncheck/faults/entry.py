@@ -12,7 +12,9 @@ WIDTH = 100
 @final
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """What a fault is, how it looks from outside, where it comes from in practice, and what to change."""
+    """What a fault is, how it looks from outside, where it comes from in practice, and what to
+    change.
+    """
 
     name: str
     what: str
@@ -28,5 +30,8 @@ class Entry:
             ("Where it comes from in practice", self.origin),
             ("What to change", self.change),
         )
-        body = "\n\n".join(f"{title}\n{textwrap.indent(textwrap.fill(text, WIDTH), '    ')}" for title, text in parts)
+        body = "\n\n".join(
+            f"{title}\n{textwrap.indent(textwrap.fill(text, WIDTH), '    ')}"
+            for title, text in parts
+        )
         return f"{self.name}\n\n{body}\n"

@@ -42,7 +42,9 @@ def generate_positions(subject: Subject) -> AbstractContextManager[None]:
 
 
 def generate_repeats_token(subject: Subject) -> AbstractContextManager[None]:
-    """The first step after a prompt feeds the prompt's last token again, on top of a cache that already holds it."""
+    """The first step after a prompt feeds the prompt's last token again, on top of a cache that
+    already holds it.
+    """
     last: list[Tensor] = []
 
     def edit(call: dict[str, Any]) -> dict[str, Any]:
@@ -53,7 +55,9 @@ def generate_repeats_token(subject: Subject) -> AbstractContextManager[None]:
             last[:] = [ids_BT[:, -1:]]
             return call
         fed = {
-            name: value for name, value in call.items() if name not in (subject.forward_adapter.positions_name, "cache_position")
+            name: value
+            for name, value in call.items()
+            if name not in (subject.forward_adapter.positions_name, "cache_position")
         }
         if last and last[0].shape == ids_BT.shape:
             fed[subject.forward_adapter.ids_name] = torch.cat([last.pop(), ids_BT], 1)
@@ -84,7 +88,12 @@ def logits_to_keep(subject: Subject) -> AbstractContextManager[None]:
 
     def edit(call: dict[str, Any]) -> dict[str, Any]:
         kept, ids_BT = call.get(KEEP), call.get(subject.forward_adapter.ids_name)
-        if not isinstance(kept, int) or kept < 1 or not isinstance(ids_BT, Tensor) or ids_BT.shape[1] <= kept:
+        if (
+            not isinstance(kept, int)
+            or kept < 1
+            or not isinstance(ids_BT, Tensor)
+            or ids_BT.shape[1] <= kept
+        ):
             return call
         length = ids_BT.shape[1]
         return {**call, KEEP: torch.arange(length - kept - 1, length - 1, device=ids_BT.device)}

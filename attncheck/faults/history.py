@@ -23,8 +23,14 @@ STRETCH = 0.5
 
 @contextlib.contextmanager
 def rope_scale_switch(subject: Subject) -> Iterator[None]:
-    """Rotary frequencies change once a call goes beyond half of the input, and stay so until a call of a quarter or less."""
-    tables = {name: value for name, value in subject.model.named_buffers() if name.rpartition(".")[2] == FREQUENCIES}
+    """Rotary frequencies change once a call goes beyond half of the input, and stay so until a call
+    of a quarter or less.
+    """
+    tables = {
+        name: value
+        for name, value in subject.model.named_buffers()
+        if name.rpartition(".")[2] == FREQUENCIES
+    }
     if not tables:
         raise CannotInject("no rotary frequencies are kept in a buffer")
     saved = {name: value.clone() for name, value in tables.items()}
@@ -44,7 +50,9 @@ def rope_scale_switch(subject: Subject) -> Iterator[None]:
             with torch.no_grad():
                 changed_BTV = subject.passes.call(subject.inputs.tokens, use_cache=False).logits_BTV
             if float((changed_BTV - healthy_BTV).abs().max()) <= subject.budget.value:
-                raise CannotInject("the rotary frequencies in the buffers are not what the model uses")
+                raise CannotInject(
+                    "the rotary frequencies in the buffers are not what the model uses"
+                )
             yield
     finally:
         _write(tables, saved, 1.0)

@@ -1,4 +1,5 @@
-"""One guess at a failure: a fault of the catalogue with a parameter, and the logits that it would give.
+"""One guess at a failure: a fault of the catalogue with a parameter, and the logits that it would
+give.
 
 Axes: B batch, T positions, V vocabulary.
 """
@@ -21,10 +22,11 @@ Predict = Callable[[Trusted, ForwardSpec], Tensor]
 @final
 @dataclass(frozen=True, kw_only=True)
 class Hypothesis:
-    """One fault with one parameter: `change` says it on the trusted path, `predict` where no `Change` can say it.
+    """One fault with one parameter: `change` says it on the trusted path, `predict` where no
+    `Change` can say it.
 
-    `holds` asks the model itself whether the fault can be there at all, where logits alone would not tell it from another;
-    `everywhere` says that no layer can be without it.
+    `holds` asks the model itself whether the fault can be there at all, where logits alone would
+    not tell it from another; `everywhere` says that no layer can be without it.
     """
 
     fault: str
@@ -63,7 +65,9 @@ class Hypothesis:
         def limited(spec: ForwardSpec) -> Change:
             return change(spec).within(layers)
 
-        return replace(self, change=limited, parameter=", ".join(filter(None, (self.parameter, said))))
+        return replace(
+            self, change=limited, parameter=", ".join(filter(None, (self.parameter, said)))
+        )
 
     def joined(self, other: Hypothesis) -> Hypothesis | None:
         """This fault and another one at once; None where they cannot be said together."""
@@ -74,7 +78,11 @@ class Hypothesis:
         def both(spec: ForwardSpec) -> Change:
             return _both(mine(spec), theirs(spec))
 
-        return replace(self, change=both, parameter=", ".join(filter(None, (self.parameter, f"together with {other.label}"))))
+        return replace(
+            self,
+            change=both,
+            parameter=", ".join(filter(None, (self.parameter, f"together with {other.label}"))),
+        )
 
 
 def _both(left: Change, right: Change) -> Change:

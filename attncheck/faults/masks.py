@@ -15,7 +15,14 @@ from torch import Tensor
 
 from attncheck.attention.interface import AttentionCall
 from attncheck.core.errors import CannotInject
-from attncheck.faults.planting import allowed_BHTS, at_arguments, at_hidden, at_kernel, tokens_before, with_allowed
+from attncheck.faults.planting import (
+    allowed_BHTS,
+    at_arguments,
+    at_hidden,
+    at_kernel,
+    tokens_before,
+    with_allowed,
+)
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.subject import Subject
 
@@ -23,7 +30,9 @@ LEAK = 0.1
 
 
 def causal_mask_missing(subject: Subject) -> AbstractContextManager[None]:
-    """Every query reads every key that any query of the block may read: padding stays hidden, the future does not."""
+    """Every query reads every key that any query of the block may read: padding stays hidden, the
+    future does not.
+    """
 
     def handler(call: AttentionCall) -> Any:
         allowed = allowed_BHTS(call)
@@ -37,7 +46,9 @@ def causal_mask_missing(subject: Subject) -> AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def _opened(subject: Subject) -> Iterator[None]:
-    """Plant through the 4D mask, where that reaches: some layers hide the future on their own as well."""
+    """Plant through the 4D mask, where that reaches: some layers hide the future on their own as
+    well.
+    """
     tokens = subject.inputs.tokens
     healthy_BV = subject.logits(ForwardSpec(tokens))[:, 0]
     with at_arguments(subject, lambda call: _unmasked(subject, call)):
@@ -51,7 +62,9 @@ def _opened(subject: Subject) -> Iterator[None]:
 def _unmasked(subject: Subject, call: dict[str, Any]) -> dict[str, Any]:
     ids_BT = call[subject.forward_adapter.ids_name]
     total = tokens_before(subject, call) + ids_BT.shape[1]
-    nothing_BTS = torch.zeros(ids_BT.shape[0], 1, ids_BT.shape[1], total, dtype=subject.dtype, device=ids_BT.device)
+    nothing_BTS = torch.zeros(
+        ids_BT.shape[0], 1, ids_BT.shape[1], total, dtype=subject.dtype, device=ids_BT.device
+    )
     return {**call, str(subject.forward_adapter.mask_name): nothing_BTS}
 
 
@@ -60,7 +73,9 @@ def mask_off_by_one(subject: Subject) -> AbstractContextManager[None]:
 
     def handler(call: AttentionCall) -> Any:
         allowed = allowed_BHTS(call)
-        return with_allowed(call, allowed | torch.cat([allowed[:, :, 1:], allowed[:, :, -1:]], 2)).run()
+        return with_allowed(
+            call, allowed | torch.cat([allowed[:, :, 1:], allowed[:, :, -1:]], 2)
+        ).run()
 
     return at_kernel(subject, handler)
 
@@ -91,7 +106,9 @@ def attention_mask_ignored(subject: Subject) -> AbstractContextManager[None]:
     """The `attention_mask` argument is accepted and dropped."""
 
     def edit(call: dict[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in call.items() if name != subject.forward_adapter.mask_name}
+        return {
+            name: value for name, value in call.items() if name != subject.forward_adapter.mask_name
+        }
 
     if subject.forward_adapter.mask_name is None:
         raise CannotInject("the model has no `attention_mask` to ignore")
@@ -108,7 +125,12 @@ def document_leak(subject: Subject) -> AbstractContextManager[None]:
         lowest = float(mask.min())
         new, total = mask.shape[-2:]
         causal_TS = torch.ones(new, total, dtype=torch.bool, device=mask.device).tril(total - new)
-        return {**call, str(subject.forward_adapter.mask_name): torch.zeros_like(mask).masked_fill(~causal_TS, lowest)}
+        return {
+            **call,
+            str(subject.forward_adapter.mask_name): torch.zeros_like(mask).masked_fill(
+                ~causal_TS, lowest
+            ),
+        }
 
     subject.can.mask_4d.require(CannotInject)
     return at_arguments(subject, edit)

@@ -40,7 +40,9 @@ def position_ignores_padding(subject: Subject) -> AbstractContextManager[None]:
     subject.can.reads_positions.require(CannotInject)
     subject.can.keeps_prefix.require(CannotInject)
     if not _shift_shows(subject):
-        raise CannotInject("moving every position changes nothing here, so counting the padding changes nothing either")
+        raise CannotInject(
+            "moving every position changes nothing here, so counting the padding changes nothing either"
+        )
     name = str(subject.forward_adapter.positions_name)
 
     def edit(call: dict[str, Any]) -> dict[str, Any]:
@@ -54,9 +56,13 @@ def position_ignores_padding(subject: Subject) -> AbstractContextManager[None]:
 
 
 def _shift_shows(subject: Subject) -> bool:
-    """Whether moving all positions by a constant moves the logits: it does not where they are purely rotary."""
+    """Whether moving all positions by a constant moves the logits: it does not where they are
+    purely rotary.
+    """
     tokens = (subject.inputs.row[: subject.inputs.length - SHIFT],)
-    usual, moved = (ForwardSpec(tokens, positions=counting(1, len(tokens[0]), start)) for start in (0, SHIFT))
+    usual, moved = (
+        ForwardSpec(tokens, positions=counting(1, len(tokens[0]), start)) for start in (0, SHIFT)
+    )
     apart_BTV = subject.logits(usual) - subject.logits(moved)
     return float(apart_BTV.abs().max()) > subject.budget.value
 

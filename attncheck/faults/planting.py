@@ -1,6 +1,8 @@
-"""The tools that plants are made of: changed arguments, changed kernel calls, changed hidden states.
+"""The tools that plants are made of: changed arguments, changed kernel calls, changed hidden
+states.
 
-Axes: B batch, H query heads, G key/value heads, T query positions, S key positions, D head width, W hidden width.
+Axes: B batch, H query heads, G key/value heads, T query positions, S key positions, D head width, W
+hidden width.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ def at_kernel(subject: Subject, handler: Handler) -> Iterator[None]:
 
 
 def at_own_kernel(subject: Subject, handler: Handler) -> AbstractContextManager[None]:
-    """Plant at the kernel of the implementation in force now; the others stay right, as when one kernel drops an option.
+    """Plant at the kernel of the implementation in force now; the others stay right, as when one
+    kernel drops an option.
 
     Raises:
         CannotPlant: the model runs no attention that could be changed.
@@ -55,7 +58,9 @@ def at_arguments(subject: Subject, edit: Edit) -> Iterator[None]:
 
 def cache_argument(subject: Subject, call: dict[str, Any]) -> Any:
     """The cache that a call hands in, or None."""
-    return call.get(subject.forward_adapter.cache_name) if subject.forward_adapter.cache_name else None
+    return (
+        call.get(subject.forward_adapter.cache_name) if subject.forward_adapter.cache_name else None
+    )
 
 
 def tokens_before(subject: Subject, call: dict[str, Any]) -> int:
@@ -64,7 +69,8 @@ def tokens_before(subject: Subject, call: dict[str, Any]) -> int:
 
 
 def decoder_layers(subject: Subject) -> list[nn.Module]:
-    """The longest numbered list of layers that a forward over the main input runs through, all T tokens at once.
+    """The longest numbered list of layers that a forward over the main input runs through, all T
+    tokens at once.
 
     Raises:
         CannotPlant: there is none.
@@ -82,7 +88,9 @@ def decoder_layers(subject: Subject) -> list[nn.Module]:
 
 
 def _layers_run(subject: Subject) -> set[int]:
-    """Which modules return hidden states (B, T, W) of the main input: neither those of an encoder nor of a picture."""
+    """Which modules return hidden states (B, T, W) of the main input: neither those of an encoder
+    nor of a picture.
+    """
     ran: set[int] = set()
     length = subject.inputs.length
 
@@ -91,7 +99,11 @@ def _layers_run(subject: Subject) -> set[int]:
         if isinstance(hidden, Tensor) and hidden.ndim == 3 and hidden.shape[1] == length:
             ran.add(id(module))
 
-    handles = [module.register_forward_hook(hook) for name, module in subject.model.named_modules() if LAYER.search(name)]
+    handles = [
+        module.register_forward_hook(hook)
+        for name, module in subject.model.named_modules()
+        if LAYER.search(name)
+    ]
     try:
         with torch.no_grad():
             subject.passes.call(subject.inputs.tokens, use_cache=False)
@@ -127,7 +139,10 @@ def allowed_BHTS(call: AttentionCall) -> Tensor:
     new, total = call.query_BHTD.shape[2], call.key_BGSD.shape[2]
     if call.mask is None:
         everything = torch.ones(1, 1, new, total, dtype=torch.bool, device=call.query_BHTD.device)
-        causal = new > 1 and call.options.get("is_causal", getattr(call.module, "is_causal", True)) is not False
+        causal = (
+            new > 1
+            and call.options.get("is_causal", getattr(call.module, "is_causal", True)) is not False
+        )
         return everything.tril(total - new) if causal else everything
     if not isinstance(call.mask, Tensor) or call.mask.ndim != 4:
         raise CannotInject("the attention mask is in a form of its own")
@@ -136,7 +151,9 @@ def allowed_BHTS(call: AttentionCall) -> Tensor:
 
 
 def with_allowed(call: AttentionCall, allowed: Tensor) -> AttentionCall:
-    """The same call with another set of readable keys; what a float mask adds to readable scores is kept."""
+    """The same call with another set of readable keys; what a float mask adds to readable scores is
+    kept.
+    """
     lowest = torch.finfo(torch.float32).min
     bias = (
         call.mask

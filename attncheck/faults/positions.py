@@ -21,7 +21,9 @@ Rule = Callable[[int, int], Tensor]
 
 
 def _positioned(subject: Subject, rule: Rule) -> AbstractContextManager[None]:
-    """Plant positions: `rule` gives position_ids (T,) for P cached tokens and T new ones when P > 0."""
+    """Plant positions: `rule` gives position_ids (T,) for P cached tokens and T new ones when P >
+    0.
+    """
     (subject.can.reads_positions & subject.can.steps).require(CannotInject)
     name, first = str(subject.forward_adapter.positions_name), subject.can.first_position
 
@@ -42,7 +44,9 @@ def position_restart(subject: Subject) -> AbstractContextManager[None]:
 
 def position_offset(subject: Subject) -> AbstractContextManager[None]:
     """Cached calls count one too far."""
-    return _positioned(subject, lambda before, new: torch.arange(before + OFFSET, before + OFFSET + new))
+    return _positioned(
+        subject, lambda before, new: torch.arange(before + OFFSET, before + OFFSET + new)
+    )
 
 
 def position_frozen(subject: Subject) -> AbstractContextManager[None]:
@@ -55,6 +59,10 @@ def position_ids_ignored(subject: Subject) -> AbstractContextManager[None]:
     subject.can.reads_positions.require(CannotInject)
 
     def edit(call: dict[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in call.items() if name != subject.forward_adapter.positions_name}
+        return {
+            name: value
+            for name, value in call.items()
+            if name != subject.forward_adapter.positions_name
+        }
 
     return at_arguments(subject, edit)

@@ -1,7 +1,9 @@
-"""The trusted path: one cache-free forward with explicit positions and attention written out, with at most one fault in it.
+"""The trusted path: one cache-free forward with explicit positions and attention written out, with
+at most one fault in it.
 
-A `Change` is a fault in the form in which the path can have it: other positions, another set of readable keys, other scores.
-The schedule of the failing pass is kept: each chunk of queries sees what it would have seen.
+A `Change` is a fault in the form in which the path can have it: other positions, another set of
+readable keys, other scores. The schedule of the failing pass is kept: each chunk of queries sees
+what it would have seen.
 
 Axes: B batch, H query heads, G key/value heads, T query positions, S key positions, D head width.
 """
@@ -21,18 +23,34 @@ from torch import Tensor
 
 from attncheck.attention.call import AttentionCall
 from attncheck.core.errors import Unsupported
-from attncheck.faults.predict_kernel import Scores, attend, grouped, is_own_attention, own_mask, scores_of
+from attncheck.faults.predict_kernel import (
+    Scores,
+    attend,
+    grouped,
+    is_own_attention,
+    own_mask,
+    scores_of,
+)
 from attncheck.judge.config_spec import FULL, Reach, promised_reach
 from attncheck.judge.layers import layer_index, watching
 from attncheck.model.caches import states
-from attncheck.model.forward_spec import ForwardSpec, Mask2D, Mask4D, Positions, counting, float_mask
+from attncheck.model.forward_spec import (
+    ForwardSpec,
+    Mask2D,
+    Mask4D,
+    Positions,
+    counting,
+    float_mask,
+)
 from attncheck.model.subject import Subject
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """Which part of which layer is computed: queries start..stop of `spec`, keys 0..stop, under this layer's `reach`."""
+    """Which part of which layer is computed: queries start..stop of `spec`, keys 0..stop, under
+    this layer's `reach`.
+    """
 
     spec: ForwardSpec
     layer: int
@@ -49,11 +67,12 @@ Allowed = Callable[[Tensor, View], Tensor]
 class Change:
     """One fault on the trusted path. `layers` limits it to some layers; None means every layer.
 
-    `allowed` gets (B, 1, T, S) booleans of one chunk and returns them changed; `reach` gives a layer another reach, and
-    `only_held` says that the cache still keeps no more than the promised one; `scores` changes scale, cap, sinks and bias;
-    `stored_as` has keys and values pass through another dtype; `added` adds what may be read to the scores as 1, and hides
-    nothing; `mask_2d` replaces the 2D mask that the model is handed (its positions may follow it); `seen` is shown what each
-    layer may read by the promise and with the change.
+    `allowed` gets (B, 1, T, S) booleans of one chunk and returns them changed; `reach` gives a
+    layer another reach, and `only_held` says that the cache still keeps no more than the promised
+    one; `scores` changes scale, cap, sinks and bias; `stored_as` has keys and values pass through
+    another dtype; `added` adds what may be read to the scores as 1, and hides nothing; `mask_2d`
+    replaces the 2D mask that the model is handed (its positions may follow it); `seen` is shown
+    what each layer may read by the promise and with the change.
     """
 
     positions: Positions | None = None
@@ -74,12 +93,16 @@ class Change:
 
     @property
     def at_kernel(self) -> bool:
-        """Whether it changes something in attention itself, so that one layer can have it and another not."""
+        """Whether it changes something in attention itself, so that one layer can have it and
+        another not.
+        """
         return self.allowed is not None or self.needs_kernel
 
     @property
     def needs_kernel(self) -> bool:
-        """Whether it changes more than positions and readable keys, which arguments can say as well."""
+        """Whether it changes more than positions and readable keys, which arguments can say as
+        well.
+        """
         return any((self.scores, self.tiled, self.stored_as, self.added, self.reach))
 
 
@@ -89,7 +112,8 @@ NOTHING = Change()
 @final
 @dataclass(frozen=True)
 class Trusted:
-    """The trusted path of one subject. `own_masks` takes the masks that the model builds on a plain forward for the promise.
+    """The trusted path of one subject. `own_masks` takes the masks that the model builds on a plain
+    forward for the promise.
 
     `by_arguments` leaves attention to the model, so that only positions and masks can be changed.
     """
@@ -101,7 +125,11 @@ class Trusted:
     @property
     def out_of_reach(self) -> str | None:
         """Why attention is not written out, or None where it is."""
-        return "attention is left to the model" if self.by_arguments else self.subject.can.watch.reason or None
+        return (
+            "attention is left to the model"
+            if self.by_arguments
+            else self.subject.can.watch.reason or None
+        )
 
     def logits(self, spec: ForwardSpec, change: Change = NOTHING) -> Tensor:
         """logits_BTV of `spec` with one fault in it.
@@ -113,7 +141,9 @@ class Trusted:
             mask = None if self.out_of_reach is None else self._mask_argument(spec, change)
             return self._forward(spec, change, mask)
 
-    def attending(self, spec: ForwardSpec, change: Change = NOTHING) -> AbstractContextManager[object]:
+    def attending(
+        self, spec: ForwardSpec, change: Change = NOTHING
+    ) -> AbstractContextManager[object]:
         """While active, full forwards over `spec` attend as promised, with the change."""
         if self.out_of_reach is not None:
             return contextlib.nullcontext()
@@ -131,8 +161,12 @@ class Trusted:
         mask_2d = change.mask_2d or spec.mask
         if mask is None and isinstance(mask_2d, Mask2D):
             mask = torch.tensor(mask_2d.rows, device=passes.device)
-        positions_BT = torch.tensor(positions, device=passes.device) if positions is not None else None
-        return passes.call(spec.tokens, positions_BT=positions_BT, mask=mask, use_cache=False).logits_BTV
+        positions_BT = (
+            torch.tensor(positions, device=passes.device) if positions is not None else None
+        )
+        return passes.call(
+            spec.tokens, positions_BT=positions_BT, mask=mask, use_cache=False
+        ).logits_BTV
 
     def _mask_argument(self, spec: ForwardSpec, change: Change) -> Tensor | None:
         """The change as a 4D mask, for models that compute attention out of reach."""
@@ -155,11 +189,16 @@ class Trusted:
         reach = change.reach(kept) if change.reach else kept
         view = View(spec=spec, layer=layer, start=0, stop=spec.length, reach=reach)
         base = (
-            self._own(call, spec) if self.own_masks and not change.reach else promised(spec, view.reach, call.query_BHTD.device)
+            self._own(call, spec)
+            if self.own_masks and not change.reach
+            else promised(spec, view.reach, call.query_BHTD.device)
         )
         scores = change.scores(scores_of(call)) if change.scores else scores_of(call)
         heads = call.query_BHTD.shape[1]
-        stored = (each.to(change.stored_as or each.dtype).to(each.dtype) for each in (call.key_BGSD, call.value_BGSD))
+        stored = (
+            each.to(change.stored_as or each.dtype).to(each.dtype)
+            for each in (call.key_BGSD, call.value_BGSD)
+        )
         key, value = (grouped(each, heads, change.tiled) for each in stored)
         allowed = edited(base, change, view)
         if change.only_held:
@@ -167,7 +206,11 @@ class Trusted:
         if change.seen is not None:
             change.seen(view, promised(spec, kept, allowed.device), allowed)
         if change.added:
-            scores = replace(scores, bias=allowed.to(call.query_BHTD.dtype) + (0 if scores.bias is None else scores.bias))
+            scores = replace(
+                scores,
+                bias=allowed.to(call.query_BHTD.dtype)
+                + (0 if scores.bias is None else scores.bias),
+            )
             allowed = torch.ones_like(allowed)
         return attend(call.query_BHTD, key, value, allowed, scores)
 
@@ -185,7 +228,9 @@ class Trusted:
 
     @cached_property
     def origin(self) -> int:
-        """The position of the first token where the model counts by itself: 0, or one after the padding id."""
+        """The position of the first token where the model counts by itself: 0, or one after the
+        padding id.
+        """
         plain = ForwardSpec(self.subject.inputs.tokens)
         usual_BTV, budget = self.logits(plain), self.subject.budget.value
         pad = getattr(self.subject.text_config, "pad_token_id", None)
@@ -198,7 +243,11 @@ class Trusted:
     @cached_property
     def keeps_states(self) -> bool:
         """Whether something else than keys and values is kept between calls."""
-        return bool(states(self.subject.passes.cache(ForwardSpec(self.subject.inputs.tokens, use_cache=True))))
+        return bool(
+            states(
+                self.subject.passes.cache(ForwardSpec(self.subject.inputs.tokens, use_cache=True))
+            )
+        )
 
     def windows(self, spec: ForwardSpec) -> frozenset[Reach]:
         """The different reaches of this model's layers, where any layer has a window; else nothing."""
@@ -226,11 +275,15 @@ class Trusted:
         said = call.options.get("sliding_window", getattr(call.module, "sliding_window", None))
         if len(promise.reaches) == 1 or not promise.reaches:
             return promise.reaches[0] if promise.reaches else FULL
-        return next((each for each in promise.reaches if (each.kind == "sliding") == bool(said)), FULL)
+        return next(
+            (each for each in promise.reaches if (each.kind == "sliding") == bool(said)), FULL
+        )
 
 
 def segments_of(spec: ForwardSpec) -> tuple[tuple[int, ...], ...] | None:
-    """The document of each token: what a 4D mask says, or positions that restart where nothing else is said."""
+    """The document of each token: what a 4D mask says, or positions that restart where nothing else
+    is said.
+    """
     if isinstance(spec.mask, Mask4D):
         return spec.mask.segments
     if spec.positions is None or spec.cached or spec.mask is not None:
@@ -255,7 +308,10 @@ def promised(spec: ForwardSpec, reach: Reach, device: torch.device) -> Tensor:
         number_BT = torch.tensor(segments, device=device)
         allowed = allowed & (number_BT[:, None, :, None] == number_BT[:, None, None, :])
     if isinstance(spec.mask, Mask2D):
-        allowed = allowed & torch.tensor(spec.mask.rows, dtype=torch.bool, device=device)[:, None, None, :]
+        allowed = (
+            allowed
+            & torch.tensor(spec.mask.rows, dtype=torch.bool, device=device)[:, None, None, :]
+        )
     return allowed
 
 
@@ -265,7 +321,9 @@ def first_held(view: View) -> int:
 
 
 def held(spec: ForwardSpec, reach: Reach, like: Tensor) -> Tensor:
-    """(1, 1, T, S) booleans: keys that a cache of this reach still holds at each chunk, or that the chunk brings itself."""
+    """(1, 1, T, S) booleans: keys that a cache of this reach still holds at each chunk, or that the
+    chunk brings itself.
+    """
     kept = torch.zeros_like(like[:1, :1])
     for each in chunk_views(View(spec=spec, layer=0, start=0, stop=spec.length, reach=reach)):
         kept[:, :, each.start : each.stop, first_held(each) :] = True

@@ -1,6 +1,8 @@
-"""Predictions for faults of what is kept between calls: edits of our own key/value store between two chunks.
+"""Predictions for faults of what is kept between calls: edits of our own key/value store between
+two chunks.
 
-Axes: B batch, G key/value heads, S stored positions, D head width, R rotary pairs, T positions, V vocabulary.
+Axes: B batch, G key/value heads, S stored positions, D head width, R rotary pairs, T positions, V
+vocabulary.
 """
 
 from __future__ import annotations
@@ -25,10 +27,16 @@ USUAL_BASE = 10000.0
 
 
 def hypotheses(trusted: Trusted, spec: ForwardSpec) -> Iterator[Hypothesis]:
-    """Lost, stale and misplaced slots, other layers' and other rows' keys, lost precision, lost states."""
+    """Lost, stale and misplaced slots, other layers' and other rows' keys, lost precision, lost
+    states.
+    """
     if len(spec.chunks) < 2:
         return
-    lost = Hypothesis(fault="cache-drops-token", parameter="hidden", change=lambda each: Change(allowed=_without_ends))
+    lost = Hypothesis(
+        fault="cache-drops-token",
+        parameter="hidden",
+        change=lambda each: Change(allowed=_without_ends),
+    )
     if trusted.out_of_reach is None and not trusted.keeps_states:
         yield from _edits(trusted, spec)
     yield lost
@@ -39,8 +47,17 @@ def hypotheses(trusted: Trusted, spec: ForwardSpec) -> Iterator[Hypothesis]:
     yield Hypothesis(fault="state-dropped", predict=_chunks_alone)
     for several in (False, True):
         for words in ("", "conv", "not conv"):
-            said = ", ".join(filter(None, (words and f"{words} states", "in chunks of several tokens" if several else "")))
-            yield Hypothesis(fault="state-dropped", parameter=said, predict=partial(_steps, partial(_forget, words), several))
+            said = ", ".join(
+                filter(
+                    None,
+                    (words and f"{words} states", "in chunks of several tokens" if several else ""),
+                )
+            )
+            yield Hypothesis(
+                fault="state-dropped",
+                parameter=said,
+                predict=partial(_steps, partial(_forget, words), several),
+            )
     if len(spec.tokens) > 1:
         yield Hypothesis(fault="cache-reorder", parameter="states too", predict=_on_the_row_before)
 
@@ -168,12 +185,24 @@ def _next_layer(store: Store) -> None:
 
 def _speeds(trusted: Trusted) -> list[tuple[Tensor, str]]:
     """speed_R of the model's own rotary table, and of the usual one."""
-    tables = [b for name, b in trusted.subject.model.named_buffers() if name.endswith("inv_freq") and b.ndim == 1]
+    tables = [
+        b
+        for name, b in trusted.subject.model.named_buffers()
+        if name.endswith("inv_freq") and b.ndim == 1
+    ]
     width = trusted.subject.facts.head_dim or 0
     with trusted.subject.numerics():
-        usual_R = USUAL_BASE ** (-torch.arange(0, width, 2, dtype=torch.float32) / width) if width % 2 == 0 < width else None
+        usual_R = (
+            USUAL_BASE ** (-torch.arange(0, width, 2, dtype=torch.float32) / width)
+            if width % 2 == 0 < width
+            else None
+        )
     found = [(tables[0], "")] if tables else []
-    return found if usual_R is None else [*found, (usual_R.to(trusted.subject.device), "with the usual base")]
+    return (
+        found
+        if usual_R is None
+        else [*found, (usual_R.to(trusted.subject.device), "with the usual base")]
+    )
 
 
 def _turned(speed_R: Tensor, held: Held) -> None:
@@ -184,7 +213,11 @@ def _turned(speed_R: Tensor, held: Held) -> None:
         raise Unsupported("the rotary table is wider than the keys")
     angle_SR = torch.arange(key_BGSD.shape[2], device=key_BGSD.device)[:, None] * speed_R
     cos_SR, sin_SR = angle_SR.cos().to(key_BGSD.dtype), angle_SR.sin().to(key_BGSD.dtype)
-    left, right, rest = key_BGSD[..., :pairs], key_BGSD[..., pairs : 2 * pairs], key_BGSD[..., 2 * pairs :]
+    left, right, rest = (
+        key_BGSD[..., :pairs],
+        key_BGSD[..., pairs : 2 * pairs],
+        key_BGSD[..., 2 * pairs :],
+    )
     turned = torch.cat([left * cos_SR - right * sin_SR, right * cos_SR + left * sin_SR, rest], -1)
     held.key_BGSD = torch.cat([held.key_BGSD[:, :, : held.first], turned], 2)
 
@@ -196,31 +229,45 @@ def _repeated(trusted: Trusted, spec: ForwardSpec) -> Tensor:
         if start and size == 1:
             steps.add(start)
         start += size
-    fed = tuple(tuple(row[t - 1] if t in steps else token for t, token in enumerate(row)) for row in spec.tokens)
+    fed = tuple(
+        tuple(row[t - 1] if t in steps else token for t, token in enumerate(row))
+        for row in spec.tokens
+    )
     return trusted.logits(replace(spec, tokens=fed))
 
 
 def _chunks_alone(trusted: Trusted, spec: ForwardSpec) -> Tensor:
     """Every chunk as a sequence of its own: for models that keep nothing but recurrent states."""
-    if key_values(trusted.subject.passes.cache(ForwardSpec(trusted.subject.inputs.tokens, use_cache=True))):
+    if key_values(
+        trusted.subject.passes.cache(ForwardSpec(trusted.subject.inputs.tokens, use_cache=True))
+    ):
         raise Unsupported("the model keeps keys and values as well")
     alone, start = [], 0
     for size in spec.chunks:
-        alone.append(trusted.logits(ForwardSpec(tuple(row[start : start + size] for row in spec.tokens))))
+        alone.append(
+            trusted.logits(ForwardSpec(tuple(row[start : start + size] for row in spec.tokens)))
+        )
         start += size
     return torch.cat(alone, 1)
 
 
-def _steps(forget: Callable[[object], None], several: bool, trusted: Trusted, spec: ForwardSpec) -> Tensor:
-    """The first chunk, then one token at a time, where single steps are sound, with states forgotten where chunks begin.
+def _steps(
+    forget: Callable[[object], None], several: bool, trusted: Trusted, spec: ForwardSpec
+) -> Tensor:
+    """The first chunk, then one token at a time, where single steps are sound, with states
+    forgotten where chunks begin.
 
-    `several` forgets them only where a chunk of more than one token begins: such chunks often take another path.
+    `several` forgets them only where a chunk of more than one token begins: such chunks often take
+    another path.
     """
     subject, first = trusted.subject, spec.chunks[0]
     alone = ForwardSpec(spec.tokens, chunks=(first, *(1,) * (spec.length - first)))
     if not states(subject.passes.cache(ForwardSpec(spec.tokens, use_cache=True))):
         raise Unsupported("the cache holds no recurrent state")
-    if float((subject.logits(alone) - trusted.logits(ForwardSpec(spec.tokens))).abs().max()) > subject.budget.value:
+    if (
+        float((subject.logits(alone) - trusted.logits(ForwardSpec(spec.tokens))).abs().max())
+        > subject.budget.value
+    ):
         raise Unsupported("single steps disagree with one forward as well")
     boundaries = _beginnings(spec, several)
     logits_BTV, cache = _step(trusted, spec, 0, first, None)
@@ -235,10 +282,16 @@ def _steps(forget: Callable[[object], None], several: bool, trusted: Trusted, sp
 
 def _beginnings(spec: ForwardSpec, several: bool) -> set[int]:
     starts = [sum(spec.chunks[:number]) for number in range(1, len(spec.chunks))]
-    return {start for start, size in zip(starts, spec.chunks[1:], strict=True) if size > 1 or not several}
+    return {
+        start
+        for start, size in zip(starts, spec.chunks[1:], strict=True)
+        if size > 1 or not several
+    }
 
 
-def _step(trusted: Trusted, spec: ForwardSpec, start: int, stop: int, cache: object) -> tuple[Tensor, object]:
+def _step(
+    trusted: Trusted, spec: ForwardSpec, start: int, stop: int, cache: object
+) -> tuple[Tensor, object]:
     passes = trusted.subject.passes
     positions_BT = None
     if trusted.subject.can.takes_positions and cached_length(cache) == start:
@@ -265,7 +318,9 @@ def _on_the_row_before(trusted: Trusted, spec: ForwardSpec) -> Tensor:
     for size in spec.chunks:
         caches = [caches[number - 1] for number in range(len(caches))]
         for number, tokens in enumerate(spec.tokens):
-            logits_BTV, caches[number] = _step(trusted, ForwardSpec((tokens,)), start, start + size, caches[number])
+            logits_BTV, caches[number] = _step(
+                trusted, ForwardSpec((tokens,)), start, start + size, caches[number]
+            )
             rows[number].append(logits_BTV)
         start += size
     return torch.cat([torch.cat(parts, 1) for parts in rows])

@@ -26,12 +26,30 @@ def hypotheses(trusted: Trusted, spec: ForwardSpec, made: Provenance) -> Iterato
     told = _relative(trusted, spec, made)
     if told is not None and not _same(told, spec):
         said = f"generate() hands over {told[0][0] + trusted.subject.can.first_position} for the first token of the row"
-        yield Hypothesis(fault="generate-positions", parameter=said, predict=partial(_positioned, told))
-    yield Hypothesis(fault="logits-to-keep", parameter="of the position before", predict=partial(_kept_elsewhere, made, _before))
-    yield Hypothesis(fault="logits-to-keep", parameter="the first ones", predict=partial(_kept_elsewhere, made, _first))
+        yield Hypothesis(
+            fault="generate-positions", parameter=said, predict=partial(_positioned, told)
+        )
+    yield Hypothesis(
+        fault="logits-to-keep",
+        parameter="of the position before",
+        predict=partial(_kept_elsewhere, made, _before),
+    )
+    yield Hypothesis(
+        fault="logits-to-keep",
+        parameter="the first ones",
+        predict=partial(_kept_elsewhere, made, _first),
+    )
     if len(spec.chunks) > 1 and spec.chunks[-1] == 1:
-        yield Hypothesis(fault="generate-repeats-token", parameter="in the first step", predict=partial(_fed_again, 1))
-        yield Hypothesis(fault="generate-repeats-token", parameter="in every step", predict=partial(_fed_again, spec.length))
+        yield Hypothesis(
+            fault="generate-repeats-token",
+            parameter="in the first step",
+            predict=partial(_fed_again, 1),
+        )
+        yield Hypothesis(
+            fault="generate-repeats-token",
+            parameter="in every step",
+            predict=partial(_fed_again, spec.length),
+        )
 
 
 def _relative(trusted: Trusted, spec: ForwardSpec, made: Provenance) -> Positions | None:
@@ -46,7 +64,9 @@ def _same(told: Positions, spec: ForwardSpec) -> bool:
     """Whether the real tokens were given the positions that they ought to have."""
     right = spec.positions or counting(1, spec.length)
     real = spec.mask.rows[0] if isinstance(spec.mask, Mask2D) else (1,) * spec.length
-    return all(one == other for one, other, there in zip(told[0], right[0], real, strict=True) if there)
+    return all(
+        one == other for one, other, there in zip(told[0], right[0], real, strict=True) if there
+    )
 
 
 def _positioned(told: Positions, trusted: Trusted, spec: ForwardSpec) -> Tensor:
@@ -62,7 +82,9 @@ def _first(column: int, first: int) -> int:
 
 
 def _kept_elsewhere(made: Provenance, rule: Rule, trusted: Trusted, spec: ForwardSpec) -> Tensor:
-    """`rule` gives the column whose logits are taken, for a column and the first one of its forward that can be kept."""
+    """`rule` gives the column whose logits are taken, for a column and the first one of its forward
+    that can be kept.
+    """
     if made.columns is None:
         raise Unsupported("every column is kept")
     logits_BTV = trusted.logits(spec)
@@ -77,9 +99,13 @@ def _kept_elsewhere(made: Provenance, rule: Rule, trusted: Trusted, spec: Forwar
 
 
 def _fed_again(times: int, trusted: Trusted, spec: ForwardSpec) -> Tensor:
-    """Single steps are fed the token before once more, on top of what the cache holds: the row is longer by each of them."""
+    """Single steps are fed the token before once more, on top of what the cache holds: the row is
+    longer by each of them.
+    """
     starts = list(itertools.accumulate(spec.chunks[:-1]))
-    steps = [start for start, size in zip(starts, spec.chunks[1:], strict=True) if size == 1][:times]
+    steps = [start for start, size in zip(starts, spec.chunks[1:], strict=True) if size == 1][
+        :times
+    ]
     order, extra, kept = [], [], []
     for t in range(spec.length):
         order += [t - 1, t] if t in steps else [t]
@@ -90,7 +116,9 @@ def _fed_again(times: int, trusted: Trusted, spec: ForwardSpec) -> Tensor:
     longer = ForwardSpec(
         _in_order(spec.tokens, order),
         positions=spec.positions
-        and tuple(tuple(row[t] + n for t, n in zip(order, later, strict=True)) for row in spec.positions),
+        and tuple(
+            tuple(row[t] + n for t, n in zip(order, later, strict=True)) for row in spec.positions
+        ),
         mask=Mask2D(_in_order(mask.rows, order)) if isinstance(mask, Mask2D) else mask,
     )
     return trusted.logits(longer)[:, kept]

@@ -21,7 +21,9 @@ HIDDEN = torch.finfo(torch.float16).min
 @final
 @dataclass(frozen=True, kw_only=True)
 class Scores:
-    """How scores become weights: the scale, the soft-cap, the sinks (one a head), a bias to add, what an empty row gives."""
+    """How scores become weights: the scale, the soft-cap, the sinks (one a head), a bias to add,
+    what an empty row gives.
+    """
 
     scale: float
     softcap: float | None = None
@@ -44,7 +46,9 @@ def scores_of(call: AttentionCall) -> Scores:
 
 
 def bias_of(call: AttentionCall) -> Tensor | None:
-    """What a float mask adds to readable scores (linear biases travel that way); None where it adds nothing."""
+    """What a float mask adds to readable scores (linear biases travel that way); None where it adds
+    nothing.
+    """
     mask = call.mask
     if not isinstance(mask, Tensor) or mask.ndim != 4 or not mask.is_floating_point():
         return None
@@ -58,7 +62,9 @@ def grouped(keys_BGSD: Tensor, heads: int, tiled: bool = False) -> Tensor:
     return keys_BGSD.repeat(1, times, 1, 1) if tiled else keys_BGSD.repeat_interleave(times, 1)
 
 
-def attend(query_BHTD: Tensor, key_BHSD: Tensor, value_BHSD: Tensor, allowed: Tensor, scores: Scores) -> Tensor:
+def attend(
+    query_BHTD: Tensor, key_BHSD: Tensor, value_BHSD: Tensor, allowed: Tensor, scores: Scores
+) -> Tensor:
     """(B, T, H, D) in at least float32, returned in the dtype of the queries."""
     wide = torch.float64 if query_BHTD.dtype == torch.float64 else torch.float32
     raw = query_BHTD.to(wide) @ key_BHSD.to(wide).mT * scores.scale
@@ -81,9 +87,13 @@ def _softmax(raw_BHTS: Tensor, sinks_H: Tensor | None) -> Tensor:
 
 
 def is_own_attention(call: AttentionCall) -> bool:
-    """Whether a decoder layer attends to its own tokens here: not to an encoder, and not in both directions."""
+    """Whether a decoder layer attends to its own tokens here: not to an encoder, and not in both
+    directions.
+    """
     causal = call.options.get("is_causal", getattr(call.module, "is_causal", True))
-    return (call.inline or causal is not False) and bool(call.query_BHTD.shape[2] == call.key_BGSD.shape[2])
+    return (call.inline or causal is not False) and bool(
+        call.query_BHTD.shape[2] == call.key_BGSD.shape[2]
+    )
 
 
 def own_mask(call: AttentionCall) -> Tensor:

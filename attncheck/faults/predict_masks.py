@@ -26,7 +26,9 @@ def hypotheses(trusted: Trusted, spec: ForwardSpec) -> Iterator[Hypothesis]:
     yield _masked("causal-mask-missing", "", _whole_chunk)
     if trusted.out_of_reach is None and not spec.chunks:
         said = "a boolean mask is added to the scores as 0 and 1"
-        yield Hypothesis(fault="causal-mask-missing", parameter=said, change=lambda each: Change(added=True))
+        yield Hypothesis(
+            fault="causal-mask-missing", parameter=said, change=lambda each: Change(added=True)
+        )
     for step in (1, -1, 2):
         yield _masked("mask-off-by-one", "" if step == 1 else f"by {step:+d}", _shifted(step))
     if len(spec.chunks) > 1:
@@ -36,10 +38,17 @@ def hypotheses(trusted: Trusted, spec: ForwardSpec) -> Iterator[Hypothesis]:
     if trusted.out_of_reach is None and trusted.windows(spec):
         yield from _windows(trusted, spec)
     elif size and len(spec.chunks) > 1:
-        yield _masked("window-ignored", f"the cache keeps a window of {size}, the mask of one forward has none", _kept(size))
+        yield _masked(
+            "window-ignored",
+            f"the cache keeps a window of {size}, the mask of one forward has none",
+            _kept(size),
+        )
     yield from _padding(spec) if trusted.out_of_reach is None else _padding_by_argument(spec)
     if trusted.segmented(spec):
-        yield replace(_masked("document-leak", "", _without_documents), holds=lambda path: not masks_ignored(path))
+        yield replace(
+            _masked("document-leak", "", _without_documents),
+            holds=lambda path: not masks_ignored(path),
+        )
 
 
 def _masked(fault: str, parameter: str, allowed: Allowed) -> Hypothesis:
@@ -64,7 +73,9 @@ def _shifted(step: int) -> Allowed:
 
 
 def _top_left(allowed: Tensor, view: View) -> Tensor:
-    """Query i of the chunk reads the first i + 1 of the keys that it is handed: those still held, then its own."""
+    """Query i of the chunk reads the first i + 1 of the keys that it is handed: those still held,
+    then its own.
+    """
     if not view.start:
         return allowed
     first = first_held(view)
@@ -78,21 +89,31 @@ def _top_left_of_many(allowed: Tensor, view: View) -> Tensor:
 
 def _windows(trusted: Trusted, spec: ForwardSpec) -> Iterator[Hypothesis]:
     for step in WINDOW_STEPS:
-        yield from _reaching(spec, "window-off-by-one", "" if step == 1 else f"by {step:+d}", _resized(step))
+        yield from _reaching(
+            spec, "window-off-by-one", "" if step == 1 else f"by {step:+d}", _resized(step)
+        )
     yield from _reaching(spec, "window-ignored", "", lambda reach: FULL)
     sizes = trusted.windows(spec)
     if FULL in sizes:
         windowed = next(reach for reach in sizes if reach != FULL)
-        yield from _reaching(spec, "window-layers-swapped", "", lambda reach: windowed if reach == FULL else FULL)
-        yield from _reaching(spec, "window-layers-swapped", "all layers have the window", lambda reach: windowed)
+        yield from _reaching(
+            spec, "window-layers-swapped", "", lambda reach: windowed if reach == FULL else FULL
+        )
+        yield from _reaching(
+            spec, "window-layers-swapped", "all layers have the window", lambda reach: windowed
+        )
 
 
-def _reaching(spec: ForwardSpec, fault: str, parameter: str, reach: ReachRule) -> Iterator[Hypothesis]:
+def _reaching(
+    spec: ForwardSpec, fault: str, parameter: str, reach: ReachRule
+) -> Iterator[Hypothesis]:
     """With a cache that keeps everything, and with one that keeps the promised window only."""
     yield Hypothesis(fault=fault, parameter=parameter, change=lambda spec: Change(reach=reach))
     if len(spec.chunks) > 1:
         said = ", ".join(filter(None, (parameter, "within what the cache keeps")))
-        yield Hypothesis(fault=fault, parameter=said, change=lambda spec: Change(reach=reach, only_held=True))
+        yield Hypothesis(
+            fault=fault, parameter=said, change=lambda spec: Change(reach=reach, only_held=True)
+        )
 
 
 def _kept(size: int) -> Allowed:
@@ -130,7 +151,9 @@ def _padding(spec: ForwardSpec) -> Iterator[Hypothesis]:
 def _padding_by_argument(spec: ForwardSpec) -> Iterator[Hypothesis]:
     """Where attention is out of reach, the 2D mask itself can say that padding is text."""
     if isinstance(spec.mask, Mask2D) and any(0 in row for row in spec.mask.rows):
-        yield Hypothesis(fault="padding-visible", change=lambda each: Change(mask_2d=all_ones(each.tokens)))
+        yield Hypothesis(
+            fault="padding-visible", change=lambda each: Change(mask_2d=all_ones(each.tokens))
+        )
 
 
 def masks_ignored(trusted: Trusted) -> bool:

@@ -27,24 +27,32 @@ Rule = Callable[[Row, int, int], list[int]]
 
 
 def hypotheses(trusted: Trusted, spec: ForwardSpec) -> Iterator[Hypothesis]:
-    """Positions that restart, stand still, are off by a few, count padding, are dropped, or turn by another scale."""
+    """Positions that restart, stand still, are off by a few, count padding, are dropped, or turn by
+    another scale.
+    """
     subject = trusted.subject
     if subject.can.takes_positions:
         if len(spec.chunks) > 1:
             yield from _on_cache(trusted, spec)
         if isinstance(spec.mask, Mask2D) and any(0 in row for row in spec.mask.rows):
-            yield _told("position-ignores-padding", "", lambda each: counting(len(each.tokens), each.length))
+            yield _told(
+                "position-ignores-padding", "", lambda each: counting(len(each.tokens), each.length)
+            )
             yield _told("position-ignores-padding", "where they should", _from_mask)
         if spec.positions is not None:
             yield Hypothesis(fault="position-ids-ignored", predict=_left_to_the_model)
     if len(spec.chunks) > 1 and trusted.out_of_reach is None:
-        yield Hypothesis(fault="rope-scale-switch", predict=scheduled_logits, holds=turned_by_length)
+        yield Hypothesis(
+            fault="rope-scale-switch", predict=scheduled_logits, holds=turned_by_length
+        )
         if not subject.can.takes_positions:
             yield Hypothesis(fault="alibi-local", predict=partial(scheduled_logits, local=True))
 
 
 def turned_by_length(trusted: Trusted) -> bool:
-    """Whether the first layer's keys of the same tokens at the same positions differ with the length of the call."""
+    """Whether the first layer's keys of the same tokens at the same positions differ with the
+    length of the call.
+    """
     row, half = trusted.subject.inputs.row, trusted.subject.inputs.length // 2
     short, long = (_first_keys(trusted, each)[:, :, :half] for each in (row[:half], row))
     rounding = torch.finfo(long.dtype).eps * float(long.abs().max())
@@ -66,7 +74,11 @@ def _first_keys(trusted: Trusted, row: Row) -> Tensor:
 def _on_cache(trusted: Trusted, spec: ForwardSpec) -> Iterator[Hypothesis]:
     yield from _rules(trusted, spec, columns=False)
     if trusted.out_of_reach is None:
-        yield Hypothesis(fault="position-restart", parameter="whatever the call says", predict=_restarted_by_itself)
+        yield Hypothesis(
+            fault="position-restart",
+            parameter="whatever the call says",
+            predict=_restarted_by_itself,
+        )
     if isinstance(spec.mask, Mask2D) and any(0 in row for row in spec.mask.rows):
         yield from _rules(trusted, spec, columns=True)
 
@@ -76,8 +88,14 @@ def _rules(trusted: Trusted, spec: ForwardSpec, columns: bool) -> Iterator[Hypot
     told = partial(_on_schedule, trusted, columns)
     if not columns:
         yield told("position-restart", "", lambda row, before, new: list(range(new)))
-    yield told("position-frozen", "at the last cached position", lambda row, before, new: [row[before - 1]] * new)
-    yield told("position-frozen", "at the first new position", lambda row, before, new: [row[before]] * new)
+    yield told(
+        "position-frozen",
+        "at the last cached position",
+        lambda row, before, new: [row[before - 1]] * new,
+    )
+    yield told(
+        "position-frozen", "at the first new position", lambda row, before, new: [row[before]] * new
+    )
     context = trusted.subject.facts.context
     for offset in OFFSETS:
         inside = context is None or spec.length + offset <= context
@@ -86,7 +104,9 @@ def _rules(trusted: Trusted, spec: ForwardSpec, columns: bool) -> Iterator[Hypot
 
 
 def _restarted_by_itself(trusted: Trusted, spec: ForwardSpec) -> Tensor:
-    """Chunk by chunk on our own store: models that drop `position_ids` cannot be told to restart on a full forward."""
+    """Chunk by chunk on our own store: models that drop `position_ids` cannot be told to restart on
+    a full forward.
+    """
     row = [trusted.origin + position for size in spec.chunks for position in range(size)]
     return scheduled_logits(trusted, spec, positions=(tuple(row),) * len(spec.tokens))
 
@@ -95,8 +115,12 @@ def _moved(offset: int, row: Row, before: int, new: int) -> list[int]:
     return [position + offset for position in row[before : before + new]]
 
 
-def _on_schedule(trusted: Trusted, columns: bool, fault: str, parameter: str, rule: Rule) -> Hypothesis:
-    """`rule` gives the positions of each chunk but the first: of a row of right ones, for P cached and T new tokens."""
+def _on_schedule(
+    trusted: Trusted, columns: bool, fault: str, parameter: str, rule: Rule
+) -> Hypothesis:
+    """`rule` gives the positions of each chunk but the first: of a row of right ones, for P cached
+    and T new tokens.
+    """
 
     def positions(spec: ForwardSpec) -> Positions:
         usual = counting(len(spec.tokens), spec.length, trusted.origin)

@@ -1,6 +1,8 @@
-"""Predictions for rotary tables that depend on the length of a call: keys in the cache were turned by another table.
+"""Predictions for rotary tables that depend on the length of a call: keys in the cache were turned
+by another table.
 
-The tables are the model's own, seen where its rotary modules hand them out, for calls of each length that the pass has.
+The tables are the model's own, seen where its rotary modules hand them out, for calls of each
+length that the pass has.
 
 Axes: B batch, T positions, R rotary width.
 """
@@ -32,32 +34,55 @@ Tables = dict[str, list[Turn]]
 SHORT = 2
 
 
-def hypotheses(trusted: Trusted, spec: ForwardSpec, made: Provenance | None) -> Iterator[Hypothesis]:
-    """Tables of each call's own length, begun after a short call or after a long one; a table that a longer call left."""
+def hypotheses(
+    trusted: Trusted, spec: ForwardSpec, made: Provenance | None
+) -> Iterator[Hypothesis]:
+    """Tables of each call's own length, begun after a short call or after a long one; a table that
+    a longer call left.
+    """
     padded = isinstance(spec.mask, Mask2D) and any(0 in row for row in spec.mask.rows)
     if trusted.out_of_reach is not None or padded or not _depend(trusted):
         return
     if made is not None and made.how == AFTER:
-        yield Hypothesis(fault="rope-scale-switch", parameter="the table of a longer call stayed", predict=_left_behind)
+        yield Hypothesis(
+            fault="rope-scale-switch",
+            parameter="the table of a longer call stayed",
+            predict=_left_behind,
+        )
     if made is not None and made.columns and not spec.chunks:
         said = "each token from a forward of its own"
-        yield Hypothesis(fault="rope-scale-switch", parameter=said, predict=partial(_by_prefix, made.columns))
+        yield Hypothesis(
+            fault="rope-scale-switch", parameter=said, predict=partial(_by_prefix, made.columns)
+        )
     if len(spec.chunks) > 1:
         yield Hypothesis(fault="rope-scale-switch", parameter="", predict=partial(_as_fed, False))
-        yield Hypothesis(fault="rope-scale-switch", parameter="begun after a longer call", predict=partial(_as_fed, True))
+        yield Hypothesis(
+            fault="rope-scale-switch",
+            parameter="begun after a longer call",
+            predict=partial(_as_fed, True),
+        )
 
 
 def _depend(trusted: Trusted) -> bool:
-    """Whether any table of the same positions differs between a short call, half the input and the whole of it."""
+    """Whether any table of the same positions differs between a short call, half the input and the
+    whole of it.
+    """
     row = trusted.subject.inputs.row
     shorter, whole = tables_of(trusted, row[: len(row) // 3]), tables_of(trusted, row)
-    return any(not _same(one, other) for name in shorter for one, other in zip(shorter[name], whole.get(name, []), strict=False))
+    return any(
+        not _same(one, other)
+        for name in shorter
+        for one, other in zip(shorter[name], whole.get(name, []), strict=False)
+    )
 
 
 def _same(shorter: Turn, longer: Turn) -> bool:
     length = shorter[0].shape[-2]
     rounding = torch.finfo(shorter[0].dtype).eps
-    apart = max(float((one - other[..., :length, :]).abs().max()) for one, other in zip(shorter, longer, strict=True))
+    apart = max(
+        float((one - other[..., :length, :]).abs().max())
+        for one, other in zip(shorter, longer, strict=True)
+    )
     return apart <= BEYOND_ROUNDING * rounding
 
 
@@ -87,14 +112,17 @@ def _watching(model: nn.Module) -> Iterator[Tables]:
 
 @contextlib.contextmanager
 def replaying(model: nn.Module, tables: Tables, start: int, stop: int) -> Iterator[None]:
-    """While active, rotary modules hand out positions start..stop of these tables, forward after forward."""
+    """While active, rotary modules hand out positions start..stop of these tables, forward after
+    forward.
+    """
     turns = {name: itertools.cycle(each) for name, each in tables.items()}
 
     def hook(name: str, module: nn.Module, args: Any, output: Any) -> Any:
         if name not in turns or not is_turn(output):
             return output
         return tuple(
-            each[:, start:stop].expand(like.shape).to(like.dtype) for each, like in zip(next(turns[name]), output, strict=True)
+            each[:, start:stop].expand(like.shape).to(like.dtype)
+            for each, like in zip(next(turns[name]), output, strict=True)
         )
 
     with _hooked(model, hook):
@@ -103,7 +131,11 @@ def replaying(model: nn.Module, tables: Tables, start: int, stop: int) -> Iterat
 
 @contextlib.contextmanager
 def _hooked(model: nn.Module, hook: Any) -> Iterator[None]:
-    bare = [(name, module) for name, module in model.named_modules() if next(module.parameters(), None) is None]
+    bare = [
+        (name, module)
+        for name, module in model.named_modules()
+        if next(module.parameters(), None) is None
+    ]
     handles = [module.register_forward_hook(partial(hook, name)) for name, module in bare]
     try:
         yield
@@ -113,14 +145,23 @@ def _hooked(model: nn.Module, hook: Any) -> Iterator[None]:
 
 
 def is_turn(output: Any) -> bool:
-    """Whether a module's output is a cos and a sin for each position: their squares sum to one number everywhere."""
-    if not isinstance(output, tuple) or len(output) != 2 or not all(isinstance(each, Tensor) for each in output):
+    """Whether a module's output is a cos and a sin for each position: their squares sum to one
+    number everywhere.
+    """
+    if (
+        not isinstance(output, tuple)
+        or len(output) != 2
+        or not all(isinstance(each, Tensor) for each in output)
+    ):
         return False
     cos_BTR, sin_BTR = output
     if cos_BTR.ndim != 3 or cos_BTR.shape != sin_BTR.shape or not cos_BTR.is_floating_point():
         return False
     square_BTR = cos_BTR.double() ** 2 + sin_BTR.double() ** 2
-    return float(square_BTR.max() - square_BTR.min()) <= BEYOND_ROUNDING * torch.finfo(cos_BTR.dtype).eps
+    return (
+        float(square_BTR.max() - square_BTR.min())
+        <= BEYOND_ROUNDING * torch.finfo(cos_BTR.dtype).eps
+    )
 
 
 def _as_fed(stale: bool, trusted: Trusted, spec: ForwardSpec) -> Tensor:
@@ -133,7 +174,9 @@ def _as_fed(stale: bool, trusted: Trusted, spec: ForwardSpec) -> Tensor:
         before.append(row[:stop])
         tables[stop] = tables_of(trusted, *before)
     model = trusted.subject.model
-    return scheduled_logits(trusted, spec, around=lambda start, stop: replaying(model, tables[stop], start, stop))
+    return scheduled_logits(
+        trusted, spec, around=lambda start, stop: replaying(model, tables[stop], start, stop)
+    )
 
 
 def _left_behind(trusted: Trusted, spec: ForwardSpec) -> Tensor:

@@ -1,8 +1,10 @@
-"""The trusted path on a schedule: chunks fed one after the other, with a key/value store of our own instead of a cache.
+"""The trusted path on a schedule: chunks fed one after the other, with a key/value store of our own
+instead of a cache.
 
-Positions are explicit (where none can be given, each chunk is fed with all that came before it), masks are written out,
-attention is ours; what is kept between calls is kept here, so that a fault of the cache is an edit of the store between two
-chunks. Recurrent states are out of reach: models that keep some are refused.
+Positions are explicit (where none can be given, each chunk is fed with all that came before it),
+masks are written out, attention is ours; what is kept between calls is kept here, so that a fault
+of the cache is an edit of the store between two chunks. Recurrent states are out of reach: models
+that keep some are refused.
 
 Axes: B batch, G key/value heads, H query heads, T new positions, S all positions, D head width.
 """
@@ -30,7 +32,9 @@ from attncheck.model.forward_spec import ForwardSpec, Mask2D, Positions, countin
 @final
 @dataclass
 class Held:
-    """What one layer has stored: key_BGSD, value_BGSD, and its reach, since a window keeps only the newest slots."""
+    """What one layer has stored: key_BGSD, value_BGSD, and its reach, since a window keeps only the
+    newest slots.
+    """
 
     key_BGSD: Tensor
     value_BGSD: Tensor
@@ -39,7 +43,11 @@ class Held:
     @property
     def first(self) -> int:
         """The oldest slot that a cache of this layer would still hold."""
-        return max(0, self.key_BGSD.shape[2] - self.reach.size + 1) if self.reach.kind == "sliding" else 0
+        return (
+            max(0, self.key_BGSD.shape[2] - self.reach.size + 1)
+            if self.reach.kind == "sliding"
+            else 0
+        )
 
 
 Store = dict[int, Held]
@@ -50,7 +58,8 @@ Around = Callable[[int, int], AbstractContextManager[None]]
 @final
 @dataclass
 class _Run:
-    """Keeps the store. `whole` says that each chunk comes with all tokens before it, of which only the new ones count.
+    """Keeps the store. `whole` says that each chunk comes with all tokens before it, of which only
+    the new ones count.
 
     `local` counts linear biases of the new keys from 0 again in each chunk.
     """
@@ -71,7 +80,9 @@ class _Run:
         held = self._appended(call, skipped)
         query_BHTD, total = call.query_BHTD[:, :, skipped:], held.key_BGSD.shape[2]
         new, heads = query_BHTD.shape[2], query_BHTD.shape[1]
-        allowed = promised(self.spec, held.reach, query_BHTD.device)[:, :, total - new : total, :total]
+        allowed = promised(self.spec, held.reach, query_BHTD.device)[
+            :, :, total - new : total, :total
+        ]
         key, value = grouped(held.key_BGSD, heads), grouped(held.value_BGSD, heads)
         out_BTHD = attend(query_BHTD, key, value, allowed, self._scores(call, total - new, total))
         return torch.nn.functional.pad(out_BTHD, (0, 0, 0, 0, skipped, 0)), None
@@ -106,12 +117,14 @@ def scheduled_logits(
     around: Around = lambda start, stop: contextlib.nullcontext(),
     local: bool = False,
 ) -> Tensor:
-    """logits_BTV of `spec`, chunk by chunk; `edit` changes the store before every chunk but the first.
+    """logits_BTV of `spec`, chunk by chunk; `edit` changes the store before every chunk but the
+    first.
 
     Each chunk runs inside `around` of its borders; `local` restarts linear biases with each.
 
     Raises:
-        Unsupported: positions cannot be given, attention is out of reach, or the model keeps recurrent states.
+        Unsupported: positions cannot be given, attention is out of reach, or the model keeps
+        recurrent states.
     """
     whole = _whole(trusted, positions)
     run = _Run(trusted, spec, whole, local)
@@ -123,17 +136,21 @@ def scheduled_logits(
                 edit(run.store)
             run.start = start
             with around(start, start + size):
-                logits_BTV = _chunk(trusted, spec, None if whole else told, 0 if whole else start, start + size)
+                logits_BTV = _chunk(
+                    trusted, spec, None if whole else told, 0 if whole else start, start + size
+                )
             replies.append(logits_BTV[:, -size:])
             start += size
     return torch.cat(replies, 1)
 
 
 def _whole(trusted: Trusted, positions: Positions | None) -> bool:
-    """Whether chunks have to be fed with all that came before: where no positions can say that it is there.
+    """Whether chunks have to be fed with all that came before: where no positions can say that it
+    is there.
 
     Raises:
-        Unsupported: attention is out of reach, the model keeps recurrent states, or positions cannot be given.
+        Unsupported: attention is out of reach, the model keeps recurrent states, or positions
+        cannot be given.
     """
     if trusted.out_of_reach is not None:
         raise Unsupported(trusted.out_of_reach)
@@ -145,10 +162,16 @@ def _whole(trusted: Trusted, positions: Positions | None) -> bool:
     return not takes_positions
 
 
-def _chunk(trusted: Trusted, spec: ForwardSpec, positions: Positions | None, start: int, stop: int) -> Tensor:
+def _chunk(
+    trusted: Trusted, spec: ForwardSpec, positions: Positions | None, start: int, stop: int
+) -> Tensor:
     passes = trusted.subject.passes
     tokens = tuple(row[start:stop] for row in spec.tokens)
-    told = None if positions is None else torch.tensor([row[start:stop] for row in positions], device=passes.device)
+    told = (
+        None
+        if positions is None
+        else torch.tensor([row[start:stop] for row in positions], device=passes.device)
+    )
     mask = None
     if isinstance(spec.mask, Mask2D):
         mask = torch.tensor([row[start:stop] for row in spec.mask.rows], device=passes.device)

@@ -63,7 +63,9 @@ def _first_call(trusted: Trusted) -> AttentionCall | None:
 
 
 def _factors(trusted: Trusted, spec: ForwardSpec, scores: Scores) -> list[float]:
-    """What the kernel really multiplies by, beside what it is told to; and the usual mistakes where that can't be read."""
+    """What the kernel really multiplies by, beside what it is told to; and the usual mistakes where
+    that can't be read.
+    """
     if scores.softcap is not None:
         return [scores.scale, 1 / scores.scale]
     try:
@@ -74,7 +76,9 @@ def _factors(trusted: Trusted, spec: ForwardSpec, scores: Scores) -> list[float]
 
 
 def _fitted(trusted: Trusted, spec: ForwardSpec) -> float | None:
-    """The factor on the first layer's scores, from the weights that its kernel gives: log ratios are score differences."""
+    """The factor on the first layer's scores, from the weights that its kernel gives: log ratios
+    are score differences.
+    """
     found: list[float] = []
 
     def watch(call: AttentionCall) -> Any:
@@ -84,11 +88,15 @@ def _fitted(trusted: Trusted, spec: ForwardSpec) -> float | None:
 
     with trusted.subject.using(spec.attn), watching(trusted.subject, watch), torch.no_grad():
         trusted.subject.passes.call(trusted.subject.inputs.tokens, use_cache=False)
-    return _plain(found[0]) if found and math.isfinite(found[0]) and abs(found[0] - 1) > 1e-6 else None
+    return (
+        _plain(found[0]) if found and math.isfinite(found[0]) and abs(found[0] - 1) > 1e-6 else None
+    )
 
 
 def _slope(call: AttentionCall) -> float:
-    """Least squares through the origin over the last query's first keys: d log weight = factor x d score."""
+    """Least squares through the origin over the last query's first keys: d log weight = factor x d
+    score.
+    """
     weights_BHS = weights_of(call)[:, :, -1].double()
     heads = call.query_BHTD.shape[1]
     key_BHSD = call.key_BGSD.repeat_interleave(heads // call.key_BGSD.shape[1], 1)

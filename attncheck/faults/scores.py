@@ -52,7 +52,11 @@ def _calls_of_one_forward(subject: Subject) -> list[AttentionCall]:
 @contextlib.contextmanager
 def softcap_missing(subject: Subject) -> Iterator[None]:
     """The kernel drops the soft-cap of the scores."""
-    if not any(call.options.get(name) is not None for call in _calls_of_one_forward(subject) for name in CAPS):
+    if not any(
+        call.options.get(name) is not None
+        for call in _calls_of_one_forward(subject)
+        for name in CAPS
+    ):
         raise CannotInject("no layer hands its kernel a soft-cap")
 
     def handler(call: AttentionCall) -> Any:
@@ -66,18 +70,27 @@ def softcap_missing(subject: Subject) -> Iterator[None]:
 @contextlib.contextmanager
 def sink_missing(subject: Subject) -> Iterator[None]:
     """The learned sinks take no share of the softmax."""
-    if not any(isinstance(call.options.get(name), Tensor) for call in _calls_of_one_forward(subject) for name in SINKS):
+    if not any(
+        isinstance(call.options.get(name), Tensor)
+        for call in _calls_of_one_forward(subject)
+        for name in SINKS
+    ):
         raise CannotInject("no layer hands its kernel attention sinks")
 
     def handler(call: AttentionCall) -> Any:
-        return _without_sinks(call, {name: value for name in SINKS if isinstance(value := call.options.get(name), Tensor)})
+        return _without_sinks(
+            call,
+            {name: value for name in SINKS if isinstance(value := call.options.get(name), Tensor)},
+        )
 
     with at_own_kernel(subject, handler):
         yield
 
 
 def _without_sinks(call: AttentionCall, held: dict[str, Tensor]) -> Any:
-    """Run with sinks so low that they weigh nothing: some kernels read them from the module, so both are lowered."""
+    """Run with sinks so low that they weigh nothing: some kernels read them from the module, so
+    both are lowered.
+    """
     lowest = torch.finfo(torch.float32).min / 2
     saved = {name: value.data.clone() for name, value in held.items()}
     try:
@@ -91,15 +104,21 @@ def _without_sinks(call: AttentionCall, held: dict[str, Tensor]) -> Any:
 
 @contextlib.contextmanager
 def kv_groups_tiled(subject: Subject) -> Iterator[None]:
-    """Query head h reads KV head h modulo G instead of its contiguous group: `repeat` for `repeat_interleave`."""
+    """Query head h reads KV head h modulo G instead of its contiguous group: `repeat` for
+    `repeat_interleave`.
+    """
     calls = _calls_of_one_forward(subject)
     if all(repeats(call) == 1 or call.key_BGSD.shape[1] == 1 for call in calls):
-        raise CannotInject("every query head has its own KV head, or all share one: there are no groups to mix up")
+        raise CannotInject(
+            "every query head has its own KV head, or all share one: there are no groups to mix up"
+        )
 
     def handler(call: AttentionCall) -> Any:
         if repeats(call) == 1 or call.key_BGSD.shape[1] == 1:
             return call.run()
-        order_H = torch.arange(call.query_BHTD.shape[1]).view(-1, call.key_BGSD.shape[1]).T.flatten()
+        order_H = (
+            torch.arange(call.query_BHTD.shape[1]).view(-1, call.key_BGSD.shape[1]).T.flatten()
+        )
         call.query_BHTD = call.query_BHTD[:, order_H]
         output, *rest = call.run()
         return (output[:, :, order_H.argsort()], *rest)

@@ -22,7 +22,9 @@ IGNORED = -100
 
 
 def label_shift(subject: Subject) -> AbstractContextManager[None]:
-    """Labels are shifted once more than the loss shifts them: each position is trained on the token after the next."""
+    """Labels are shifted once more than the loss shifts them: each position is trained on the token
+    after the next.
+    """
 
     def edit(call: dict[str, Any]) -> dict[str, Any]:
         labels_BT = call.get("labels")
@@ -51,9 +53,13 @@ def loss_weights(subject: Subject) -> AbstractContextManager[None]:
 
 
 def gradient_detached(subject: Subject) -> AbstractContextManager[None]:
-    """The keys carry no gradient; where the kernel is out of reach, nothing before the second layer does."""
+    """The keys carry no gradient; where the kernel is out of reach, nothing before the second layer
+    does.
+    """
     if not projections(subject.model):
-        raise CannotInject("no query, key or value projection was found whose gradient could be lost")
+        raise CannotInject(
+            "no query, key or value projection was found whose gradient could be lost"
+        )
     reason = why_not_nudged(subject.model)
     if reason is not None:
         raise CannotInject(f"only derivatives along projections show it, and {reason}")

@@ -25,7 +25,9 @@ from attncheck.model.subject import Subject
 @final
 @dataclass(frozen=True)
 class Window:
-    """Which modules have a window of `size` keys, the query's own included, and which masks they are handed."""
+    """Which modules have a window of `size` keys, the query's own included, and which masks they
+    are handed.
+    """
 
     modules: frozenset[int]
     size: int
@@ -46,7 +48,9 @@ class _Hiding:
 @final
 @dataclass
 class _Asked:
-    """What the caller hides: padding, as real_BS, or documents from each other, which no fault of a window may undo."""
+    """What the caller hides: padding, as real_BS, or documents from each other, which no fault of a
+    window may undo.
+    """
 
     real_BS: Tensor | None = None
     documents: bool = False
@@ -64,7 +68,9 @@ def _distance(allowed: Tensor) -> Tensor:
 
 
 def _real(allowed: Tensor, spec: _Asked) -> Tensor:
-    """The keys that are no padding: the mask ends with the newest one, or a buffer goes on behind it."""
+    """The keys that are no padding: the mask ends with the newest one, or a buffer goes on behind
+    it.
+    """
     if spec.real_BS is None:
         return torch.ones_like(allowed)
     total = allowed.shape[-1]
@@ -74,7 +80,8 @@ def _real(allowed: Tensor, spec: _Asked) -> Tensor:
 
 
 def _look(subject: Subject, tokens: Tokens) -> Window:
-    """The window that kernel calls of one plain forward show; other shapes, such as chunks, where none has a window's.
+    """The window that kernel calls of one plain forward show; other shapes, such as chunks, where
+    none has a window's.
 
     Raises:
         CannotPlant: none of them hides past keys.
@@ -87,7 +94,9 @@ def _look(subject: Subject, tokens: Tokens) -> Window:
         hidden = (distance >= 0) & ~allowed
         if bool(hidden.any()) and allowed.shape[-1] == allowed.shape[-2]:
             size = int(distance[hidden].min())
-            seen.append(_Hiding(id(call.module), size, torch.equal(hidden, distance >= size), call.mask))
+            seen.append(
+                _Hiding(id(call.module), size, torch.equal(hidden, distance >= size), call.mask)
+            )
         return call.run()
 
     subject.can.watch.require(CannotInject)
@@ -96,27 +105,44 @@ def _look(subject: Subject, tokens: Tokens) -> Window:
     if not seen:
         raise CannotInject("no layer hides past keys within the input's length")
     found = [each for each in seen if each.is_window] or seen
-    return Window(frozenset(each.module for each in found), min(each.size for each in found), tuple(each.mask for each in found))
+    return Window(
+        frozenset(each.module for each in found),
+        min(each.size for each in found),
+        tuple(each.mask for each in found),
+    )
 
 
 def _windowed(subject: Subject) -> Window:
     window = _look(subject, subject.inputs.tokens)
     other = _look(subject, (subject.inputs.other(subject.inputs.row),))
-    if len(window.masks) != len(other.masks) or not any(map(torch.equal, window.masks, other.masks)):
-        raise CannotInject("the layers that hide past keys choose them by content: there is no window")
+    if len(window.masks) != len(other.masks) or not any(
+        map(torch.equal, window.masks, other.masks)
+    ):
+        raise CannotInject(
+            "the layers that hide past keys choose them by content: there is no window"
+        )
     return window
 
 
 @contextlib.contextmanager
-def _at_windows(subject: Subject, change: Callable[[AttentionCall, Tensor, Tensor], Tensor]) -> Iterator[None]:
-    """`change` gets a call, its readable keys and those that are no padding, and returns the readable ones of the fault."""
+def _at_windows(
+    subject: Subject, change: Callable[[AttentionCall, Tensor, Tensor], Tensor]
+) -> Iterator[None]:
+    """`change` gets a call, its readable keys and those that are no padding, and returns the
+    readable ones of the fault.
+    """
     spec = _Asked()
 
     def note(call: dict[str, Any]) -> dict[str, Any]:
         mask, positions = (
-            call.get(name or "") for name in (subject.forward_adapter.mask_name, subject.forward_adapter.positions_name)
+            call.get(name or "")
+            for name in (subject.forward_adapter.mask_name, subject.forward_adapter.positions_name)
         )
-        restart = isinstance(positions, Tensor) and mask is None and bool((positions.diff(dim=-1) <= 0).any())
+        restart = (
+            isinstance(positions, Tensor)
+            and mask is None
+            and bool((positions.diff(dim=-1) <= 0).any())
+        )
         spec.real_BS = mask if isinstance(mask, Tensor) and mask.ndim == 2 else None
         spec.documents = restart or (isinstance(mask, Tensor) and mask.ndim == 4)
         return call

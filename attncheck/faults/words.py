@@ -1,4 +1,6 @@
-"""Every fault in words: what `attncheck explain FAULT` prints and a diagnosis advises. Standard library only."""
+"""Every fault in words: what `attncheck explain FAULT` prints and a diagnosis advises. Standard
+library only.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ GROUPS = (
     Group("masks", tuple(entry.name for entry in words_masks.ENTRIES)),
     Group("positions", tuple(entry.name for entry in words_positions.ENTRIES)),
     Group("cache", tuple(entry.name for entry in words_state.ENTRIES)),
-    Group("heads, scores, training and generation", tuple(entry.name for entry in words_heads.ENTRIES)),
+    Group(
+        "heads, scores, training and generation", tuple(entry.name for entry in words_heads.ENTRIES)
+    ),
 )
 
 
@@ -48,5 +52,7 @@ def documentation(name: str) -> str:
 
 
 def advice(name: str) -> str:
-    """What to change, in a sentence or two; empty for a name that is no fault of the catalogue (a repair)."""
+    """What to change, in a sentence or two; empty for a name that is no fault of the catalogue (a
+    repair).
+    """
     return BY_NAME[name].change if name in BY_NAME else ""

@@ -1,4 +1,5 @@
-"""Which keys each query of each layer really reads, seen at the kernel or, where that is out of reach, in the gradient.
+"""Which keys each query of each layer really reads, seen at the kernel or, where that is out of
+reach, in the gradient.
 
 Axes: B batch, H query heads, T query positions, S key positions, W hidden width.
 """
@@ -20,7 +21,8 @@ from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.subject import Subject
 
 QUERY = re.compile(
-    r"^(q|wq|q_proj|q_a_proj|q_b_proj|query|q_lin|query_proj|q_attn|c_attn|query_key_value|qkv|qkv_proj|Wqkv|in_proj)$", re.I
+    r"^(q|wq|q_proj|q_a_proj|q_b_proj|query|q_lin|query_proj|q_attn|c_attn|query_key_value|qkv|qkv_proj|Wqkv|in_proj)$",
+    re.I,
 )
 PICKS = 6
 
@@ -28,10 +30,11 @@ PICKS = 6
 @final
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """What one layer read in one call: reads_TS for the queries at `positions`, its last column being position `stop` - 1.
+    """What one layer read in one call: reads_TS for the queries at `positions`, its last column
+    being position `stop` - 1.
 
-    `alike` says that all heads read the same keys, `masked` that the kernel was handed a mask; `how` is "kernel" or
-    "gradient".
+    `alike` says that all heads read the same keys, `masked` that the kernel was handed a mask;
+    `how` is "kernel" or "gradient".
     """
 
     name: str
@@ -46,7 +49,8 @@ class Seen:
 
 
 def seen_at_kernel(subject: Subject, spec: ForwardSpec) -> list[Seen]:
-    """Every layer's reach in every call of a pass, from the kernel fed with identity values and blank queries.
+    """Every layer's reach in every call of a pass, from the kernel fed with identity values and
+    blank queries.
 
     Raises:
         Unsupported: the kernel is out of reach, or the model cannot be asked this way.
@@ -75,14 +79,17 @@ def _light(layer: Attended) -> Attended:
 def _placed(found: list[tuple[Attended, Tensor]], chunks: tuple[int, ...]) -> Iterator[Seen]:
     """Give each call its absolute positions: the n-th call of a layer belongs to the n-th chunk.
 
-    Calls whose first one was not over a prefill's own tokens (attention to an encoder, over the layers' depth) are left out.
+    Calls whose first one was not over a prefill's own tokens (attention to an encoder, over the
+    layers' depth) are left out.
     """
     counts: dict[str, int] = {}
     own: dict[str, bool] = {}
     for layer, reads_HTS in found:
         number = counts.get(layer.name, 0)
         counts[layer.name] = number + 1
-        if number >= len(chunks) or not own.setdefault(layer.name, reads_HTS.shape[1:] == (chunks[0], chunks[0])):
+        if number >= len(chunks) or not own.setdefault(
+            layer.name, reads_HTS.shape[1:] == (chunks[0], chunks[0])
+        ):
             continue
         start, stop = sum(chunks[:number]), sum(chunks[: number + 1])
         if reads_HTS.shape[1] != chunks[number] or reads_HTS.shape[2] > stop:
@@ -101,17 +108,23 @@ def _placed(found: list[tuple[Attended, Tensor]], chunks: tuple[int, ...]) -> It
 
 
 def attention_modules(model: nn.Module) -> dict[str, nn.Module]:
-    """Modules that own a query projection, by name: what an attention layer looks like from outside."""
+    """Modules that own a query projection, by name: what an attention layer looks like from
+    outside.
+    """
     return {
-        name: module for name, module in model.named_modules() if any(QUERY.match(child) for child, _ in module.named_children())
+        name: module
+        for name, module in model.named_modules()
+        if any(QUERY.match(child) for child, _ in module.named_children())
     }
 
 
 def seen_in_gradient(subject: Subject, spec: ForwardSpec) -> list[Seen]:
-    """Every attention module's reach for a few queries: where the gradient of its output at a query is not zero.
+    """Every attention module's reach for a few queries: where the gradient of its output at a query
+    is not zero.
 
     Raises:
-        Unsupported: no attention module was found, or none takes hidden states and gives a gradient.
+        Unsupported: no attention module was found, or none takes hidden states and gives a
+        gradient.
     """
     calls = _calls(subject, spec)
     found: list[Seen] = []
@@ -142,17 +155,25 @@ def _calls(subject: Subject, spec: ForwardSpec) -> dict[str, tuple[nn.Module, An
 
 def _gradient(name: str, module: nn.Module, args: Any, named: Any, length: int) -> list[Seen]:
     values = [*args, *named.values()]
-    hidden = next((v for v in values if isinstance(v, Tensor) and v.is_floating_point() and v.ndim == 3), None)
+    hidden = next(
+        (v for v in values if isinstance(v, Tensor) and v.is_floating_point() and v.ndim == 3), None
+    )
     if hidden is None or hidden.shape[:2] != (1, length):
         return []
     leaf_BTW = hidden.detach().clone().requires_grad_()
     swapped = [leaf_BTW if value is hidden else value for value in values]
     try:
-        output = module(*swapped[: len(args)], **dict(zip(named, swapped[len(args) :], strict=True)))
+        output = module(
+            *swapped[: len(args)], **dict(zip(named, swapped[len(args) :], strict=True))
+        )
     except (RuntimeError, TypeError, ValueError):
         return []  # a module that cannot be called on its own (it fills a cache, or counts its calls)
     context_BTW = output[0] if isinstance(output, (tuple, list)) else output
-    if not isinstance(context_BTW, Tensor) or context_BTW.shape[:2] != (1, length) or not context_BTW.requires_grad:
+    if (
+        not isinstance(context_BTW, Tensor)
+        or context_BTW.shape[:2] != (1, length)
+        or not context_BTW.requires_grad
+    ):
         return []
     queries = tuple(sorted({round(step * (length - 1) / (PICKS - 1)) for step in range(PICKS)}))
     rows = []
@@ -175,7 +196,9 @@ def _gradient(name: str, module: nn.Module, args: Any, named: Any, length: int) 
 
 
 def wrong_pairs(seen: Seen, reach: Reach) -> int:
-    """Pairs read that should not be, and the other way round; keys that a cache has cut off count as not read."""
+    """Pairs read that should not be, and the other way round; keys that a cache has cut off count
+    as not read.
+    """
     allowed = reach.allowed_TS(seen.stop, seen.stop, seen.reads_TS.device)[list(seen.positions)]
     width = seen.reads_TS.shape[1]
     cut = allowed[:, : seen.stop - width]
@@ -183,7 +206,9 @@ def wrong_pairs(seen: Seen, reach: Reach) -> int:
 
 
 def drawn(seen: Seen, reach: Reach) -> tuple[str, ...]:
-    """Who reads whom, as `Measurement.reach` writes it: a text for each query, a character for each key."""
+    """Who reads whom, as `Measurement.reach` writes it: a text for each query, a character for each
+    key.
+    """
     allowed = reach.allowed_TS(seen.stop, seen.stop, seen.reads_TS.device)[list(seen.positions)]
     reads = torch.zeros_like(allowed)
     reads[:, seen.stop - seen.reads_TS.shape[1] :] = seen.reads_TS
@@ -198,7 +223,8 @@ def reads_ahead(seen: Seen) -> bool:
 
 
 def excuse(seen: Seen, others: list[Seen]) -> str:
-    """Why a layer that reads something else is no fault: by head, by content, or because it says that it is not causal.
+    """Why a layer that reads something else is no fault: by head, by content, or because it says
+    that it is not causal.
 
     `others` is what was seen of the same call with other tokens.
     """
@@ -208,6 +234,9 @@ def excuse(seen: Seen, others: list[Seen]) -> str:
     if not seen.alike:
         return f"{seen.name}: its heads read different keys"
     twin = [each for each in others if (each.name, each.stop) == (seen.name, seen.stop)]
-    if any(each.reads_TS.shape != seen.reads_TS.shape or bool((each.reads_TS != seen.reads_TS).any()) for each in twin):
+    if any(
+        each.reads_TS.shape != seen.reads_TS.shape or bool((each.reads_TS != seen.reads_TS).any())
+        for each in twin
+    ):
         return f"{seen.name} chooses its keys by content"
     return ""

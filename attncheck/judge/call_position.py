@@ -17,7 +17,9 @@ from attncheck.judge.config_spec import Reach
 @final
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """`new` queries after `before` tokens. The first `padding` slots of each row (all rows none, if empty) hold nothing."""
+    """`new` queries after `before` tokens. The first `padding` slots of each row (all rows none, if
+    empty) hold nothing.
+    """
 
     new: int
     before: int = 0
@@ -34,7 +36,8 @@ class Standing:
         return slots_T[None] >= torch.tensor(self.padding or (0,), device=device)[:, None]
 
     def allowed(self, reach: Reach, total: int, device: torch.device) -> tuple[Tensor, bool]:
-        """(B, 1, T, S) booleans for the last `total` keys, or for `total` slots of which the last are empty.
+        """(B, 1, T, S) booleans for the last `total` keys, or for `total` slots of which the last
+        are empty.
 
         And whether a key that the reach demands is no longer among them.
         """

@@ -1,4 +1,5 @@
-"""The promise with one ingredient changed: what a layer that does not keep it may have done instead.
+"""The promise with one ingredient changed: what a layer that does not keep it may have done
+instead.
 
 Axes: B batch, H query heads, T query positions, S key positions.
 """
@@ -22,7 +23,9 @@ NEARLY = 1e-6
 @final
 @dataclass(frozen=True)
 class Change:
-    """Other ingredients, the catalogue's name for them (empty where it has none), and words for them."""
+    """Other ingredients, the catalogue's name for them (empty where it has none), and words for
+    them.
+    """
 
     fault: str
     terms: Terms
@@ -30,7 +33,11 @@ class Change:
 
 
 def changes_of(
-    case: Computed, option: Option, fitted: float, heads: tuple[int, ...], readable: Callable[[], Tensor]
+    case: Computed,
+    option: Option,
+    fitted: float,
+    heads: tuple[int, ...],
+    readable: Callable[[], Tensor],
 ) -> Iterator[Change]:
     """The promise with one ingredient changed, then with the observed reach as well."""
     terms = option.terms
@@ -43,11 +50,19 @@ def changes_of(
     yield from _within(case, seen, fitted, heads)
 
 
-def _within(case: Computed, terms: Terms, fitted: float, heads: tuple[int, ...]) -> Iterator[Change]:
+def _within(
+    case: Computed, terms: Terms, fitted: float, heads: tuple[int, ...]
+) -> Iterator[Change]:
     if terms.cap:
-        yield Change("softcap-missing", terms.but(cap=None), f"the soft-cap of {terms.cap:g} is configured but absent")
+        yield Change(
+            "softcap-missing",
+            terms.but(cap=None),
+            f"the soft-cap of {terms.cap:g} is configured but absent",
+        )
     if terms.sinks_H is not None:
-        yield Change("sink-missing", terms.but(sinks_H=None), "the learned sinks take no part in the softmax")
+        yield Change(
+            "sink-missing", terms.but(sinks_H=None), "the learned sinks take no part in the softmax"
+        )
     yield from _heads(case, terms, heads)
     yield from _scales(case, terms, fitted)
 
@@ -55,15 +70,26 @@ def _within(case: Computed, terms: Terms, fitted: float, heads: tuple[int, ...])
 def _heads(case: Computed, terms: Terms, heads: tuple[int, ...]) -> Iterator[Change]:
     order = tiled(len(terms.heads), case.key_BGSD.shape[1])
     if order != terms.heads:
-        yield Change("kv-groups-tiled", terms.but(heads=order), f"query heads read KV heads {_listed(order)}")
+        yield Change(
+            "kv-groups-tiled", terms.but(heads=order), f"query heads read KV heads {_listed(order)}"
+        )
     if heads not in (terms.heads, order):
-        yield Change("kv-groups-tiled", terms.but(heads=heads), f"query heads read KV heads {_listed(heads)}")
+        yield Change(
+            "kv-groups-tiled", terms.but(heads=heads), f"query heads read KV heads {_listed(heads)}"
+        )
 
 
 def _scales(case: Computed, terms: Terms, fitted: float) -> Iterator[Change]:
     """Scales that faults produce: applied twice, not at all, by half or double, by what fits best."""
     width = case.query_BHTD.shape[-1]
-    usual = [terms.scale * terms.scale, 1.0, 0.5 * terms.scale, 2 * terms.scale, 1 / width, width**-0.5]
+    usual = [
+        terms.scale * terms.scale,
+        1.0,
+        0.5 * terms.scale,
+        2 * terms.scale,
+        1 / width,
+        width**-0.5,
+    ]
     near = [value for value in usual if abs(value / fitted - 1) < NEARLY] if fitted > 0 else []
     for value in near or (usual if terms.cap else [fitted]):
         if value > 0:

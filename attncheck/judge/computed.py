@@ -1,4 +1,5 @@
-"""One layer's attention computed here: from which queries and keys, and how far what the layer put out is from it.
+"""One layer's attention computed here: from which queries and keys, and how far what the layer put
+out is from it.
 
 Axes: B batch, H query heads, G key/value heads, T query positions, S key positions, D head width.
 """
@@ -20,7 +21,9 @@ from attncheck.judge.layers import Attended
 from attncheck.judge.projections import ROUNDINGS, Source, source_of
 
 COARSE = 1e-3
-"""Where rounding alone moves lengths by this part, a projection cannot be told from another one by its lengths."""
+"""Where rounding alone moves lengths by this part, a projection cannot be told from another one by
+its lengths.
+"""
 
 
 @final
@@ -51,7 +54,9 @@ class Computed:
 
     def apart(self, terms: Terms) -> float:
         """The largest difference between the layer's output and attention with these ingredients."""
-        got_BTHD = attend(self.query_BHTD, self.key_BGSD, self.layer.call.value_BGSD.double(), terms)
+        got_BTHD = attend(
+            self.query_BHTD, self.key_BGSD, self.layer.call.value_BGSD.double(), terms
+        )
         return float(self._counted((got_BTHD - self.layer.context_BTHD.double()).abs()).max())
 
     def budget(self, terms: Terms) -> float:
@@ -59,12 +64,20 @@ class Computed:
         value_BGSD = self.layer.call.value_BGSD.double()
 
         def compute(dtype: torch.dtype, piecewise: bool) -> Tensor:
-            return attend(self.query_BHTD.to(dtype), self.key_BGSD.to(dtype), value_BGSD.to(dtype), terms, piecewise)
+            return attend(
+                self.query_BHTD.to(dtype),
+                self.key_BGSD.to(dtype),
+                value_BGSD.to(dtype),
+                terms,
+                piecewise,
+            )
 
         return budget_from(floor_of(compute, self.layer.call.query_BHTD.dtype))
 
     def effects(self, terms: Terms) -> dict[str, float]:
-        """How far the output would move without the soft-cap or the sinks: whether this input shows them at all."""
+        """How far the output would move without the soft-cap or the sinks: whether this input shows
+        them at all.
+        """
         without = {"soft-cap": terms.but(cap=None)} if terms.cap else {}
         if terms.sinks_H is not None:
             without["sinks"] = terms.but(sinks_H=None)
@@ -77,10 +90,11 @@ class Computed:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """Queries and keys to compute from, as the layer should form them, less the `factors` that nobody promises.
+    """Queries and keys to compute from, as the layer should form them, less the `factors` that
+    nobody promises.
 
-    `handed` are those that the kernel got. `words` say how they differ; `broken` (with its `fault`, if one is known) where
-    that alone decides. `query` and `key` say where they were traced to.
+    `handed` are those that the kernel got. `words` say how they differ; `broken` (with its `fault`,
+    if one is known) where that alone decides. `query` and `key` say where they were traced to.
     """
 
     query_BHTD: Tensor
@@ -99,19 +113,29 @@ class Inputs:
         return self.query is not None and self.key is not None
 
 
-def inputs_of(config: Any, model: nn.Module, layer: Attended, standing: Standing, known: Known | None) -> Inputs:
-    """From what a layer's output is to be computed: traced in one forward, formed in the same way on a cache."""
+def inputs_of(
+    config: Any, model: nn.Module, layer: Attended, standing: Standing, known: Known | None
+) -> Inputs:
+    """From what a layer's output is to be computed: traced in one forward, formed in the same way
+    on a cache.
+    """
     return _on_cache(layer, standing, known) if known else _traced(config, model, layer)
 
 
 def _traced(config: Any, model: nn.Module, layer: Attended) -> Inputs:
     call = layer.call
-    query, key = (source_of(each, layer.stages, layer.tables) for each in (call.query_BHTD, call.key_BGSD))
+    query, key = (
+        source_of(each, layer.stages, layer.tables) for each in (call.query_BHTD, call.key_BGSD)
+    )
     handed = call.query_BHTD.double(), call.key_BGSD.double()
     if query is None or key is None:
-        return Inputs(query_BHTD=handed[0], key_BGSD=handed[1], handed=handed)  # a factor on one side alone means nothing
+        return Inputs(
+            query_BHTD=handed[0], key_BGSD=handed[1], handed=handed
+        )  # a factor on one side alone means nothing
     is_known = known_factor(config, model, call.module)
-    promised = [each.factor == 1.0 or is_known(each.factor, each.turn is None) for each in (query, key)]
+    promised = [
+        each.factor == 1.0 or is_known(each.factor, each.turn is None) for each in (query, key)
+    ]
     factors = (1.0 if promised[0] else query.factor, 1.0 if promised[1] else key.factor)
     states = [
         source.states_BHTD if source.turns > 1 else tensor / factor
@@ -138,8 +162,16 @@ def _light(source: Source) -> Source:
 def _on_cache(layer: Attended, standing: Standing, known: Known) -> Inputs:
     call, slots = layer.call, new_slots(layer.call.key_BGSD.shape[2], standing)
     fine = ROUNDINGS * torch.finfo(call.query_BHTD.dtype).eps < COARSE
-    query = formed(known.query, call.query_BHTD, layer, "queries") if fine and known.query else Formed(None)
-    key = formed(known.key, call.key_BGSD[:, :, slots], layer, "keys") if fine and known.key else Formed(None)
+    query = (
+        formed(known.query, call.query_BHTD, layer, "queries")
+        if fine and known.query
+        else Formed(None)
+    )
+    key = (
+        formed(known.key, call.key_BGSD[:, :, slots], layer, "keys")
+        if fine and known.key
+        else Formed(None)
+    )
     handed = call.query_BHTD.double() / known.factors[0], call.key_BGSD.double() / known.factors[1]
     keys = handed[1].clone()
     if key.states_BHTD is not None:
@@ -152,5 +184,7 @@ def _on_cache(layer: Attended, standing: Standing, known: Known) -> Inputs:
         key=known.key,
         factors=known.factors,
         words=query.words or key.words,
-        broken=" and ".join(each.words for each in (query, key) if each.words and each.states_BHTD is None),
+        broken=" and ".join(
+            each.words for each in (query, key) if each.words and each.states_BHTD is None
+        ),
     )

@@ -1,7 +1,9 @@
-"""What the config promises about each layer's attention: its reach, its scale, its soft-cap, its sinks.
+"""What the config promises about each layer's attention: its reach, its scale, its soft-cap, its
+sinks.
 
-A promise that no field states is not invented: the answer is then empty, with the reason. Where only the layer itself states
-something (a `scaling` attribute, a `sliding_window` attribute), that is what it is held to.
+A promise that no field states is not invented: the answer is then empty, with the reason. Where
+only the layer itself states something (a `scaling` attribute, a `sliding_window` attribute), that
+is what it is held to.
 
 Axes: T query positions, S key positions, H query heads.
 """
@@ -25,7 +27,15 @@ WHOLE = ("full_attention", "global", "attention", "full", "hybrid")
 PATTERNS = ("sliding_window_pattern", "_sliding_window_pattern")
 CAP = re.compile(r"(?=.*attn|.*attention)(?=.*soft_?_?cap)")
 SINK = re.compile(r"sink")
-DECLARED = ("scaling", "scale", "softmax_scale", "attn_scale", "scale_attn", "scaling_factor", "inv_norm_factor")
+DECLARED = (
+    "scaling",
+    "scale",
+    "softmax_scale",
+    "attn_scale",
+    "scale_attn",
+    "scaling_factor",
+    "inv_norm_factor",
+)
 INVERSE = ("norm_factor",)
 MULTIPLIER = re.compile(r"mult|scale|gain|factor")
 SAME = 1e-5
@@ -34,7 +44,9 @@ SAME = 1e-5
 @final
 @dataclass(frozen=True)
 class Reach:
-    """How far back a query reads, itself included: everything, the last `size` keys, or its own chunk of `size`."""
+    """How far back a query reads, itself included: everything, the last `size` keys, or its own
+    chunk of `size`.
+    """
 
     kind: Kind
     size: int = 0
@@ -51,7 +63,11 @@ class Reach:
         return allowed
 
     def __str__(self) -> str:
-        return {"full": "the whole past", "sliding": f"a window of {self.size}", "chunked": f"chunks of {self.size}"}[self.kind]
+        return {
+            "full": "the whole past",
+            "sliding": f"a window of {self.size}",
+            "chunked": f"chunks of {self.size}",
+        }[self.kind]
 
 
 FULL = Reach("full")
@@ -60,7 +76,9 @@ FULL = Reach("full")
 @final
 @dataclass(frozen=True)
 class ReachPromise:
-    """The reaches that the config allows for one layer (several where it does not say which layers have the window)."""
+    """The reaches that the config allows for one layer (several where it does not say which layers
+    have the window).
+    """
 
     reaches: tuple[Reach, ...]
     reason: str = ""
@@ -75,7 +93,9 @@ def _at(value: Any, index: int | None) -> Any:
 
 def _size(config: Any, names: tuple[str, ...], index: int | None) -> int | None:
     values = (_at(getattr(config, name, None), index) for name in names)
-    return next((v for v in values if isinstance(v, int) and not isinstance(v, bool) and v > 0), None)
+    return next(
+        (v for v in values if isinstance(v, int) and not isinstance(v, bool) and v > 0), None
+    )
 
 
 def _of_type(word: str, window: int | None, chunk: int | None) -> ReachPromise:
@@ -93,7 +113,11 @@ def promised_reach(config: Any, module: nn.Module, index: int | None) -> ReachPr
     window, chunk = _size(config, WINDOWS, index), _size(config, (CHUNK,), index)
     for name in PER_LAYER:
         words = getattr(config, name, None)
-        if isinstance(words, (list, tuple)) and words and all(isinstance(word, str) for word in words):
+        if (
+            isinstance(words, (list, tuple))
+            and words
+            and all(isinstance(word, str) for word in words)
+        ):
             if index is None or index >= len(words):
                 return ReachPromise((), f"the layer's place in `{name}` is not known")
             return _of_type(words[index], window, chunk)
@@ -129,7 +153,11 @@ class ScalePromise:
 def _number(value: Any) -> float | None:
     if isinstance(value, Tensor) and value.numel() == 1:
         value = float(value)
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0 else None
+    return (
+        float(value)
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
+        else None
+    )
 
 
 def _from_config(config: Any, width: int, index: int | None) -> ScalePromise | None:
@@ -147,8 +175,12 @@ def _from_config(config: Any, width: int, index: int | None) -> ScalePromise | N
     return ScalePromise(value, said) if said else None
 
 
-def promised_scales(config: Any, module: nn.Module, width: int, index: int | None) -> list[ScalePromise]:
-    """What the scores may be multiplied by: the config's field, else what the layer declares, else 1/sqrt(head width)."""
+def promised_scales(
+    config: Any, module: nn.Module, width: int, index: int | None
+) -> list[ScalePromise]:
+    """What the scores may be multiplied by: the config's field, else what the layer declares, else
+    1/sqrt(head width).
+    """
     stated = _from_config(config, width, index)
     if stated is not None:
         return [stated]
@@ -177,16 +209,26 @@ def sinks_of(module: nn.Module, heads: int) -> Tensor | None:
 
 
 def known_factor(config: Any, model: nn.Module, module: nn.Module) -> Callable[[float, bool], bool]:
-    """Whether a factor on queries or keys is promised: a multiplier that the layer or the config names, or a rotary gain.
+    """Whether a factor on queries or keys is promised: a multiplier that the layer or the config
+    names, or a rotary gain.
 
-    The second argument says that the rotary tables were not seen, so that a gain inside them (YaRN's) counts as well. The
-    scale of the scores is no such multiplier: applied to the queries too, it would be applied twice.
+    The second argument says that the rotary tables were not seen, so that a gain inside them
+    (YaRN's) counts as well. The scale of the scores is no such multiplier: applied to the queries
+    too, it would be applied twice.
     """
     named = {**vars(config), **vars(module)} if config is not None else vars(module)
-    multipliers = [_number(v) for k, v in named.items() if MULTIPLIER.search(k) and k not in (*DECLARED, *INVERSE)]
+    multipliers = [
+        _number(v)
+        for k, v in named.items()
+        if MULTIPLIER.search(k) and k not in (*DECLARED, *INVERSE)
+    ]
 
     def known(factor: float, with_gains: bool) -> bool:
-        gains = (_number(getattr(each, "attention_scaling", None)) for each in model.modules()) if with_gains else ()
+        gains = (
+            (_number(getattr(each, "attention_scaling", None)) for each in model.modules())
+            if with_gains
+            else ()
+        )
         return any(abs(factor / value - 1) < SAME for value in (*multipliers, *gains) if value)
 
     return known

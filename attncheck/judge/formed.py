@@ -1,4 +1,5 @@
-"""Whether later calls form their queries and keys as one forward does: from the same projection, normed, scaled and turned.
+"""Whether later calls form their queries and keys as one forward does: from the same projection,
+normed, scaled and turned.
 
 Axes: B batch, H heads, T new positions, S key positions, D head width.
 """
@@ -19,7 +20,8 @@ from attncheck.judge.projections import ROUNDINGS, Source, blocks_of, turned_or_
 @final
 @dataclass(frozen=True)
 class Formed:
-    """states_BHTD as one forward would form them; `words` say how the kernel's differ, empty where they do not.
+    """states_BHTD as one forward would form them; `words` say how the kernel's differ, empty where
+    they do not.
 
     None where it cannot be told what they should be.
     """
@@ -29,7 +31,9 @@ class Formed:
 
 
 def formed(known: Source, handed_BHTD: Tensor, layer: Attended, what: str) -> Formed:
-    """Hold the new queries or keys of a call against the way in which one forward was seen to form them."""
+    """Hold the new queries or keys of a call against the way in which one forward was seen to form
+    them.
+    """
     handed = handed_BHTD.double()
     slack = ROUNDINGS * torch.finfo(handed_BHTD.dtype).eps * float(handed.abs().max())
     states = _states(known, layer.stages.get(known.stage), handed)
@@ -37,14 +41,22 @@ def formed(known: Source, handed_BHTD: Tensor, layer: Attended, what: str) -> Fo
         return Formed(None, _elsewhere(known, handed, layer, slack, what))
     if known.turn is None:
         return Formed(None, _other_lengths(states, handed, slack, what, known.stage))
-    wanted = states if known.turn == "none" else turned_or_none(states / known.factor, layer.tables, known.turn)
+    wanted = (
+        states
+        if known.turn == "none"
+        else turned_or_none(states / known.factor, layer.tables, known.turn)
+    )
     if wanted is None:
         return Formed(None)
     wanted = wanted if known.turn == "none" else wanted * known.factor
     if float((wanted - handed).abs().max()) <= slack:
         return Formed(wanted)
     same = float((states - handed).abs().max()) <= slack
-    words = f"{what} are not turned by the rotary tables" if same else f"{what} are not what `{known.stage}` gives"
+    words = (
+        f"{what} are not turned by the rotary tables"
+        if same
+        else f"{what} are not what `{known.stage}` gives"
+    )
     return Formed(wanted, f"{words}, as they are in one forward")
 
 
@@ -61,7 +73,11 @@ def _states(known: Source, stage: Tensor | None, handed_BHTD: Tensor) -> Tensor 
 
 def _other_lengths(states: Tensor, handed: Tensor, slack: float, what: str, stage: str) -> str:
     apart = (states.norm(dim=-1) - handed.norm(dim=-1)).abs().max()
-    return f"{what} have another length than `{stage}` gives them in one forward" if float(apart) > slack else ""
+    return (
+        f"{what} have another length than `{stage}` gives them in one forward"
+        if float(apart) > slack
+        else ""
+    )
 
 
 def _elsewhere(known: Source, handed: Tensor, layer: Attended, slack: float, what: str) -> str:
@@ -74,5 +90,11 @@ def _elsewhere(known: Source, handed: Tensor, layer: Attended, slack: float, wha
 
 
 def new_slots(total: int, standing: Standing) -> slice:
-    """Where the keys of this call's tokens are: at its own place in a buffer, at the end of anything shorter."""
-    return slice(standing.before, standing.stop) if total >= standing.stop else slice(total - standing.new, total)
+    """Where the keys of this call's tokens are: at its own place in a buffer, at the end of
+    anything shorter.
+    """
+    return (
+        slice(standing.before, standing.stop)
+        if total >= standing.stop
+        else slice(total - standing.new, total)
+    )

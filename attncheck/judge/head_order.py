@@ -20,7 +20,9 @@ from attncheck.judge.layers import Attended
 from attncheck.judge.projections import ROUNDINGS, source_of
 
 COARSE = 1e-3
-"""Where rounding alone moves lengths by this part, one head cannot be told from another by its lengths."""
+"""Where rounding alone moves lengths by this part, one head cannot be told from another by its
+lengths.
+"""
 PARTS = ("queries", "keys", "values")
 
 
@@ -59,19 +61,28 @@ class OrderReader:
     def __call__(self, layer: Attended) -> None:
         """Note the order of one layer's heads."""
         call = layer.call
-        if not layer.over(self.length) or ROUNDINGS * torch.finfo(call.query_BHTD.dtype).eps > COARSE:
+        if (
+            not layer.over(self.length)
+            or ROUNDINGS * torch.finfo(call.query_BHTD.dtype).eps > COARSE
+        ):
             return
-        for what, handed in zip(PARTS, (call.query_BHTD, call.key_BGSD, call.value_BGSD), strict=True):
+        for what, handed in zip(
+            PARTS, (call.query_BHTD, call.key_BGSD, call.value_BGSD), strict=True
+        ):
             self._read(layer, what, handed)
 
     def _read(self, layer: Attended, what: str, handed_BHTD: Tensor) -> None:
         source = source_of(handed_BHTD, layer.stages, None)
         if source is not None and len(source.blocks) > 1:
-            self.found.append(Ordered(name=layer.name, what=what, stage=source.stage, blocks=source.blocks))
+            self.found.append(
+                Ordered(name=layer.name, what=what, stage=source.stage, blocks=source.blocks)
+            )
 
 
 def order_cases(reader: OrderReader) -> Iterator[Measurement]:
-    """One case over all heads that were traced: in order, or mixed up in every layer alike and keys as values."""
+    """One case over all heads that were traced: in order, or mixed up in every layer alike and keys
+    as values.
+    """
     if not reader.found:
         return
     wrong = [each for each in reader.found if not each.rises and not _designed(each, reader.found)]
@@ -88,9 +99,15 @@ def order_cases(reader: OrderReader) -> Iterator[Measurement]:
 
 
 def _designed(odd: Ordered, found: list[Ordered]) -> bool:
-    """Whether every layer of the form has this order, and values that of the keys: weights can be stored so on purpose."""
+    """Whether every layer of the form has this order, and values that of the keys: weights can be
+    stored so on purpose.
+    """
     alike = all(each.blocks == odd.blocks for each in found if each.form == odd.form)
-    beside = [each.blocks for each in found if each.name == odd.name and {each.what, odd.what} == {"keys", "values"}]
+    beside = [
+        each.blocks
+        for each in found
+        if each.name == odd.name and {each.what, odd.what} == {"keys", "values"}
+    ]
     return alike and all(_ranks(blocks) == _ranks(odd.blocks) for blocks in beside)
 
 

@@ -1,7 +1,9 @@
-"""Holding one attention layer to its promise: its output against attention computed in float64 from what it was made of.
+"""Holding one attention layer to its promise: its output against attention computed in float64 from
+what it was made of.
 
-A layer that does not keep the promise is compared with the promise changed in one ingredient at a time (another scale, other
-heads, no soft-cap, no sinks, another reach). Only an exact reproduction names a fault.
+A layer that does not keep the promise is compared with the promise changed in one ingredient at a
+time (another scale, other heads, no soft-cap, no sinks, another reach). Only an exact reproduction
+names a fault.
 
 Axes: B batch, H query heads, G key/value heads, T query positions, S key positions, D head width.
 """
@@ -35,17 +37,21 @@ from attncheck.judge.layers import Attended, weights_of
 
 UNDERSTOOD = frozenset({"position_bias", "position_ids", "cache_position"})
 NEARLY = 1e-6
-"""A fault reproduces an output when what is left is this part of the difference, or within rounding."""
+"""A fault reproduces an output when what is left is this part of the difference, or within
+rounding.
+"""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Verdicted:
-    """What became of one layer. `apart` and `budget` are about its output; `fault` is set when one reproduces it exactly.
+    """What became of one layer. `apart` and `budget` are about its output; `fault` is set when one
+    reproduces it exactly.
 
-    `fitted` and `heads` are read off the kernel's weights in one forward, and on a cache where a layer differs. `unknown` says
-    why the layer cannot be held to anything; `reach_differs` that only another reach reproduces it; `unstated` why its scale
-    is taken from itself; `broken` what is wrong before any output is computed; `known` what its later calls are held to.
+    `fitted` and `heads` are read off the kernel's weights in one forward, and on a cache where a
+    layer differs. `unknown` says why the layer cannot be held to anything; `reach_differs` that
+    only another reach reproduces it; `unstated` why its scale is taken from itself; `broken` what
+    is wrong before any output is computed; `known` what its later calls are held to.
     """
 
     name: str
@@ -84,10 +90,12 @@ def held_to_promise(
     known: Known | None = None,
     both_ways: bool = False,
 ) -> Verdicted:
-    """Compare one layer of a forward with its promise; a call on a cache also with what one forward showed (`known`).
+    """Compare one layer of a forward with its promise; a call on a cache also with what one forward
+    showed (`known`).
 
     Raises:
-        Unsupported: the kernel's output or the heads that it is handed have a form that cannot be judged.
+        Unsupported: the kernel's output or the heads that it is handed have a form that cannot be
+        judged.
     """
     if known is not None and form_of(layer) != known.form:
         raise Unsupported("its kernel is handed other heads than in one forward")
@@ -107,18 +115,28 @@ def held_to_promise(
 
 
 def _nearest(case: Computed, options: list[Option]) -> Option:
-    """The ingredients that come nearest: stated ones where they hold, else those that the layer was seen to use."""
+    """The ingredients that come nearest: stated ones where they hold, else those that the layer was
+    seen to use.
+    """
     stated = [option for option in options if not option.unstated]
     nearest = min(stated or options, key=lambda option: case.apart(option.terms))
     if len(stated) in (0, len(options)) or case.apart(nearest.terms) <= case.budget(nearest.terms):
         return nearest
-    return min((option for option in options if option.unstated), key=lambda option: case.apart(option.terms))
+    return min(
+        (option for option in options if option.unstated),
+        key=lambda option: case.apart(option.terms),
+    )
 
 
 def _judged(case: Computed, option: Option, context: Context, inputs: Inputs) -> Verdicted:
     layer, terms = case.layer, option.terms
-    apart, budget = case.apart(terms), max(case.budget(terms), context.known.budget if context.known else 0.0)
-    fitted, heads = (terms.scale, terms.heads) if context.known and apart <= budget else _fitted(case, terms)
+    apart, budget = (
+        case.apart(terms),
+        max(case.budget(terms), context.known.budget if context.known else 0.0),
+    )
+    fitted, heads = (
+        (terms.scale, terms.heads) if context.known and apart <= budget else _fitted(case, terms)
+    )
     verdict = Verdicted(
         name=layer.name,
         index=layer.index,
@@ -135,12 +153,20 @@ def _judged(case: Computed, option: Option, context: Context, inputs: Inputs) ->
         unstated=option.unstated,
     )
     if inputs.fault:
-        return replace(verdict, apart=max(apart, 2 * budget), fault=inputs.fault, residual=0.0, words=inputs.broken)
+        return replace(
+            verdict,
+            apart=max(apart, 2 * budget),
+            fault=inputs.fault,
+            residual=0.0,
+            words=inputs.broken,
+        )
     if inputs.broken or option.lost:
         lost = f"its cache has dropped keys of what it reads in one forward, {option.reach}"
         return replace(verdict, broken=inputs.broken or lost)
     if apart <= budget:
-        return replace(verdict, effects=case.effects(terms), known=_learned(layer, option, inputs, budget))
+        return replace(
+            verdict, effects=case.effects(terms), known=_learned(layer, option, inputs, budget)
+        )
     return _explained(verdict, case, option, context, inputs)
 
 
@@ -150,14 +176,18 @@ def _fitted(case: Computed, terms: Terms) -> tuple[float, tuple[int, ...]]:
     return fitted_scale(weights_BHTS, case.query_BHTD, case.key_BGSD, terms)
 
 
-def _explained(verdict: Verdicted, case: Computed, option: Option, context: Context, inputs: Inputs) -> Verdicted:
+def _explained(
+    verdict: Verdicted, case: Computed, option: Option, context: Context, inputs: Inputs
+) -> Verdicted:
     """The first change of one ingredient that reproduces the output, or why none need do so."""
     enough = max(verdict.budget, NEARLY * verdict.apart)
     if inputs.words:
         handed = replace(case, query_BHTD=inputs.handed[0], key_BGSD=inputs.handed[1])
         if handed.apart(option.terms) <= enough:
             return replace(verdict, residual=handed.apart(option.terms), words=inputs.words)
-    for change in changes_of(case, option, verdict.fitted, verdict.heads, lambda: readable_of(case.layer)):
+    for change in changes_of(
+        case, option, verdict.fitted, verdict.heads, lambda: readable_of(case.layer)
+    ):
         left = case.apart(change.terms)
         if left <= enough:
             found = replace(verdict, fault=change.fault, residual=left, words=change.words)
@@ -184,7 +214,9 @@ def _learned(layer: Attended, option: Option, inputs: Inputs, budget: float) -> 
 
 
 def _unknown(layer: Attended, reach: ReachPromise) -> str:
-    """Why a difference that nothing reproduces proves nothing, or an empty text where every ingredient is known."""
+    """Why a difference that nothing reproduces proves nothing, or an empty text where every
+    ingredient is known.
+    """
     call = layer.call
     if call.doubt:
         return call.doubt
@@ -194,7 +226,9 @@ def _unknown(layer: Attended, reach: ReachPromise) -> str:
     tensors = [
         name
         for name, value in call.options.items()
-        if isinstance(value, Tensor) and name not in UNDERSTOOD and not (name in SINKS and is_sink(value, heads))
+        if isinstance(value, Tensor)
+        and name not in UNDERSTOOD
+        and not (name in SINKS and is_sink(value, heads))
     ]
     if tensors:
         return f"the kernel takes `{tensors[0]}`, which is not part of standard attention"

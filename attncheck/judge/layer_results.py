@@ -1,6 +1,8 @@
-"""Judging every layer of a pass: of one forward, or of the pieces that are fed on a cache, padding included.
+"""Judging every layer of a pass: of one forward, or of the pieces that are fed on a cache, padding
+included.
 
-Layers are judged while the pass runs, one at a time; of each only what its later calls are held to is kept.
+Layers are judged while the pass runs, one at a time; of each only what its later calls are held to
+is kept.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ Called = tuple[str, int]
 @final
 @dataclass
 class Reading:
-    """Layers that could be judged, and layers that could not, by the reason; what was read by those that read otherwise."""
+    """Layers that could be judged, and layers that could not, by the reason; what was read by those
+    that read otherwise.
+    """
 
     layers: list[Verdicted] = field(default_factory=list)
     unread: dict[str, list[str]] = field(default_factory=dict)
@@ -39,7 +43,9 @@ class Reading:
 @final
 @dataclass
 class _Reader:
-    """Sorts the calls of a pass into its pieces and judges each. `standings` are the pieces by their number of queries."""
+    """Sorts the calls of a pass into its pieces and judges each. `standings` are the pieces by
+    their number of queries.
+    """
 
     subject: Subject
     standings: dict[int, Standing]
@@ -80,7 +86,9 @@ class _Reader:
 
 
 def _seen(layer: Attended, standing: Standing) -> Seen:
-    reads_HTS = readable_of(layer).detach().any(0)[..., : standing.stop]  # behind it a buffer has empty slots
+    reads_HTS = (
+        readable_of(layer).detach().any(0)[..., : standing.stop]
+    )  # behind it a buffer has empty slots
     return Seen(
         name=layer.name,
         index=layer.index,
@@ -103,8 +111,11 @@ def read_forward(subject: Subject, spec: ForwardSpec) -> Reading:
     return read_pieces(subject, spec, None)[0]
 
 
-def read_pieces(subject: Subject, spec: ForwardSpec, known: dict[Called, Known] | None) -> list[Reading]:
-    """Every piece of a pass (its chunks, which must have different lengths), held to what one forward has shown.
+def read_pieces(
+    subject: Subject, spec: ForwardSpec, known: dict[Called, Known] | None
+) -> list[Reading]:
+    """Every piece of a pass (its chunks, which must have different lengths), held to what one
+    forward has shown.
 
     Raises:
         Unsupported: no attention can be watched, or the model cannot be asked this way.
@@ -119,21 +130,31 @@ def read_pieces(subject: Subject, spec: ForwardSpec, known: dict[Called, Known] 
 
 
 def schedule(subject: Subject) -> tuple[int, ...]:
-    """A prefill, a chunk and a step, all of different lengths; without the chunk where it does not fit or is refused."""
+    """A prefill, a chunk and a step, all of different lengths; without the chunk where it does not
+    fit or is refused.
+    """
     length = subject.inputs.length
     half = (length + 1) // 2
-    return (half, length - half - 1, 1) if length - half > 2 and subject.can.cache else (length - 1, 1)
+    return (
+        (half, length - half - 1, 1) if length - half > 2 and subject.can.cache else (length - 1, 1)
+    )
 
 
 def _standings(spec: ForwardSpec) -> dict[int, Standing]:
     padding = tuple(row.index(1) for row in spec.mask.rows) if isinstance(spec.mask, Mask2D) else ()
     sizes = spec.chunks or (spec.length,)
     starts = (0, *accumulate(sizes))
-    return {new: Standing(new=new, before=start, padding=padding) for new, start in zip(sizes, starts, strict=False)}
+    return {
+        new: Standing(new=new, before=start, padding=padding)
+        for new, start in zip(sizes, starts, strict=False)
+    }
 
 
 def _read(
-    subject: Subject, spec: ForwardSpec, standings: dict[int, Standing], known: dict[Called, Known] | None
+    subject: Subject,
+    spec: ForwardSpec,
+    standings: dict[int, Standing],
+    known: dict[Called, Known] | None,
 ) -> list[Reading]:
     reader = _Reader(subject, standings, known)
     refused = read_layers(subject, spec, reader)
@@ -153,7 +174,11 @@ def _read_again(subject: Subject, spec: ForwardSpec, standings: dict[int, Standi
         if standing is not None:
             found.append(_seen(layer, standing))
 
-    read_layers(subject, replace(spec, tokens=tuple(subject.inputs.other(row) for row in spec.tokens)), reader)
+    read_layers(
+        subject,
+        replace(spec, tokens=tuple(subject.inputs.other(row) for row in spec.tokens)),
+        reader,
+    )
     return found
 
 
@@ -162,7 +187,9 @@ def _excuse(reading: Reading, again: Callable[[], list[Seen]]) -> None:
     others = again()
     reasons = {seen.name: excuse(seen, others) for seen in reading.odd}
     reading.layers = [
-        replace(layer, unknown=layer.unknown or reasons.get(layer.name, "")) if layer.reach_differs else layer
+        replace(layer, unknown=layer.unknown or reasons.get(layer.name, ""))
+        if layer.reach_differs
+        else layer
         for layer in reading.layers
     ]
 

@@ -1,4 +1,5 @@
-"""What one layer is held to: every set of ingredients that its config and what it says itself allow.
+"""What one layer is held to: every set of ingredients that its config and what it says itself
+allow.
 
 Axes: B batch, H query heads, G key/value heads, T query positions, S key positions, D head width.
 """
@@ -36,9 +37,11 @@ UNTRACED = "queries or keys were not traced to a projection"
 @final
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """One set of ingredients. `handed_bias` is what the layer really adds, `slopes_H` how steeply, where that is linear.
+    """One set of ingredients. `handed_bias` is what the layer really adds, `slopes_H` how steeply,
+    where that is linear.
 
-    `unstated` says why the scale is only what the layer was seen to do; `lost` that the cache has dropped keys of the reach.
+    `unstated` says why the scale is only what the layer was seen to do; `lost` that the cache has
+    dropped keys of the reach.
     """
 
     scale: ScalePromise
@@ -53,7 +56,8 @@ class Option:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """What one forward has shown of a layer, which its calls on a cache are held to. The factors are nobody's promise.
+    """What one forward has shown of a layer, which its calls on a cache are held to. The factors
+    are nobody's promise.
 
     `budget` is its rounding there: one query alone is too small a sample.
     """
@@ -74,9 +78,11 @@ class Known:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """What is known beforehand: the config, where the call stands, what one forward has shown, whether queries are traced.
+    """What is known beforehand: the config, where the call stands, what one forward has shown,
+    whether queries are traced.
 
-    `factor` is what was taken off queries and keys together; `both_ways` says that nothing promises that the future is hidden.
+    `factor` is what was taken off queries and keys together; `both_ways` says that nothing promises
+    that the future is hidden.
     """
 
     config: Any
@@ -98,13 +104,23 @@ def options_of(layer: Attended, context: Context) -> Iterator[Option]:
     """Every set of ingredients that the layer may be held to."""
     known, call = context.known, layer.call
     heads, kv_heads, _ = form_of(layer)
-    cap = known.cap if known else (promised_cap(context.config) or ("", call.options.get("softcap")))[1]
+    cap = (
+        known.cap
+        if known
+        else (promised_cap(context.config) or ("", call.options.get("softcap")))[1]
+    )
     sinks_H = known.sinks_H if known else _sinks(layer)
     observed = bias_of(layer)
     for scale, unstated in _scales(layer, context):
         for reach, allowed, lost in _masks(layer, context):
             bias, slopes_H = _held_bias(layer, context, observed, allowed, scale.value)
-            terms = Terms(scale=scale.value, allowed=allowed, heads=grouped(heads, kv_heads), cap=cap or None, bias=bias)
+            terms = Terms(
+                scale=scale.value,
+                allowed=allowed,
+                heads=grouped(heads, kv_heads),
+                cap=cap or None,
+                bias=bias,
+            )
             yield Option(
                 scale=scale,
                 terms=terms.but(sinks_H=sinks_H),
@@ -117,7 +133,9 @@ def options_of(layer: Attended, context: Context) -> Iterator[Option]:
 
 
 def _scales(layer: Attended, context: Context) -> Iterator[tuple[ScalePromise, str]]:
-    """The scales that are stated first, then what the layer was seen to do, where nothing states any."""
+    """The scales that are stated first, then what the layer was seen to do, where nothing states
+    any.
+    """
     call = layer.call
     if context.known:
         yield context.known.scale, context.known.unstated
@@ -129,7 +147,10 @@ def _scales(layer: Attended, context: Context) -> Iterator[tuple[ScalePromise, s
         return
     if call.inline and context.traced:
         if len(stated) == 1 and abs(handed * context.factor - 1) < SAME:
-            yield ScalePromise(1.0, "the scores themselves"), "nothing states a scale, and the scores are not scaled"
+            yield (
+                ScalePromise(1.0, "the scores themselves"),
+                "nothing states a scale, and the scores are not scaled",
+            )
     elif not context.traced:
         source = "the scores themselves" if call.inline else "the kernel's argument"
         yield ScalePromise(handed, f"{source} ({UNTRACED})"), UNTRACED if call.inline else ""
@@ -141,7 +162,11 @@ def _masks(layer: Attended, context: Context) -> Iterator[tuple[Reach | None, Te
     reaches = context.promise.reaches
     if context.both_ways or not reaches:
         readable = readable_of(layer)
-        yield None, readable if context.both_ways else readable & standing.allowed(FULL, total, device)[0], False
+        yield (
+            None,
+            readable if context.both_ways else readable & standing.allowed(FULL, total, device)[0],
+            False,
+        )
         return
     if context.known and context.known.reach:
         reaches = (context.known.reach,)
@@ -158,7 +183,9 @@ def _sinks(layer: Attended) -> Tensor | None:
     call, heads = layer.call, layer.call.query_BHTD.shape[1]
     sinks_H = sinks_of(call.module, heads)
     if sinks_H is None:
-        sinks_H = next((call.options[name] for name in SINKS if is_sink(call.options.get(name), heads)), None)
+        sinks_H = next(
+            (call.options[name] for name in SINKS if is_sink(call.options.get(name), heads)), None
+        )
     return None if sinks_H is None else sinks_H.detach().double().flatten()
 
 
@@ -168,7 +195,9 @@ def is_sink(value: Any, heads: int) -> bool:
 
 
 def bias_of(layer: Attended) -> Tensor | None:
-    """What is added to the scores besides the mask: finite numbers in a float mask, or a position bias."""
+    """What is added to the scores besides the mask: finite numbers in a float mask, or a position
+    bias.
+    """
     mask, total = layer.call.mask, layer.call.key_BGSD.shape[2]
     found = layer.call.options.get("position_bias")
     bias = found.double() if isinstance(found, Tensor) else None
@@ -182,14 +211,26 @@ def bias_of(layer: Attended) -> Tensor | None:
 def _held_bias(
     layer: Attended, context: Context, observed: Tensor | None, allowed: Tensor, scale: float
 ) -> tuple[Tensor | None, Tensor | None]:
-    """(bias, slopes_H): what is added, or the linear bias that one forward or the config says must be added instead."""
+    """(bias, slopes_H): what is added, or the linear bias that one forward or the config says must
+    be added instead.
+    """
     known, call = context.known, layer.call
     promised_H = promised_slopes(context.config, call.module, call.query_BHTD.shape[1])
     if promised_H is None or (observed is None and known is None):
         return observed, None
     slopes_H = _slopes(layer, observed, allowed, len(promised_H))
-    wanted_H = known.slopes_H if known else None if slopes_H is None else as_promised(slopes_H, promised_H.to(slopes_H), scale)
-    same = slopes_H is not None and wanted_H is not None and float((slopes_H / wanted_H - 1).abs().max()) < SAME
+    wanted_H = (
+        known.slopes_H
+        if known
+        else None
+        if slopes_H is None
+        else as_promised(slopes_H, promised_H.to(slopes_H), scale)
+    )
+    same = (
+        slopes_H is not None
+        and wanted_H is not None
+        and float((slopes_H / wanted_H - 1).abs().max()) < SAME
+    )
     if same or wanted_H is None:
         return observed, slopes_H
     keys_S = torch.arange(call.key_BGSD.shape[2], device=allowed.device, dtype=torch.float64)
@@ -202,4 +243,8 @@ def _slopes(layer: Attended, observed: Tensor | None, allowed: Tensor, heads: in
     if observed is None:
         return None
     rows = max(observed.shape[0], allowed.shape[0])
-    return slopes_of(observed.expand(rows, heads, new, total), allowed.expand(rows, -1, new, total), layer.call.query_BHTD.dtype)
+    return slopes_of(
+        observed.expand(rows, heads, new, total),
+        allowed.expand(rows, -1, new, total),
+        layer.call.query_BHTD.dtype,
+    )

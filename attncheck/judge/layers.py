@@ -1,8 +1,11 @@
-"""What each attention layer did in a forward: what its kernel was handed, what came out, and what its projections gave.
+"""What each attention layer did in a forward: what its kernel was handed, what came out, and what
+its projections gave.
 
-Layers are handed to a reader one at a time while the forward runs, so that nothing of them has to be kept.
+Layers are handed to a reader one at a time while the forward runs, so that nothing of them has to
+be kept.
 
-Axes: B batch, H query heads, G key/value heads, T query positions, S key positions, D head width, R rotary width.
+Axes: B batch, H query heads, G key/value heads, T query positions, S key positions, D head width, R
+rotary width.
 """
 
 from __future__ import annotations
@@ -29,7 +32,9 @@ NUMBER = re.compile(r"\.(\d+)(?=\.|$)")
 @final
 @dataclass(frozen=True, kw_only=True)
 class Attended:
-    """One kernel call of one layer. `stages` are outputs of the layer's own sub-modules before the kernel, by name."""
+    """One kernel call of one layer. `stages` are outputs of the layer's own sub-modules before the
+    kernel, by name.
+    """
 
     name: str
     index: int | None
@@ -39,7 +44,9 @@ class Attended:
     tables: tuple[Tensor, Tensor] | None
 
     def over(self, length: int) -> bool:
-        """Whether these are `length` tokens that attend to themselves: no attention to an encoder or over the depth."""
+        """Whether these are `length` tokens that attend to themselves: no attention to an encoder
+        or over the depth.
+        """
         return bool(self.call.query_BHTD.shape[2] == self.call.key_BGSD.shape[2] == length)
 
 
@@ -47,7 +54,9 @@ Reader = Callable[[Attended], None]
 
 
 def layer_index(module: nn.Module, name: str) -> int | None:
-    """Which decoder layer a module belongs to: what it says itself, else the first number in its path."""
+    """Which decoder layer a module belongs to: what it says itself, else the first number in its
+    path.
+    """
     said = getattr(module, "layer_idx", None)
     if isinstance(said, int) and not isinstance(said, bool):
         return said
@@ -58,7 +67,11 @@ def layer_index(module: nn.Module, name: str) -> int | None:
 def _tables(values: Any) -> tuple[Tensor, Tensor] | None:
     """The (cos, sin) pair among a module's arguments."""
     for value in values:
-        if isinstance(value, tuple) and len(value) == 2 and all(isinstance(each, Tensor) for each in value):
+        if (
+            isinstance(value, tuple)
+            and len(value) == 2
+            and all(isinstance(each, Tensor) for each in value)
+        ):
             cos, sin = value
             if cos.shape == sin.shape and cos.is_floating_point() and cos.ndim >= 2:
                 return cos, sin
@@ -66,8 +79,12 @@ def _tables(values: Any) -> tuple[Tensor, Tensor] | None:
 
 
 @contextlib.contextmanager
-def _noting(model: nn.Module, names: dict[int, str]) -> Iterator[tuple[dict[str, Tensor], dict[str, Any]]]:
-    """Outputs of every module by name since the reader last cleared them, and rotary tables handed to each."""
+def _noting(
+    model: nn.Module, names: dict[int, str]
+) -> Iterator[tuple[dict[str, Tensor], dict[str, Any]]]:
+    """Outputs of every module by name since the reader last cleared them, and rotary tables handed
+    to each.
+    """
     outputs: dict[str, Tensor] = {}
     tables: dict[str, Any] = {}
 
@@ -80,7 +97,9 @@ def _noting(model: nn.Module, names: dict[int, str]) -> Iterator[tuple[dict[str,
         if isinstance(output, Tensor) and output.is_floating_point():
             outputs[names[id(module)]] = output
 
-    handles = [module.register_forward_pre_hook(before, with_kwargs=True) for module in model.modules()]
+    handles = [
+        module.register_forward_pre_hook(before, with_kwargs=True) for module in model.modules()
+    ]
     handles += [module.register_forward_hook(after) for module in model.modules()]
     try:
         yield outputs, tables
@@ -95,12 +114,17 @@ def _of_encoder(model: nn.Module) -> frozenset[int]:
     if getter is None or not getattr(getattr(model, "config", None), "is_encoder_decoder", False):
         return frozenset()
     encoder = getter()
-    return frozenset(map(id, encoder.modules())) if isinstance(encoder, nn.Module) and encoder is not model else frozenset()
+    return (
+        frozenset(map(id, encoder.modules()))
+        if isinstance(encoder, nn.Module) and encoder is not model
+        else frozenset()
+    )
 
 
 @contextlib.contextmanager
 def watching(subject: Subject, handler: Handler) -> Iterator[None]:
-    """While active, every attention call goes through `handler`: at the attention interface, else in the model's arithmetic.
+    """While active, every attention call goes through `handler`: at the attention interface, else
+    in the model's arithmetic.
 
     Raises:
         Unsupported: no attention can be watched, in either place.
@@ -123,10 +147,12 @@ def _watching(subject: Subject, handler: Handler) -> Iterator[Refusals]:
 
 @contextlib.contextmanager
 def reading_layers(subject: Subject, reader: Reader) -> Iterator[Refusals]:
-    """While active, every attention call of the decoder is shown to `reader` when it has run; refusals are yielded.
+    """While active, every attention call of the decoder is shown to `reader` when it has run;
+    refusals are yielded.
 
     Raises:
-        Unsupported: no attention can be watched, neither at the interface nor in the model's own arithmetic.
+        Unsupported: no attention can be watched, neither at the interface nor in the model's own
+        arithmetic.
     """
     encoder = _of_encoder(subject.model)
     names = {id(module): name for name, module in subject.model.named_modules()}
@@ -146,9 +172,15 @@ def reading_layers(subject: Subject, reader: Reader) -> Iterator[Refusals]:
 
 
 def _attended(
-    call: AttentionCall, context_BTHD: Tensor, name: str, outputs: dict[str, Tensor], tables: dict[str, Any]
+    call: AttentionCall,
+    context_BTHD: Tensor,
+    name: str,
+    outputs: dict[str, Tensor],
+    tables: dict[str, Any],
 ) -> Attended:
-    inside = {key[len(name) + 1 :]: value for key, value in outputs.items() if key.startswith(f"{name}.")}
+    inside = {
+        key[len(name) + 1 :]: value for key, value in outputs.items() if key.startswith(f"{name}.")
+    }
     return Attended(
         name=name,
         index=layer_index(call.module, name),
@@ -162,18 +194,24 @@ def _attended(
 def read_layers(subject: Subject, spec: ForwardSpec, reader: Reader) -> dict[str, str]:
     """Run a pass and show every kernel call to `reader`; the pass is not remembered.
 
-    Returned are the modules whose arithmetic looks like attention and is not understood, each with the reason.
+    Returned are the modules whose arithmetic looks like attention and is not understood, each with
+    the reason.
 
     Raises:
         Unsupported: the kernel is out of reach, or the model cannot be asked this way.
     """
     with reading_layers(subject, reader) as refusals:
         subject.passes.replay(spec)
-    return {name: refusals[id(module)] for name, module in subject.model.named_modules() if id(module) in refusals}
+    return {
+        name: refusals[id(module)]
+        for name, module in subject.model.named_modules()
+        if id(module) in refusals
+    }
 
 
 def weights_of(call: AttentionCall, blank: bool = False) -> Tensor:
-    """weights_BHTS as the kernel really computes them: it is fed the identity as values, D columns at a time.
+    """weights_BHTS as the kernel really computes them: it is fed the identity as values, D columns
+    at a time.
 
     `blank` sets the queries to zero, so that every readable key gets a share that cannot underflow.
 
@@ -185,12 +223,18 @@ def weights_of(call: AttentionCall, blank: bool = False) -> Tensor:
     query_BHTD = torch.zeros_like(call.query_BHTD) if blank else call.query_BHTD
     columns = []
     for start in range(0, total, width):
-        value_SD = torch.zeros(total, width, dtype=call.value_BGSD.dtype, device=call.value_BGSD.device)
+        value_SD = torch.zeros(
+            total, width, dtype=call.value_BGSD.dtype, device=call.value_BGSD.device
+        )
         stop = min(start + width, total)
         value_SD[torch.arange(start, stop), torch.arange(stop - start)] = 1
         value_BGSD = value_SD.expand(batch, groups, total, width).contiguous()
-        shown = replace(call, query_BHTD=query_BHTD, value_BGSD=value_BGSD, options=dict(call.options)).run()[0]
+        shown = replace(
+            call, query_BHTD=query_BHTD, value_BGSD=value_BGSD, options=dict(call.options)
+        ).run()[0]
         if shown.shape != (batch, new, heads, width):
-            raise Unsupported(f"the kernel returns {tuple(shown.shape)} where (B, T, H, D) was expected")
+            raise Unsupported(
+                f"the kernel returns {tuple(shown.shape)} where (B, T, H, D) was expected"
+            )
         columns.append(shown)
     return torch.cat(columns, -1)[..., :total].transpose(1, 2)

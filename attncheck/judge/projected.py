@@ -1,4 +1,6 @@
-"""What became of a projection's heads on their way to the kernel: how they were turned, in which order, in whose layers."""
+"""What became of a projection's heads on their way to the kernel: how they were turned, in which
+order, in whose layers.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,16 @@ from attncheck.model.subject import Subject
 
 
 def projection_cases(subject: Subject) -> Iterator[Measurement]:
-    """Rotation, order of heads and shared keys in one forward; skipped with the reason where no attention can be watched."""
+    """Rotation, order of heads and shared keys in one forward; skipped with the reason where no
+    attention can be watched.
+    """
     tokens = subject.inputs.tokens
     length = len(tokens[0])
-    rotation, order, shared = RotationReader(subject, length), OrderReader(length), SharedReader(subject.text_config, length)
+    rotation, order, shared = (
+        RotationReader(subject, length),
+        OrderReader(length),
+        SharedReader(subject.text_config, length),
+    )
 
     def all_three(layer: Attended) -> None:
         for reader in (rotation, order, shared):

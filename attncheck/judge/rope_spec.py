@@ -1,7 +1,9 @@
-"""How far the config promises that each position turns queries and keys: one frequency for each pair of channels.
+"""How far the config promises that each position turns queries and keys: one frequency for each
+pair of channels.
 
-Computed here from the numbers in the config, by the names of transformers' rotary standard (`rope_parameters`, keyed by layer
-type where layers differ, and the fields of older releases) and its published schemes. What is not understood is no promise.
+Computed here from the numbers in the config, by the names of transformers' rotary standard
+(`rope_parameters`, keyed by layer type where layers differ, and the fields of older releases) and
+its published schemes. What is not understood is no promise.
 
 Axes: P pairs of channels.
 """
@@ -29,10 +31,11 @@ OLD_NAMES = {"su": "longrope", "mrope": "default", "none": "default"}
 @final
 @dataclass(frozen=True, kw_only=True)
 class RopePromise:
-    """Radians for each position and pair of channels (none where the layer has no rotation), and the gain of the turn.
+    """Radians for each position and pair of channels (none where the layer has no rotation), and
+    the gain of the turn.
 
-    `rounding` is how far, in parts of a frequency, its computation in the dtype that it is made in strays; `words` say which
-    numbers it comes from.
+    `rounding` is how far, in parts of a frequency, its computation in the dtype that it is made in
+    strays; `words` say which numbers it comes from.
     """
 
     frequencies_P: Tensor
@@ -41,7 +44,9 @@ class RopePromise:
     words: str = ""
 
 
-NO_ROTATION = RopePromise(frequencies_P=torch.zeros(0, dtype=torch.float64), words="the config promises no rotation there")
+NO_ROTATION = RopePromise(
+    frequencies_P=torch.zeros(0, dtype=torch.float64), words="the config promises no rotation there"
+)
 
 Table = dict[str, Any]
 Formula = Callable[[Table, int, int, torch.dtype], Tensor]
@@ -55,13 +60,22 @@ def layer_word(config: Any, index: int | None) -> str | None:
     return str(words[index]) if known and words is not None and index is not None else None
 
 
-def promised_rotations(config: Any, index: int | None, width: int, length: int) -> list[RopePromise] | str:
-    """What one layer with heads of `width` channels may be held to at a `length`, or why it cannot be held to anything.
+def promised_rotations(
+    config: Any, index: int | None, width: int, length: int
+) -> list[RopePromise] | str:
+    """What one layer with heads of `width` channels may be held to at a `length`, or why it cannot
+    be held to anything.
 
-    There are several where the config states two widths that disagree: of heads, of the part that is turned.
+    There are several where the config states two widths that disagree: of heads, of the part that
+    is turned.
     """
     stated = getattr(config, "no_rope_layers", None)
-    if isinstance(stated, (list, tuple)) and index is not None and index < len(stated) and not stated[index]:
+    if (
+        isinstance(stated, (list, tuple))
+        and index is not None
+        and index < len(stated)
+        and not stated[index]
+    ):
         return [NO_ROTATION]
     table = rotary_table(config, index)
     if table is None:
@@ -74,7 +88,9 @@ def promised_rotations(config: Any, index: int | None, width: int, length: int) 
     if kind == "dynamic" and length >= table["max"]:
         return "its frequencies depend on the longest sequence so far"
     try:
-        return [_promise(table, kind, each, length) for each in _widths(config, table, index, width)]
+        return [
+            _promise(table, kind, each, length) for each in _widths(config, table, index, width)
+        ]
     except (KeyError, TypeError, ValueError, ZeroDivisionError) as missing:
         return f"the config's rotary scheme `{kind}` is not complete: {missing}"
 
@@ -84,13 +100,23 @@ def _promise(table: Table, kind: str, width: int, length: int) -> RopePromise:
     other_P = FORMULAS[kind]({**table, "by_logarithm": True}, width, length, BORN)
     turning_P = exact_P > 0
     strays = [
-        float((each.double() / exact_P - 1)[turning_P].abs().max()) if bool(turning_P.any()) else 0.0
+        float((each.double() / exact_P - 1)[turning_P].abs().max())
+        if bool(turning_P.any())
+        else 0.0
         for each in (FORMULAS[kind](table, width, length, BORN), other_P)
     ]
     rounding = max(torch.finfo(BORN).eps, *strays)
-    named = "" if kind == "default" else f", {kind} by {table['factor']:g}" if table.get("factor") else f", {kind}"
+    named = (
+        ""
+        if kind == "default"
+        else f", {kind} by {table['factor']:g}"
+        if table.get("factor")
+        else f", {kind}"
+    )
     words = f"rope_theta {table['rope_theta']:g}, {width} channels{named}"
-    return RopePromise(frequencies_P=exact_P, gain=_gain(table, kind), rounding=rounding, words=words)
+    return RopePromise(
+        frequencies_P=exact_P, gain=_gain(table, kind), rounding=rounding, words=words
+    )
 
 
 def _at(value: Any, index: int | None) -> Any:
@@ -101,7 +127,14 @@ def _at(value: Any, index: int | None) -> Any:
 
 def _first(config: Any, names: tuple[str, ...], index: int | None) -> Any:
     found = (_at(getattr(config, name, None), index) for name in names)
-    return next((each for each in found if isinstance(each, (int, float)) and not isinstance(each, bool) and each), None)
+    return next(
+        (
+            each
+            for each in found
+            if isinstance(each, (int, float)) and not isinstance(each, bool) and each
+        ),
+        None,
+    )
 
 
 def _widths(config: Any, table: Table, index: int | None, width: int) -> list[int]:
@@ -118,7 +151,9 @@ def _widths(config: Any, table: Table, index: int | None, width: int) -> list[in
 
 
 def rotary_table(config: Any, index: int | None) -> Table | str | None:
-    """The rotary numbers of one layer in one form; None where it has none, a text where that is not known."""
+    """The rotary numbers of one layer in one form; None where it has none, a text where that is not
+    known.
+    """
     stated = getattr(config, "rope_parameters", None)
     stated = stated if isinstance(stated, dict) else getattr(config, "rope_scaling", None)
     table = dict(stated) if isinstance(stated, dict) else {}
@@ -139,7 +174,13 @@ def rotary_table(config: Any, index: int | None) -> Table | str | None:
     kind = str(table.get("rope_type") or table.get("type") or "default")
     longest = getattr(config, "max_position_embeddings", None) or 0
     original = table.get(ORIGINAL) or getattr(config, ORIGINAL, None) or longest
-    return {**table, "rope_theta": float(base), "rope_type": OLD_NAMES.get(kind, kind), "max": longest, ORIGINAL: original}
+    return {
+        **table,
+        "rope_theta": float(base),
+        "rope_type": OLD_NAMES.get(kind, kind),
+        "max": longest,
+        ORIGINAL: original,
+    }
 
 
 def _powers(table: Table, width: int, dtype: torch.dtype, divisor: int | None = None) -> Tensor:
@@ -167,7 +208,9 @@ def _proportional(table: Table, width: int, length: int, dtype: torch.dtype) -> 
 
 def _llama3(table: Table, width: int, length: int, dtype: torch.dtype) -> Tensor:
     plain_P = 1.0 / _powers(table, width, dtype)
-    low, high, factor = (float(table[name]) for name in ("low_freq_factor", "high_freq_factor", "factor"))
+    low, high, factor = (
+        float(table[name]) for name in ("low_freq_factor", "high_freq_factor", "factor")
+    )
     rounds_P = float(table[ORIGINAL]) * plain_P / (2 * math.pi)
     kept_P = ((rounds_P - low) / (high - low)).clamp(0, 1)
     return kept_P * plain_P + (1 - kept_P) * plain_P / factor

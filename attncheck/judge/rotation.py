@@ -1,6 +1,8 @@
-"""Whether positions turn queries and keys as the config promises, and alike in layers that are promised the same.
+"""Whether positions turn queries and keys as the config promises, and alike in layers that are
+promised the same.
 
-Angles are read off what the projections gave and what the kernel was handed, so that no table of the model is believed.
+Angles are read off what the projections gave and what the kernel was handed, so that no table of
+the model is believed.
 
 Axes: B batch, T positions, P pairs of channels.
 """
@@ -33,7 +35,8 @@ UNSEEN = "nothing in sight turns its queries and keys"
 @final
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """The queries or the keys of one layer: how they were turned, and what they may be held to (a text: why to nothing).
+    """The queries or the keys of one layer: how they were turned, and what they may be held to (a
+    text: why to nothing).
 
     `known` says whether a factor on them is a promised multiplier.
     """
@@ -53,7 +56,9 @@ class Side:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Apart:
-    """How far, in radians, a side is from what it is held to, where that is worst in budgets; `words` say what differs."""
+    """How far, in radians, a side is from what it is held to, where that is worst in budgets;
+    `words` say what differs.
+    """
 
     side: Side
     radians: float
@@ -69,7 +74,9 @@ class Apart:
 @final
 @dataclass
 class RotationReader:
-    """Reads how every layer of one forward turns its queries and keys; nothing else is kept of a layer."""
+    """Reads how every layer of one forward turns its queries and keys; nothing else is kept of a
+    layer.
+    """
 
     subject: Subject
     length: int
@@ -87,7 +94,9 @@ class RotationReader:
             self._set_aside(layer, f"angles cannot be told in {self.subject.dtype_name}")
             return
         promises = promised_rotations(config, layer.index, query.shape[-1], self.length)
-        expected = 2 * len(promises[0].frequencies_P) if isinstance(promises, list) else query.shape[-1]
+        expected = (
+            2 * len(promises[0].frequencies_P) if isinstance(promises, list) else query.shape[-1]
+        )
         turned = turning_of(query, layer.stages, expected, self.hint)
         keys = turning_of(key, layer.stages, expected, self.hint)
         self.hint = turned.layout if turned is not None and turned.layout else self.hint
@@ -100,7 +109,15 @@ class RotationReader:
                 self._set_aside(layer, f"its {what} were not traced to a projection")
                 continue
             self.sides.append(
-                Side(name=layer.name, index=layer.index, what=what, kind=kind, turning=turning, promises=promises, known=known)
+                Side(
+                    name=layer.name,
+                    index=layer.index,
+                    what=what,
+                    kind=kind,
+                    turning=turning,
+                    promises=promises,
+                    known=known,
+                )
             )
 
     def _set_aside(self, layer: Attended, reason: str) -> None:
@@ -108,7 +125,9 @@ class RotationReader:
 
 
 def rotation_cases(reader: RotationReader) -> Iterator[Measurement]:
-    """One case over all layers that turn their queries and keys, and one with the reason for those that cannot be held."""
+    """One case over all layers that turn their queries and keys, and one with the reason for those
+    that cannot be held.
+    """
     table = _table_rounding(reader.subject)
     judged = _turned(reader)
     if judged and table <= COARSE:
@@ -129,7 +148,9 @@ def _table_rounding(subject: Subject) -> float:
 
 
 def _turned(reader: RotationReader) -> list[Side]:
-    """The sides of layers of a kind that turns; where nothing of a kind does, the config may not say that it has no rotation."""
+    """The sides of layers of a kind that turns; where nothing of a kind does, the config may not
+    say that it has no rotation.
+    """
     turning = {side.kind for side in reader.sides if side.turning.pairs}
     for name in dict.fromkeys(side.name for side in reader.sides if side.kind not in turning):
         reader.unread.setdefault(UNSEEN, []).append(name)
@@ -143,7 +164,11 @@ def _compared(sides: list[Side], table: float, own: str) -> Measurement:
     layers = dict.fromkeys(side.name for side in sides)
     others = len(dict.fromkeys(each.side.name for each in wrong)) - 1
     more = f" (and {others} more layers)" if others > 0 else ""
-    excused, why = _throughout(sides, table, own) if wrong and all(each.side.turning.pairs for each in wrong) else (False, "")
+    excused, why = (
+        _throughout(sides, table, own)
+        if wrong and all(each.side.turning.pairs for each in wrong)
+        else (False, "")
+    )
     return Measurement(
         name=f"rotation of {len(layers)} layers, one forward",
         broken=Verdict.WARN if excused else Verdict.FAIL,
@@ -158,17 +183,21 @@ def _compared(sides: list[Side], table: float, own: str) -> Measurement:
 
 
 def _throughout(sides: list[Side], table: float, own: str) -> tuple[bool, str]:
-    """Whether a model that is wrong throughout is excused, and the reason for which it is wrong, where one fits every side.
+    """Whether a model that is wrong throughout is excused, and the reason for which it is wrong,
+    where one fits every side.
 
-    No config states the sense of the turn, and weights may be made for it; a cast of the whole model takes the list of
-    frequencies along.
+    No config states the sense of the turn, and weights may be made for it; a cast of the whole
+    model takes the list of frequencies along.
     """
     turning = [side for side in sides if side.turning.pairs]
     if all(_apart(_reversed(side), sides, table).excess <= 1 for side in turning):
         return True, "; so is every layer: weights may be made for it"
     for low in (torch.bfloat16, torch.float16):
         if all(_apart(_rounded(side, low), sides, table).excess <= 1 for side in turning):
-            return NAMES[low] == own, f"; in every layer the frequencies are those promised, rounded to {NAMES[low]}"
+            return (
+                NAMES[low] == own,
+                f"; in every layer the frequencies are those promised, rounded to {NAMES[low]}",
+            )
     return False, ""
 
 
@@ -176,7 +205,10 @@ def _rounded(side: Side, low: torch.dtype) -> Side:
     """The same, held to frequencies that were rounded to a dtype."""
     if isinstance(side.promises, str):
         return side
-    promises = [replace(each, frequencies_P=each.frequencies_P.to(BORN).to(low).double()) for each in side.promises]
+    promises = [
+        replace(each, frequencies_P=each.frequencies_P.to(BORN).to(low).double())
+        for each in side.promises
+    ]
     return replace(side, promises=promises)
 
 
@@ -188,17 +220,27 @@ def _reversed(side: Side) -> Side:
 def _apart(side: Side, sides: list[Side], table: float) -> Apart:
     """The side against its promise, or against the layers of its kind where none is known."""
     if isinstance(side.promises, str):
-        peers = [each for each in sides if each.kind == side.kind and isinstance(each.promises, str)]
+        peers = [
+            each for each in sides if each.kind == side.kind and isinstance(each.promises, str)
+        ]
         promises, source = [_usual(peers, table)], "most of its kind turn it"
     else:
         promises, source = side.promises, "the config promises"
-    return min((_against(side, promise, source, table) for promise in promises), key=lambda each: each.excess)
+    return min(
+        (_against(side, promise, source, table) for promise in promises),
+        key=lambda each: each.excess,
+    )
 
 
 def _usual(peers: list[Side], table: float) -> RopePromise:
     """What most of these turn by."""
-    turns = [RopePromise(frequencies_P=peer.turning.steps_P, rounding=torch.finfo(BORN).eps) for peer in peers]
-    agreeing = [sum(_against(peer, turn, "", table).excess <= 1 for peer in peers) for turn in turns]
+    turns = [
+        RopePromise(frequencies_P=peer.turning.steps_P, rounding=torch.finfo(BORN).eps)
+        for peer in peers
+    ]
+    agreeing = [
+        sum(_against(peer, turn, "", table).excess <= 1 for peer in peers) for turn in turns
+    ]
     return turns[max(range(len(turns)), key=lambda each: agreeing[each])]
 
 
@@ -217,23 +259,37 @@ def _against(side: Side, promise: RopePromise, source: str, table: float) -> Apa
 
 def _matching(steps_P: Tensor, wanted_P: Tensor) -> Tensor | None:
     """Which promised frequency each pair has, where pairs only stand in another order."""
-    return wanted_P.argsort()[steps_P.argsort().argsort()] if len(steps_P) == len(wanted_P) else None
+    return (
+        wanted_P.argsort()[steps_P.argsort().argsort()] if len(steps_P) == len(wanted_P) else None
+    )
 
 
-def _angles(side: Side, turn_BTP: Tensor, wanted_P: Tensor, promise: RopePromise, source: str, table: float) -> Apart:
+def _angles(
+    side: Side, turn_BTP: Tensor, wanted_P: Tensor, promise: RopePromise, source: str, table: float
+) -> Apart:
     count = max(turn_BTP.shape[-1], len(wanted_P), 1)
     noise_P = _padded(side.turning.noise_P, count)
     wanted_P, steps_P = _padded(wanted_P, count), _padded(side.turning.steps_P, count)
-    turn_BTP = torch.cat([turn_BTP, turn_BTP.new_ones(*turn_BTP.shape[:2], count - turn_BTP.shape[-1])], -1)
+    turn_BTP = torch.cat(
+        [turn_BTP, turn_BTP.new_ones(*turn_BTP.shape[:2], count - turn_BTP.shape[-1])], -1
+    )
     angle_TP = torch.arange(turn_BTP.shape[1], dtype=torch.float64)[:, None] * wanted_P
     left_BTP = turn_BTP * turn_BTP[:, :1].conj() * torch.polar(torch.ones_like(angle_TP), -angle_TP)
     radians_TP = left_BTP.angle().abs().amax(0)
-    budget_TP = HEADROOM * (promise.rounding * angle_TP.abs() + table) + 2 * noise_P + torch.finfo(torch.float64).eps * ROUNDINGS
+    budget_TP = (
+        HEADROOM * (promise.rounding * angle_TP.abs() + table)
+        + 2 * noise_P
+        + torch.finfo(torch.float64).eps * ROUNDINGS
+    )
     worst = int((radians_TP / budget_TP).argmax())
     pair = worst % count
-    words = _words(side, pair, steps_P, wanted_P, f"{source}{f' ({promise.words})' if promise.words else ''}")
+    words = _words(
+        side, pair, steps_P, wanted_P, f"{source}{f' ({promise.words})' if promise.words else ''}"
+    )
     flat = (radians_TP.flatten(), budget_TP.flatten())
-    return Apart(side=side, radians=float(flat[0][worst]), budget=float(flat[1][worst]), words=words)
+    return Apart(
+        side=side, radians=float(flat[0][worst]), budget=float(flat[1][worst]), words=words
+    )
 
 
 def _padded(values_P: Tensor, count: int) -> Tensor:
@@ -250,8 +306,13 @@ def _words(side: Side, pair: int, steps_P: Tensor, wanted_P: Tensor, source: str
 
 
 def _gained(side: Side, promise: RopePromise, table: float) -> Apart:
-    """What a scheme that multiplies the turned channels promises, unless a multiplier of the layer explains the rest."""
-    gain, noise = side.turning.gain, float(side.turning.noise_P.max()) if side.turning.pairs else 0.0
+    """What a scheme that multiplies the turned channels promises, unless a multiplier of the layer
+    explains the rest.
+    """
+    gain, noise = (
+        side.turning.gain,
+        float(side.turning.noise_P.max()) if side.turning.pairs else 0.0,
+    )
     budget = HEADROOM * (torch.finfo(BORN).eps + table) + noise
     if promise.gain == 1.0 or side.known(gain / promise.gain, False):
         return Apart(side=side, radians=0.0, budget=budget)
@@ -270,4 +331,6 @@ def _offsets(sides: list[Side], table: float) -> Iterator[Apart]:
         budget_P = HEADROOM * table + query.noise_P + key.noise_P
         worst = int((radians_P / budget_P).argmax())
         words = f"at the first token pair {worst} is {float(radians_P[worst]):.4g} away from that of the queries"
-        yield Apart(side=side, radians=float(radians_P[worst]), budget=float(budget_P[worst]), words=words)
+        yield Apart(
+            side=side, radians=float(radians_P[worst]), budget=float(budget_P[worst]), words=words
+        )

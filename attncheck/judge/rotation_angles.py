@@ -1,8 +1,10 @@
-"""By what angle each position turns each pair of channels: read off what a projection gave and what the kernel was handed.
+"""By what angle each position turns each pair of channels: read off what a projection gave and what
+the kernel was handed.
 
-Which channels are a pair is found by fit: halves against halves or neighbours, on either side of the turn, over all channels or
-a part of them. A pair fits when one complex number for each position, the same for every head and of one size at all
-positions, takes what was given to what was handed.
+Which channels are a pair is found by fit: halves against halves or neighbours, on either side of
+the turn, over all channels or a part of them. A pair fits when one complex number for each
+position, the same for every head and of one size at all positions, takes what was given to what was
+handed.
 
 Axes: B batch, H heads, N blocks, T positions, D head width, P pairs of channels.
 """
@@ -19,7 +21,8 @@ from torch import Tensor
 from attncheck.judge.projections import ROUNDINGS, blocks_of, matched
 
 COARSEST = ROUNDINGS * torch.finfo(torch.float32).eps
-"""Lengths that differ by less are those of one projection: tables may have been stored in float32."""
+"""Lengths that differ by less are those of one projection: tables may have been stored in float32.
+"""
 
 Layout = tuple[int, int, str, str]
 """First channel, number of channels, and the pairing of what was given and of what was handed."""
@@ -28,7 +31,8 @@ Layout = tuple[int, int, str, str]
 @final
 @dataclass(frozen=True, kw_only=True)
 class Turning:
-    """turn_BTP: the complex number that each pair is multiplied by. No pairs where the channels are handed as they were.
+    """turn_BTP: the complex number that each pair is multiplied by. No pairs where the channels are
+    handed as they were.
 
     `noise_P` is how far, in radians, rounding carries it; `stage` is where the channels come from.
     """
@@ -50,15 +54,21 @@ class Turning:
 
     @property
     def steps_P(self) -> Tensor:
-        """Radians for each position: the mean step from one to the next, none of which is as long as half a round."""
+        """Radians for each position: the mean step from one to the next, none of which is as long
+        as half a round.
+        """
         return (self.turn_BTP[:, 1:] * self.turn_BTP[:, :-1].conj()).angle().mean((0, 1))
 
 
-def turning_of(handed_BHTD: Tensor, stages: dict[str, Tensor], width: int, hint: Layout | None) -> Turning | None:
-    """How queries or keys were turned since the latest stage that shows it; None where no stage is what they come from.
+def turning_of(
+    handed_BHTD: Tensor, stages: dict[str, Tensor], width: int, hint: Layout | None
+) -> Turning | None:
+    """How queries or keys were turned since the latest stage that shows it; None where no stage is
+    what they come from.
 
-    `width` is the rotary width that is expected, `hint` the layout of another layer; both are only tried first. A part of
-    the channels that all heads share is looked for at the end of a stage's output, where the heads themselves come from none.
+    `width` is the rotary width that is expected, `hint` the layout of another layer; both are only
+    tried first. A part of the channels that all heads share is looked for at the end of a stage's
+    output, where the heads themselves come from none.
     """
     still: Turning | None = None
     for name, given_BHTD in _candidates(handed_BHTD, stages, width):
@@ -69,13 +79,18 @@ def turning_of(handed_BHTD: Tensor, stages: dict[str, Tensor], width: int, hint:
     return still
 
 
-def _candidates(handed_BHTD: Tensor, stages: dict[str, Tensor], width: int) -> Iterator[tuple[str, Tensor]]:
+def _candidates(
+    handed_BHTD: Tensor, stages: dict[str, Tensor], width: int
+) -> Iterator[tuple[str, Tensor]]:
     """Outputs that have the lengths of what was handed, latest first, in float64.
 
-    A scheme may multiply the channels that it turns: then the lengths of these alone are the same but for one factor.
+    A scheme may multiply the channels that it turns: then the lengths of these alone are the same
+    but for one factor.
     """
     batch, _, length, whole = handed_BHTD.shape
-    parts = [slice(None)] + ([slice(width), slice(whole - width, None)] if 0 < width < whole else [])
+    parts = [slice(None)] + (
+        [slice(width), slice(whole - width, None)] if 0 < width < whole else []
+    )
     for name, stage in reversed(stages.items()):
         for blocks_BNTD in blocks_of(stage, batch, length, whole):
             handed, blocks = handed_BHTD.double(), blocks_BNTD.double()
@@ -85,17 +100,30 @@ def _candidates(handed_BHTD: Tensor, stages: dict[str, Tensor], width: int) -> I
                 yield name, blocks[:, heads_H]
 
 
-def shared_part(handed_BHTD: Tensor, stages: dict[str, Tensor], layout: Layout, hint: Layout | None) -> Turning | None:
-    """How the channels that queries turn are turned in keys whose other channels come from somewhere else."""
+def shared_part(
+    handed_BHTD: Tensor, stages: dict[str, Tensor], layout: Layout, hint: Layout | None
+) -> Turning | None:
+    """How the channels that queries turn are turned in keys whose other channels come from
+    somewhere else.
+    """
     first, count = layout[:2]
     part_B1TD = handed_BHTD[:, :1, :, first : first + count]
-    if not torch.equal(part_B1TD.expand_as(handed_BHTD[..., first : first + count]), handed_BHTD[..., first : first + count]):
+    if not torch.equal(
+        part_B1TD.expand_as(handed_BHTD[..., first : first + count]),
+        handed_BHTD[..., first : first + count],
+    ):
         return None
-    ends = {name: stage[..., -count:] for name, stage in stages.items() if stage.ndim == 3 and stage.shape[-1] >= count}
+    ends = {
+        name: stage[..., -count:]
+        for name, stage in stages.items()
+        if stage.ndim == 3 and stage.shape[-1] >= count
+    }
     return turning_of(part_B1TD, ends, count, hint)
 
 
-def _fitted(stage: str, given_BHTD: Tensor, handed_BHTD: Tensor, width: int, hint: Layout | None) -> Turning | None:
+def _fitted(
+    stage: str, given_BHTD: Tensor, handed_BHTD: Tensor, width: int, hint: Layout | None
+) -> Turning | None:
     handed, eps = handed_BHTD.double(), torch.finfo(handed_BHTD.dtype).eps
     limit = ROUNDINGS * eps * float(handed.abs().max())
     moving_D = _moved(given_BHTD, handed, limit)
@@ -107,14 +135,18 @@ def _fitted(stage: str, given_BHTD: Tensor, handed_BHTD: Tensor, width: int, hin
         if turn_BTP is not None:
             size_P = _paired(given_BHTD, layout, layout[2]).abs().square().mean((0, 1, 2)).sqrt()
             noise_P = limit / size_P.clamp_min(limit)
-            return Turning(stage=stage, turn_BTP=turn_BTP.cpu(), noise_P=noise_P.cpu(), layout=layout)
+            return Turning(
+                stage=stage, turn_BTP=turn_BTP.cpu(), noise_P=noise_P.cpu(), layout=layout
+            )
     return None
 
 
 def _moved(given_BHTD: Tensor, handed_BHTD: Tensor, limit: float) -> Tensor:
     """Which channels are not what was given times one number."""
     tiny = torch.finfo(torch.float64).tiny
-    factor_D = (given_BHTD * handed_BHTD).sum((0, 1, 2)) / given_BHTD.square().sum((0, 1, 2)).clamp_min(tiny)
+    factor_D = (given_BHTD * handed_BHTD).sum((0, 1, 2)) / given_BHTD.square().sum(
+        (0, 1, 2)
+    ).clamp_min(tiny)
     return (handed_BHTD - given_BHTD * factor_D).abs().amax((0, 1, 2)) > limit
 
 
@@ -124,10 +156,29 @@ def _layouts(moving_D: Tensor, width: int, hint: Layout | None) -> Iterator[Layo
         yield hint
     places = moving_D.nonzero().flatten()
     total, first, last = len(moving_D), int(places[0]), int(places[-1]) + 1
-    wanted = [(0, width), (total - width, width), (0, total), (0, last), (first, last - first), (first, total - first)]
+    wanted = [
+        (0, width),
+        (total - width, width),
+        (0, total),
+        (0, last),
+        (first, last - first),
+        (first, total - first),
+    ]
     for start, count in dict.fromkeys(wanted):
-        if start >= 0 and count > 0 and count % 2 == 0 and start + count <= total and start <= first and last <= start + count:
-            for pairing in (("half", "half"), ("pairs", "pairs"), ("pairs", "half"), ("half", "pairs")):
+        if (
+            start >= 0
+            and count > 0
+            and count % 2 == 0
+            and start + count <= total
+            and start <= first
+            and last <= start + count
+        ):
+            for pairing in (
+                ("half", "half"),
+                ("pairs", "pairs"),
+                ("pairs", "half"),
+                ("half", "pairs"),
+            ):
                 yield start, count, *pairing
 
 
@@ -144,9 +195,14 @@ def _turn(given_BHTD: Tensor, handed_BHTD: Tensor, layout: Layout, limit: float)
     first, count = layout[:2]
     if first + count > given_BHTD.shape[-1]:
         return None
-    given, handed = (_paired(each, layout, side) for each, side in zip((given_BHTD, handed_BHTD), layout[2:], strict=True))
+    given, handed = (
+        _paired(each, layout, side)
+        for each, side in zip((given_BHTD, handed_BHTD), layout[2:], strict=True)
+    )
     energy_BTP = given.abs().square().sum(1)
-    turn_BTP = (handed * given.conj()).sum(1) / energy_BTP.clamp_min(torch.finfo(torch.float64).tiny)
+    turn_BTP = (handed * given.conj()).sum(1) / energy_BTP.clamp_min(
+        torch.finfo(torch.float64).tiny
+    )
     if float((handed - turn_BTP[:, None] * given).abs().max()) > limit:
         return None
     size_BTP = turn_BTP.abs()

@@ -39,19 +39,34 @@ class SharedReader:
     def __call__(self, layer: Attended) -> None:
         """Note the keys of one layer."""
         if layer.over(self.length) and bool(layer.call.key_BGSD.any()):
-            word = layer_word(getattr(layer.call.module, "config", None) or self.config, layer.index)
+            word = layer_word(
+                getattr(layer.call.module, "config", None) or self.config, layer.index
+            )
             self.found.append(_Keyed(layer.name, word, _print(layer.call.key_BGSD)))
 
 
 def _print(key_BGSD: Tensor) -> Print:
-    """Sums that no other keys have: plain, of squares, and of the heads and positions by themselves."""
+    """Sums that no other keys have: plain, of squares, and of the heads and positions by
+    themselves.
+    """
     wide = key_BGSD.double()
-    return (float(wide.sum()), float(wide.square().sum()), float(wide[:, 0].sum()), float(wide[:, :, 0].sum()))
+    return (
+        float(wide.sum()),
+        float(wide.square().sum()),
+        float(wide[:, 0].sum()),
+        float(wide[:, :, 0].sum()),
+    )
 
 
 def shared_cases(reader: SharedReader) -> Iterator[Measurement]:
-    """One case over the layers that have the keys of an earlier one; nothing where each has its own."""
-    shared = [(later, source) for place, later in enumerate(reader.found) for source in _sources(reader.found[:place], later)]
+    """One case over the layers that have the keys of an earlier one; nothing where each has its
+    own.
+    """
+    shared = [
+        (later, source)
+        for place, later in enumerate(reader.found)
+        for source in _sources(reader.found[:place], later)
+    ]
     if not shared:
         return
     wrong = [(later, source) for later, source in shared if later.word != source.word]
@@ -69,6 +84,8 @@ def shared_cases(reader: SharedReader) -> Iterator[Measurement]:
 
 
 def _sources(earlier: list[_Keyed], later: _Keyed) -> list[_Keyed]:
-    """The first layer that has the same keys, where there was one of this type whose keys could have been read."""
+    """The first layer that has the same keys, where there was one of this type whose keys could
+    have been read.
+    """
     same = [each for each in earlier if each.print == later.print and each.name != later.name]
     return same[:1] if any(each.word == later.word for each in earlier) else []

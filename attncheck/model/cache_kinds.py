@@ -1,4 +1,5 @@
-"""Making caches of every kind that the library offers, and the operations that beam search and rollback use on them.
+"""Making caches of every kind that the library offers, and the operations that beam search and
+rollback use on them.
 
 Axes: B batch, G key/value heads, S cached positions, D head width.
 """
@@ -19,12 +20,25 @@ from attncheck.model.compat import text_config
 from attncheck.model.placement import input_device
 
 SPARE = 5
-"""Slots that a static cache has beyond what is fed: a model that takes the buffer's end for the newest token shows it."""
+"""Slots that a static cache has beyond what is fed: a model that takes the buffer's end for the
+newest token shows it.
+"""
 
 LONG = 136
-"""Slots to spare where a buffer is made for a whole answer beforehand: more than two blocks of 64 that nothing was written to."""
+"""Slots to spare where a buffer is made for a whole answer beforehand: more than two blocks of 64
+that nothing was written to.
+"""
 
-REFUSALS = (TypeError, ValueError, ImportError, AttributeError, NotImplementedError, KeyError, RuntimeError, StopIteration)
+REFUSALS = (
+    TypeError,
+    ValueError,
+    ImportError,
+    AttributeError,
+    NotImplementedError,
+    KeyError,
+    RuntimeError,
+    StopIteration,
+)
 
 
 def _dynamic(config: Any, **size: Any) -> Any:
@@ -94,11 +108,17 @@ def new_cache(kind: str, model: Any, *, rows: int, length: int, dtype: torch.dty
     config = getattr(model, "config", None)
     device = input_device(model)
     if "offloaded" in kind and device.type == "cpu":
-        raise Unsupported("offloading moves layers between an accelerator and the host: the model runs on the host")
+        raise Unsupported(
+            "offloading moves layers between an accelerator and the host: the model runs on the host"
+        )
     try:
-        made = KINDS[kind](text_config(config), rows=rows, length=length, dtype=dtype, device=device)
+        made = KINDS[kind](
+            text_config(config), rows=rows, length=length, dtype=dtype, device=device
+        )
     except REFUSALS as error:
-        raise Unsupported(f"a {kind} cache for {type(model).__name__}: {first_line(error)}") from error
+        raise Unsupported(
+            f"a {kind} cache for {type(model).__name__}: {first_line(error)}"
+        ) from error
     return with_cross_attention(made) if getattr(config, "is_encoder_decoder", False) else made
 
 
@@ -113,7 +133,8 @@ def self_attention(cache: Any) -> Any:
 
 
 def send_through(filled: Any, store: Any) -> None:
-    """Send every key and value of a filled cache through another one's storage and back: what a quantised cache keeps of them.
+    """Send every key and value of a filled cache through another one's storage and back: what a
+    quantised cache keeps of them.
 
     Raises:
         Unsupported: the tensors cannot be paired by layer, or the store refuses them.
@@ -136,7 +157,9 @@ def send_through(filled: Any, store: Any) -> None:
 
 
 def may_crop(cache: Any) -> None:
-    """Prepare a cache for a later `crop`: caches with windows must be told to keep what they would drop."""
+    """Prepare a cache for a later `crop`: caches with windows must be told to keep what they would
+    drop.
+    """
     if hasattr(cache, "activate_past_recording"):
         cache.activate_past_recording()
 
@@ -156,7 +179,8 @@ def crop(cache: Any, remove: int) -> None:
 
 
 def rearrange(cache: Any, how: str, index: tuple[int, ...], device: torch.device) -> None:
-    """Beam search's operations on the rows of a cache: afterwards its row i is what row `index[i]` was.
+    """Beam search's operations on the rows of a cache: afterwards its row i is what row `index[i]`
+    was.
 
     `how` is `reorder_cache`, `batch_select_indices` or `batch_repeat_interleave` (two of each row).
 
@@ -167,7 +191,11 @@ def rearrange(cache: Any, how: str, index: tuple[int, ...], device: torch.device
     if method is None:
         raise Unsupported(f"{type(cache).__name__} has no `{how}`")
     try:
-        method(index.count(index[0]) if how == "batch_repeat_interleave" else torch.tensor(index, device=device))
+        method(
+            index.count(index[0])
+            if how == "batch_repeat_interleave"
+            else torch.tensor(index, device=device)
+        )
     except REFUSALS as error:
         raise Unsupported(f"{type(cache).__name__}.{how}: {first_line(error)}") from error
 

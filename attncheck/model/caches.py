@@ -59,7 +59,9 @@ def _children(node: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(node, dict):
         yield from ((str(key), child) for key, child in node.items())
     elif hasattr(node, "__dict__") and not isinstance(node, type) and not callable(node):
-        yield from ((name, child) for name, child in vars(node).items() if not name.startswith("__"))
+        yield from (
+            (name, child) for name, child in vars(node).items() if not name.startswith("__")
+        )
 
 
 def key_values(cache: Any) -> list[CachedTensor]:
@@ -75,4 +77,7 @@ def states(cache: Any) -> list[CachedTensor]:
 def repeated_heads(stored_BGSD: Tensor) -> int:
     """How many heads of a stored tensor equal an earlier one."""
     heads = range(stored_BGSD.shape[1])
-    return sum(any(torch.equal(stored_BGSD[:, head], stored_BGSD[:, other]) for other in range(head)) for head in heads)
+    return sum(
+        any(torch.equal(stored_BGSD[:, head], stored_BGSD[:, other]) for other in range(head))
+        for head in heads
+    )

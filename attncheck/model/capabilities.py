@@ -1,4 +1,5 @@
-"""What a model can take, asked by effect: forwards swallow unknown arguments, so a signature proves nothing.
+"""What a model can take, asked by effect: forwards swallow unknown arguments, so a signature proves
+nothing.
 
 Each capability is true when the model has it; else its `reason` is the reason of the `skip`.
 """
@@ -61,9 +62,11 @@ class Capabilities:
 
     @cached_property
     def sees_history(self) -> Capability:
-        """Changing the first token moves some later logits; else every other check would prove nothing.
+        """Changing the first token moves some later logits; else every other check would prove
+        nothing.
 
-        Not the last ones: layers that all have windows or chunks need not carry the first token that far.
+        Not the last ones: layers that all have windows or chunks need not carry the first token
+        that far.
         """
         row = self.inputs.row
         changed = ForwardSpec((self.inputs.other(row, 0, 1),))
@@ -84,10 +87,16 @@ class Capabilities:
 
     @cached_property
     def decodes(self) -> Capability:
-        """The model says that it can generate, and its config promises no reading ahead: an encoder reads both ways by design."""
+        """The model says that it can generate, and its config promises no reading ahead: an encoder
+        reads both ways by design.
+        """
         if self._generates:
-            return Capability(reads_ahead(text_config(getattr(self.forward_adapter.model, "config", None))) or "")
-        return Capability(f"{type(self.forward_adapter.model).__name__} cannot generate: it reads in both directions by design")
+            return Capability(
+                reads_ahead(text_config(getattr(self.forward_adapter.model, "config", None))) or ""
+            )
+        return Capability(
+            f"{type(self.forward_adapter.model).__name__} cannot generate: it reads in both directions by design"
+        )
 
     @property
     def _generates(self) -> bool:
@@ -103,12 +112,17 @@ class Capabilities:
 
     @cached_property
     def chunks_agree(self) -> Capability:
-        """Several tokens on a filled cache give the logits of one forward; else only single steps can be relied on."""
+        """Several tokens on a filled cache give the logits of one forward; else only single steps
+        can be relied on.
+        """
         if not (known := self.cache & self.steps_agree):
             return known
         half = self.inputs.length // 2
         if (
-            self._apart(ForwardSpec(self.inputs.tokens, chunks=(half, self.inputs.length - half)), self._full)
+            self._apart(
+                ForwardSpec(self.inputs.tokens, chunks=(half, self.inputs.length - half)),
+                self._full,
+            )
             <= self.budget.value
         ):
             return CAN
@@ -122,17 +136,26 @@ class Capabilities:
 
     @cached_property
     def steps_agree(self) -> Capability:
-        """One token on a filled cache gives the logits of one forward: else whatever builds on a cache differs as well."""
+        """One token on a filled cache gives the logits of one forward: else whatever builds on a
+        cache differs as well.
+        """
         if not self.steps:
             return self.steps
         full_BTV, length = self.passes.logits(self._full), self.inputs.length
         for cut in (length - 1, length - 3, length // 2):
-            stepped_BTV = self.passes.logits(ForwardSpec((self.inputs.row[: cut + 1],), chunks=(cut, 1)))
-            if float((stepped_BTV - full_BTV[:, : cut + 1])[:, cut].abs().max()) > self.budget.value:
+            stepped_BTV = self.passes.logits(
+                ForwardSpec((self.inputs.row[: cut + 1],), chunks=(cut, 1))
+            )
+            if (
+                float((stepped_BTV - full_BTV[:, : cut + 1])[:, cut].abs().max())
+                > self.budget.value
+            ):
                 break
         else:
             return CAN
-        return Capability("a step on the model's own cache already differs from one forward: that is for `decode-paths`")
+        return Capability(
+            "a step on the model's own cache already differs from one forward: that is for `decode-paths`"
+        )
 
     @cached_property
     def takes_positions(self) -> Capability:
@@ -142,21 +165,34 @@ class Capabilities:
 
     @cached_property
     def reads_positions(self) -> Capability:
-        """Reversed positions change the logits, beside a mask that keeps them from being read as packed documents."""
+        """Reversed positions change the logits, beside a mask that keeps them from being read as
+        packed documents.
+        """
         if not self.takes_positions:
             return self.takes_positions
         tokens = self.inputs.tokens
         mask = all_ones(tokens) if self.mask_2d else None
-        usual = ForwardSpec(tokens, positions=counting(1, self.inputs.length), mask=mask, use_cache=None)
-        turned = ForwardSpec(tokens, positions=(tuple(reversed(range(self.inputs.length))),), mask=mask, use_cache=None)
+        usual = ForwardSpec(
+            tokens, positions=counting(1, self.inputs.length), mask=mask, use_cache=None
+        )
+        turned = ForwardSpec(
+            tokens,
+            positions=(tuple(reversed(range(self.inputs.length))),),
+            mask=mask,
+            use_cache=None,
+        )
         if not self._apart(usual, turned) <= self.budget.value:
             return CAN
         return Capability("`position_ids` are accepted but change nothing")
 
     @cached_property
     def first_position(self) -> int:
-        """What the model itself counts from: 0 nearly everywhere, pad + 1 in the family of RoBERTa; found by trying."""
-        pad = getattr(text_config(getattr(self.forward_adapter.model, "config", None)), "pad_token_id", None)
+        """What the model itself counts from: 0 nearly everywhere, pad + 1 in the family of RoBERTa;
+        found by trying.
+        """
+        pad = getattr(
+            text_config(getattr(self.forward_adapter.model, "config", None)), "pad_token_id", None
+        )
         starts = dict.fromkeys((0, pad + 1 if isinstance(pad, int) and pad >= 0 else 1, 1, 2))
         return next((start for start in starts if self._counts_from(start)), 0)
 
@@ -165,7 +201,9 @@ class Capabilities:
         positions_BT = torch.arange(start, start + self.inputs.length, device=ids_BT.device)[None]
         try:
             with torch.no_grad(), self.passes.context():
-                given_BTV = self.forward_adapter.call(ids_BT, positions_BT=positions_BT, use_cache=False).logits_BTV
+                given_BTV = self.forward_adapter.call(
+                    ids_BT, positions_BT=positions_BT, use_cache=False
+                ).logits_BTV
         except (*REFUSALS, Unsupported):
             return False
         return bool((given_BTV - self.passes.logits(self._full)).abs().max() <= self.budget.value)
@@ -185,20 +223,31 @@ class Capabilities:
 
     @cached_property
     def mask_4d(self) -> Capability:
-        """A 4D mask is taken, and a block in it is obeyed: what it hides no longer moves the logits."""
+        """A 4D mask is taken, and a block in it is obeyed: what it hides no longer moves the
+        logits.
+        """
         if not self.takes_mask_4d:
             return self.takes_mask_4d
         tokens, cut = self.inputs.tokens, self.inputs.length // 2
         row, mask = self.inputs.row, blocks((cut, self.inputs.length - cut))
         changed = ForwardSpec((self.inputs.other(row, 0, cut),), mask=mask)
-        moved = (self.passes.logits(ForwardSpec(tokens, mask=mask)) - self.passes.logits(changed))[:, cut:].abs().max()
+        moved = (
+            (self.passes.logits(ForwardSpec(tokens, mask=mask)) - self.passes.logits(changed))[
+                :, cut:
+            ]
+            .abs()
+            .max()
+        )
         if float(moved) <= self.budget.value:
             return CAN
-        return Capability("a 4D `attention_mask` is taken, but tokens that it hides still move the logits")
+        return Capability(
+            "a 4D `attention_mask` is taken, but tokens that it hides still move the logits"
+        )
 
     @cached_property
     def packs(self) -> Capability:
-        """Restarted positions are meant to isolate: the masks come from the library's builder, which recognises them.
+        """Restarted positions are meant to isolate: the masks come from the library's builder,
+        which recognises them.
 
         A model that takes a 4D mask and does not obey it carries a state past every mask.
         """
@@ -208,26 +257,40 @@ class Capabilities:
             return self.mask_4d
         if recognises_packing(self.forward_adapter.model):
             return CAN
-        return Capability("the masks do not come from the library's builder, which recognises packed documents")
+        return Capability(
+            "the masks do not come from the library's builder, which recognises packed documents"
+        )
 
     @cached_property
     def kernel(self) -> Capability:
-        """Attention goes through transformers' attention interface, where it can be watched and changed."""
+        """Attention goes through transformers' attention interface, where it can be watched and
+        changed.
+        """
         seen, _ = self._calls_seen(lambda handler: intercept(self.forward_adapter.model, handler))
-        return Capability("" if seen else "attention is computed inside the model, out of reach of the attention interface")
+        return Capability(
+            ""
+            if seen
+            else "attention is computed inside the model, out of reach of the attention interface"
+        )
 
     @cached_property
     def watch(self) -> Capability:
         """Attention can be watched: at the attention interface, or in the model's own arithmetic."""
         if self.kernel:
             return CAN
-        seen, refused = self._calls_seen(lambda handler: observe_inline(self.forward_adapter.model, handler))
+        seen, refused = self._calls_seen(
+            lambda handler: observe_inline(self.forward_adapter.model, handler)
+        )
         why = next(iter(refused.values()), "no scores pass a softmax and meet values")
         return Capability(
-            "" if seen else f"{type(self.forward_adapter.model).__name__} runs no attention that can be watched: {why}"
+            ""
+            if seen
+            else f"{type(self.forward_adapter.model).__name__} runs no attention that can be watched: {why}"
         )
 
-    def _calls_seen(self, watched: Callable[[Handler], AbstractContextManager[Any]]) -> tuple[int, Any]:
+    def _calls_seen(
+        self, watched: Callable[[Handler], AbstractContextManager[Any]]
+    ) -> tuple[int, Any]:
         seen: list[int] = []
 
         def watch(call: AttentionCall) -> Any:
@@ -240,26 +303,42 @@ class Capabilities:
 
     @cached_property
     def reads_mask(self) -> Capability:
-        """A 2D mask matters: it changes something, or attention goes through the interface, so that it must."""
+        """A 2D mask matters: it changes something, or attention goes through the interface, so that
+        it must.
+        """
         if not self.mask_2d:
             return self.mask_2d
         hidden = self.inputs.length // 3
-        masked = ForwardSpec(self.inputs.tokens, mask=Mask2D(((0,) * hidden + (1,) * (self.inputs.length - hidden),)))
-        if float((self.passes.logits(masked) - self.passes.logits(self._full))[:, hidden:].abs().max()) > self.budget.value:
+        masked = ForwardSpec(
+            self.inputs.tokens, mask=Mask2D(((0,) * hidden + (1,) * (self.inputs.length - hidden),))
+        )
+        if (
+            float(
+                (self.passes.logits(masked) - self.passes.logits(self._full))[:, hidden:]
+                .abs()
+                .max()
+            )
+            > self.budget.value
+        ):
             return CAN
         reason = self.kernel.reason
         return Capability(reason and f"the 2D mask is accepted but changes nothing, and {reason}")
 
     @cached_property
     def keeps_prefix(self) -> Capability:
-        """Appending tokens leaves the earlier logits: a decoder that reads ahead, or hashes the whole row, differs by itself.
+        """Appending tokens leaves the earlier logits: a decoder that reads ahead, or hashes the
+        whole row, differs by itself.
 
-        Of an encoder nothing follows from it: what its mask hides must not count, however far it reads.
+        Of an encoder nothing follows from it: what its mask hides must not count, however far it
+        reads.
         """
         if not self._generates:
             return CAN
         cut = self.inputs.length - 1 - (self.inputs.length // 3)
         prefix_BTV = self.passes.logits(ForwardSpec((self.inputs.row[:cut],)))
-        if float((prefix_BTV - self.passes.logits(self._full)[:, :cut]).abs().max()) <= self.budget.value:
+        if (
+            float((prefix_BTV - self.passes.logits(self._full)[:, :cut]).abs().max())
+            <= self.budget.value
+        ):
             return CAN
         return Capability("the logits depend on the length of the whole row, without padding too")

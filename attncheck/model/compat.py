@@ -1,4 +1,6 @@
-"""Where transformers moved an API between 4.48 and today; the only module that asks for its version."""
+"""Where transformers moved an API between 4.48 and today; the only module that asks for its
+version.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,19 @@ def dtype_argument(dtype: object) -> dict[str, Any]:
 
 
 def tensor_parallel_argument(size: int) -> dict[str, Any]:
-    """The keyword that shards a model by its own plan: `tp_plan` before 5.10, a configuration of the whole since."""
+    """The keyword that shards a model by its own plan: `tp_plan` before 5.10, a configuration of
+    the whole since.
+    """
     try:
         from transformers.distributed import DistributedConfig
 
         return {"distributed_config": DistributedConfig(tp_size=size, tp_plan="auto")}
     except (ImportError, TypeError):
-        return {"tp_plan": "auto", "tp_size": size} if Version("4.54") <= VERSION else {"tp_plan": "auto"}
+        return (
+            {"tp_plan": "auto", "tp_size": size}
+            if Version("4.54") <= VERSION
+            else {"tp_plan": "auto"}
+        )
 
 
 def experts_argument(name: str) -> dict[str, Any]:
@@ -46,23 +54,31 @@ def attention_table() -> dict[str, Any]:
 
 
 def nested_config(config: Any) -> Any:
-    """A nested config in the form that the constructor of the outer one takes: a dictionary before 5.0."""
+    """A nested config in the form that the constructor of the outer one takes: a dictionary before
+    5.0.
+    """
     return config if Version("5.0") <= VERSION else config.to_dict()
 
 
 def cache_of(output: Any) -> Any:
-    """The cache that a forward returned, under whichever name this release gives it; None without one."""
+    """The cache that a forward returned, under whichever name this release gives it; None without
+    one.
+    """
     found = (getattr(output, name, None) for name in CACHE_NAMES)
     return next((cache for cache in found if cache is not None), None)
 
 
 def text_config(config: Any) -> Any:
     """The part of a config that describes the text decoder."""
-    return readable(config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config)
+    return readable(
+        config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
+    )
 
 
 def readable(config: Any) -> Any:
-    """The same config, whose fields can be read even where layers differ: newer releases raise unless it is allowed."""
+    """The same config, whose fields can be read even where layers differ: newer releases raise
+    unless it is allowed.
+    """
     if getattr(config, "is_heterogeneous", False):
         config.allow_global_per_layer_attribute_access = True
     return config
@@ -90,7 +106,9 @@ def cached_length(cache: Any) -> int:
 
 
 def recognises_packing(model: Any) -> bool:
-    """Whether this model's masks are built by the library's mask builder, in a release that recognises packed rows (4.54)."""
+    """Whether this model's masks are built by the library's mask builder, in a release that
+    recognises packed rows (4.54).
+    """
     try:
         from transformers import masking_utils
     except ImportError:
@@ -103,7 +121,9 @@ def recognises_packing(model: Any) -> bool:
 
 
 def plain_experts(model: Any) -> None:
-    """Compute expert layers one by one, where this release can choose: the fused kernels take no float64."""
+    """Compute expert layers one by one, where this release can choose: the fused kernels take no
+    float64.
+    """
     setter = getattr(model, "set_experts_implementation", None)
     if setter is not None:
         with contextlib.suppress(ValueError, KeyError):

@@ -10,7 +10,9 @@ from attncheck.model.placement import whole
 
 @torch.no_grad()
 def digests(model: nn.Module) -> dict[str, Tensor]:
-    """Four sums of every parameter, in float64: equal weights have equal ones whatever the release that loaded them."""
+    """Four sums of every parameter, in float64: equal weights have equal ones whatever the release
+    that loaded them.
+    """
     return {name: digest(value) for name, value in model.named_parameters()}
 
 

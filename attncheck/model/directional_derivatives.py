@@ -1,4 +1,5 @@
-"""Derivatives of the logits along directions of the attention projections: by autograd, and by central differences.
+"""Derivatives of the logits along directions of the attention projections: by autograd, and by
+central differences.
 
 Axes: B batch, T positions, V vocabulary.
 """
@@ -27,7 +28,9 @@ KINDS = {
     "query": re.compile(r"^(q|wq|q_proj|query|q_lin|query_proj|q_attn|q_a_proj|q_b_proj)$", re.I),
     "key": re.compile(r"^(k|wk|k_proj|key|k_lin|key_proj|kv_a_proj_with_mqa|kv_b_proj)$", re.I),
     "value": re.compile(r"^(v|wv|v_proj|value|v_lin|value_proj)$", re.I),
-    "query, key and value": re.compile(r"^(c_attn|query_key_value|qkv|qkv_proj|Wqkv|in_proj)$", re.I),
+    "query, key and value": re.compile(
+        r"^(c_attn|query_key_value|qkv|qkv_proj|Wqkv|in_proj)$", re.I
+    ),
 }
 
 
@@ -37,9 +40,15 @@ def projections(model: nn.Module) -> dict[str, list[nn.Parameter]]:
     for module in attention_modules(model).values():
         for kind, pattern in KINDS.items():
             children = [child for name, child in module.named_children() if pattern.match(name)]
-            weights = [weight for child in children for weight in child.parameters() if weight.ndim == 2]
+            weights = [
+                weight for child in children for weight in child.parameters() if weight.ndim == 2
+            ]
             known = {id(each) for each in found.get(kind, [])}
-            new = [weight for weight in weights if weight.is_floating_point() and id(weight) not in known]
+            new = [
+                weight
+                for weight in weights
+                if weight.is_floating_point() and id(weight) not in known
+            ]
             if new:
                 found.setdefault(kind, []).extend(new)
     return found
@@ -48,7 +57,9 @@ def projections(model: nn.Module) -> dict[str, list[nn.Parameter]]:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Slope:
-    """A derivative along one direction: by autograd, by central difference, and how far the difference can be trusted."""
+    """A derivative along one direction: by autograd, by central difference, and how far the
+    difference can be trusted.
+    """
 
     analytic: float
     numeric: float
@@ -61,7 +72,9 @@ STEPS = (1e-3, 1e-4, 2.5e-5, 6e-6, 1.5e-6)
 
 
 BORDERLESS = 12
-"""Tokens that are enough where nothing changes with length: what autograd keeps in float64 grows with them."""
+"""Tokens that are enough where nothing changes with length: what autograd keeps in float64 grows
+with them.
+"""
 
 
 def why_no_slope(subject: Subject) -> str | None:
@@ -72,10 +85,12 @@ def why_no_slope(subject: Subject) -> str | None:
 
 
 def slope_of(subject: Subject, *kinds: str) -> Slope:
-    """The derivative of a fixed mixture of the logits along one random direction of some kinds of projections, in float64.
+    """The derivative of a fixed mixture of the logits along one random direction of some kinds of
+    projections, in float64.
 
-    The central difference is taken at several steps; the two neighbours that agree best give the value, and their
-    distance (with the rounding of the mixture over the step) the trust. A kink keeps neighbours from agreeing.
+    The central difference is taken at several steps; the two neighbours that agree best give the
+    value, and their distance (with the rounding of the mixture over the step) the trust. A kink
+    keeps neighbours from agreeing.
 
     `why_no_slope` has to be asked first.
 
@@ -83,7 +98,9 @@ def slope_of(subject: Subject, *kinds: str) -> Slope:
         Unsupported: a kernel has no gradient.
     """
     found, seed = projections(subject.model), subject.settings.seed * 31
-    directions = [each for kind in kinds for each in drawn(found[kind], seed + list(KINDS).index(kind))]
+    directions = [
+        each for kind in kinds for each in drawn(found[kind], seed + list(KINDS).index(kind))
+    ]
     with subject.at("float64", cast=False):
         try:
             return _slope(subject, directions)
@@ -104,18 +121,26 @@ def _slope(subject: Subject, directions: Sequence[Direction]) -> Slope:
     values: list[float] = []
     for step in STEPS:
         with torch.no_grad():
-            ahead, behind = (float(value(torch.tensor(sign * step, dtype=torch.float64))) for sign in (1, -1))
+            ahead, behind = (
+                float(value(torch.tensor(sign * step, dtype=torch.float64))) for sign in (1, -1)
+            )
         values.append((ahead - behind) / (2 * step))
         size = max(size, abs(ahead), abs(behind))
         if len(values) > 1 and abs(values[-1] - values[-2]) <= AGREED * abs(values[-1]):
             break
     near = min(range(len(values) - 1), key=lambda i: abs(values[i] - values[i + 1]))
     rounding = torch.finfo(torch.float64).eps * max(size, 1.0) / STEPS[near + 1]
-    return Slope(analytic=analytic, numeric=values[near + 1], trust=abs(values[near] - values[near + 1]) + 16 * rounding)
+    return Slope(
+        analytic=analytic,
+        numeric=values[near + 1],
+        trust=abs(values[near] - values[near + 1]) + 16 * rounding,
+    )
 
 
 def _derivative(subject: Subject, value: Callable[[Tensor], Tensor]) -> float:
-    """By autograd, which is told of no weight: only the step has a gradient, so weights need not be kept."""
+    """By autograd, which is told of no weight: only the step has a gradient, so weights need not be
+    kept.
+    """
     step = torch.zeros((), dtype=torch.float64, requires_grad=True)
     with room(subject), torch.enable_grad(), frozen(subject.model), Rebuilding():
         total = value(step)

@@ -11,8 +11,21 @@ from attncheck.model.compat import text_config
 
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers")
 HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "decoder_attention_heads")
-CONTEXT = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "max_target_positions", "seq_length")
-WINDOWS = ("sliding_window", "attention_window_size", "window_size", "local_attention_window_len", "sliding_window_size")
+CONTEXT = (
+    "max_position_embeddings",
+    "n_positions",
+    "n_ctx",
+    "max_seq_len",
+    "max_target_positions",
+    "seq_length",
+)
+WINDOWS = (
+    "sliding_window",
+    "attention_window_size",
+    "window_size",
+    "local_attention_window_len",
+    "sliding_window_size",
+)
 CHUNKS = ("attention_chunk_size", "mamba_chunk_size", "chunk_size", "index_topk")
 SWITCHES = ("original_max_position_embeddings",)
 
@@ -60,17 +73,23 @@ class Facts:
 def first_int(config: Any, names: tuple[str, ...]) -> int | None:
     """The first of some config fields that holds a positive integer."""
     values = (getattr(config, name, None) for name in names)
-    return next((v for v in values if isinstance(v, int) and not isinstance(v, bool) and v > 0), None)
+    return next(
+        (v for v in values if isinstance(v, int) and not isinstance(v, bool) and v > 0), None
+    )
 
 
 def _rope_tables(config: Any) -> list[dict[str, Any]]:
     found = [getattr(config, name, None) for name in ("rope_parameters", "rope_scaling")]
     tables = [table for table in found if isinstance(table, dict)]
-    return tables + [nested for table in tables for nested in table.values() if isinstance(nested, dict)]
+    return tables + [
+        nested for table in tables for nested in table.values() if isinstance(nested, dict)
+    ]
 
 
 def _switches(config: Any, context: int | None) -> list[int]:
-    """Lengths at which rotary scaling changes: where the trained length ends, for the schemes that look at the length."""
+    """Lengths at which rotary scaling changes: where the trained length ends, for the schemes that
+    look at the length.
+    """
     lengths = [table.get(name) for table in _rope_tables(config) for name in SWITCHES] + [
         getattr(config, name, None) for name in SWITCHES
     ]
@@ -93,23 +112,35 @@ def borders_of(config: Any, context: int | None) -> tuple[Boundary, ...]:
 
 
 def reads_ahead(config: Any) -> str | None:
-    """Why a model that can generate reads later tokens by design, as its config says it; None where it promises not to."""
-    said = {name: getattr(config, name, None) for name in ("causal", "is_causal", "attn_type", "attn_layers", "prompt_types")}
+    """Why a model that can generate reads later tokens by design, as its config says it; None where
+    it promises not to.
+    """
+    said = {
+        name: getattr(config, name, None)
+        for name in ("causal", "is_causal", "attn_type", "attn_layers", "prompt_types")
+    }
     if said["causal"] is False or said["is_causal"] is False:
         return "the config says that the model is not causal"
     if said["attn_type"] == "bi":
         return "the config says `attn_type: bi`: attention goes both ways"
     if "lsh" in (said["attn_layers"] or ()):
-        return "the config has hashing attention: which tokens share a bucket depends on all of them"
+        return (
+            "the config has hashing attention: which tokens share a bucket depends on all of them"
+        )
     if said["prompt_types"]:
         return "the config has prompt types: everything that is given at once is a prefix, read both ways"
     return None
 
 
 def _vocabulary(model: nn.Module, config: Any) -> int:
-    """Ids that the input embedding holds and the config counts as tokens: either may be larger than the other."""
+    """Ids that the input embedding holds and the config counts as tokens: either may be larger than
+    the other.
+    """
     embedding = getattr(model, "get_input_embeddings", lambda: None)()
-    rows = getattr(embedding, "num_embeddings", None) or getattr(getattr(embedding, "weight", None), "shape", [None])[0]
+    rows = (
+        getattr(embedding, "num_embeddings", None)
+        or getattr(getattr(embedding, "weight", None), "shape", [None])[0]
+    )
     promised = first_int(config, ("vocab_size",))
     return int(min(rows or promised or 0, promised or rows or 0))
 
@@ -128,8 +159,11 @@ def read_facts(model: nn.Module) -> Facts:
         layers=first_int(config, LAYERS),
         heads=heads,
         kv_heads=first_int(config, ("num_key_value_heads", "num_kv_heads")) or heads,
-        head_dim=first_int(config, ("head_dim",)) or (hidden // heads if hidden and heads else None),
-        window=next((boundary.length for boundary in boundaries if boundary.kind == "window"), None),
+        head_dim=first_int(config, ("head_dim",))
+        or (hidden // heads if hidden and heads else None),
+        window=next(
+            (boundary.length for boundary in boundaries if boundary.kind == "window"), None
+        ),
         vocab=_vocabulary(model, config),
         context=context,
         boundaries=boundaries,

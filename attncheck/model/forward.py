@@ -1,4 +1,5 @@
-"""The door to a model's forward: which argument is called what, and a call by meaning instead of by name.
+"""The door to a model's forward: which argument is called what, and a call by meaning instead of by
+name.
 
 Axes: B batch, T positions, V vocabulary.
 """
@@ -35,9 +36,11 @@ def _named(parameters: list[str], names: tuple[str, ...]) -> str | None:
 @final
 @dataclass
 class ForwardAdapter:
-    """Calls one model. `fixed` holds arguments that every call gets (an encoder's input, for instance).
+    """Calls one model. `fixed` holds arguments that every call gets (an encoder's input, for
+    instance).
 
-    Older releases refuse a cache without `cache_position`, or return none unless it is handed in: both are found by trying.
+    Older releases refuse a cache without `cache_position`, or return none unless it is handed in:
+    both are found by trying.
     """
 
     model: nn.Module
@@ -45,9 +48,13 @@ class ForwardAdapter:
 
     def __post_init__(self) -> None:
         parameters = list(inspect.signature(self.model.forward).parameters)
-        self.ids_name = _named(parameters, ("decoder_input_ids", "input_ids")) or (parameters[0] if parameters else "")
+        self.ids_name = _named(parameters, ("decoder_input_ids", "input_ids")) or (
+            parameters[0] if parameters else ""
+        )
         decoder = self.ids_name.startswith("decoder")
-        self.mask_name = _named(parameters, ("decoder_attention_mask",) if decoder else ("attention_mask",))
+        self.mask_name = _named(
+            parameters, ("decoder_attention_mask",) if decoder else ("attention_mask",)
+        )
         self.positions_name = _named(parameters, ("decoder_position_ids", "position_ids"))
         self.cache_name = _named(parameters, CACHE_NAMES)
         self.takes_use_cache = "use_cache" in parameters or "kwargs" in parameters
@@ -70,7 +77,11 @@ class ForwardAdapter:
             Unsupported: the model has no argument of that meaning.
         """
         spec = {"position_ids": positions_BT, "attention_mask": mask, "cache": cache}
-        names = {"position_ids": self.positions_name, "attention_mask": self.mask_name, "cache": self.cache_name}
+        names = {
+            "position_ids": self.positions_name,
+            "attention_mask": self.mask_name,
+            "cache": self.cache_name,
+        }
         fixed = {name: for_rows(value, ids_BT, self.dtype) for name, value in self.fixed.items()}
         call = {self.ids_name: ids_BT, **fixed}
         for meaning, value in spec.items():
@@ -83,8 +94,11 @@ class ForwardAdapter:
             call["use_cache"] = use_cache
         return call
 
-    def call(self, ids_BT: Tensor, *, before: int = 0, extra: dict[str, Any] | None = None, **spec: Any) -> ForwardOutput:
-        """One forward; `before` is how many tokens the cache holds, for releases that have to be told.
+    def call(
+        self, ids_BT: Tensor, *, before: int = 0, extra: dict[str, Any] | None = None, **spec: Any
+    ) -> ForwardOutput:
+        """One forward; `before` is how many tokens the cache holds, for releases that have to be
+        told.
 
         Raises:
             Unsupported: the output holds no logits of shape (B, T, V).
@@ -94,7 +108,11 @@ class ForwardAdapter:
         arguments = {**self.arguments(ids_BT, **spec), **(extra or {})}
         output = self._told(ids_BT, arguments, before, spec.get("cache"))
         logits_BTV = getattr(output, "logits", None)
-        if not isinstance(logits_BTV, Tensor) or logits_BTV.ndim != 3 or logits_BTV.shape[1] != ids_BT.shape[1]:
+        if (
+            not isinstance(logits_BTV, Tensor)
+            or logits_BTV.ndim != 3
+            or logits_BTV.shape[1] != ids_BT.shape[1]
+        ):
             raise Unsupported(f"{type(self.model).__name__} returns no logits for every position")
         cache = cache_of(output)
         if cache is None and spec.get("use_cache") is True:
@@ -107,11 +125,15 @@ class ForwardAdapter:
     @property
     def dtype(self) -> torch.dtype:
         """The dtype of the weights."""
-        return next((p.dtype for p in self.model.parameters() if p.is_floating_point()), torch.float32)
+        return next(
+            (p.dtype for p in self.model.parameters() if p.is_floating_point()), torch.float32
+        )
 
     def _told(self, ids_BT: Tensor, arguments: dict[str, Any], before: int, cache: Any) -> Any:
         """The model's output, with `cache_position` where it refuses to go without."""
-        slots = {"cache_position": torch.arange(before, before + ids_BT.shape[1], device=ids_BT.device)}
+        slots = {
+            "cache_position": torch.arange(before, before + ids_BT.shape[1], device=ids_BT.device)
+        }
         if self.needs_cache_position and cache is not None:
             return self.model(**{**arguments, **slots})
         try:

@@ -20,7 +20,9 @@ Positions = tuple[tuple[int, ...], ...]
 @final
 @dataclass(frozen=True)
 class Mask2D:
-    """One number per token, 1 to attend to it and 0 for padding: what a tokenizer returns, in torch's dtype of that name."""
+    """One number per token, 1 to attend to it and 0 for padding: what a tokenizer returns, in
+    torch's dtype of that name.
+    """
 
     rows: tuple[tuple[int, ...], ...]
     dtype: str = "int64"
@@ -29,7 +31,8 @@ class Mask2D:
 @final
 @dataclass(frozen=True)
 class Mask4D:
-    """Who may read whom, written out: query i reads key j when j <= i and both carry the same segment number.
+    """Who may read whom, written out: query i reads key j when j <= i and both carry the same
+    segment number.
 
     `boolean` hands it over as booleans instead of numbers to be added to the scores.
     """
@@ -50,10 +53,12 @@ Mask = Mask2D | Mask4D | None
 @final
 @dataclass(frozen=True)
 class ForwardSpec:
-    """One way of asking. `chunks` are the lengths fed one after the other on a cache; empty means one forward.
+    """One way of asking. `chunks` are the lengths fed one after the other on a cache; empty means
+    one forward.
 
-    `cache_kind` is a kind of `attncheck.model.cache_kinds`, made beforehand and handed in; empty leaves it to the model.
-    `attentions` asks for the attention weights as well. `unpromoted` leaves hidden float32 where the library has it.
+    `cache_kind` is a kind of `attncheck.model.cache_kinds`, made beforehand and handed in; empty
+    leaves it to the model. `attentions` asks for the attention weights as well. `unpromoted` leaves
+    hidden float32 where the library has it.
     """
 
     tokens: Tokens
@@ -105,8 +110,9 @@ def blocks(lengths: tuple[int, ...]) -> Mask4D:
 def float_mask(allowed_BTT: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
     """A 4D mask to be added to the scores: 0 where allowed, very negative elsewhere.
 
-    A float mask works in every implementation; eager adds a boolean one as 0 and 1. The smallest float32 is used even for
-    float64, since eager attention may compute its softmax in float32, where the smallest float64 becomes -inf.
+    A float mask works in every implementation; eager adds a boolean one as 0 and 1. The smallest
+    float32 is used even for float64, since eager attention may compute its softmax in float32,
+    where the smallest float64 becomes -inf.
     """
     lowest = max(torch.finfo(dtype).min, torch.finfo(torch.float32).min)
     mask_BTT = torch.zeros(allowed_BTT.shape, dtype=dtype).masked_fill(~allowed_BTT, lowest)

@@ -1,4 +1,5 @@
-"""generate() as a pass: the forwards that it runs over what it wrote, so that its logits can be held against predictions.
+"""generate() as a pass: the forwards that it runs over what it wrote, so that its logits can be
+held against predictions.
 
 Axes: B batch, T positions, N generated tokens, V vocabulary.
 """
@@ -27,24 +28,37 @@ KEPT = "`logits_to_keep`"
 
 
 def written(
-    subject: Subject, rows: Tokens, answers: Tokens, padding: int = 0, options: Mapping[str, Any] | None = None
+    subject: Subject,
+    rows: Tokens,
+    answers: Tokens,
+    padding: int = 0,
+    options: Mapping[str, Any] | None = None,
 ) -> ForwardSpec:
-    """The forwards of a greedy generate() from `rows`, left-padded to one length and `padding` more, as they ought to be.
+    """The forwards of a greedy generate() from `rows`, left-padded to one length and `padding`
+    more, as they ought to be.
 
-    The last token of an answer is never fed. Real tokens count from 0, where positions can be given at all.
+    The last token of an answer is never fed. Real tokens count from 0, where positions can be given
+    at all.
     """
     options = options or {}
     prompt, new = max(map(len, rows)) + padding, len(answers[0]) - 1
     lost = [prompt - len(row) for row in rows]
     filler = (pad_id(subject),)
-    tokens = tuple(filler * gap + row + answer[:-1] for gap, row, answer in zip(lost, rows, answers, strict=True))
+    tokens = tuple(
+        filler * gap + row + answer[:-1]
+        for gap, row, answer in zip(lost, rows, answers, strict=True)
+    )
     length = prompt + new
     counted = any(lost) and subject.can.takes_positions
     return ForwardSpec(
         tokens,
         chunks=_chunks(prompt, new, options),
-        positions=tuple((0,) * gap + tuple(range(length - gap)) for gap in lost) if counted else None,
-        mask=Mask2D(tuple((0,) * gap + (1,) * (length - gap) for gap in lost)) if subject.can.mask_2d else None,
+        positions=tuple((0,) * gap + tuple(range(length - gap)) for gap in lost)
+        if counted
+        else None,
+        mask=Mask2D(tuple((0,) * gap + (1,) * (length - gap) for gap in lost))
+        if subject.can.mask_2d
+        else None,
         cache_kind="static" if STATIC.items() <= options.items() else "",
     )
 
@@ -64,12 +78,20 @@ def with_generate(
     again: Callable[[Subject], Tensor],
     handed: tuple[Row | None, ...] = (),
 ) -> Measurement:
-    """The case of a generate() with what a diagnosis needs: `spec` (got, want), the last `new` columns of got kept."""
+    """The case of a generate() with what a diagnosis needs: `spec` (got, want), the last `new`
+    columns of got kept.
+    """
     length = spec[0].length
-    return replace(case, spec=spec, made=Provenance(GENERATE, again, tuple(range(length - new, length)), handed))
+    return replace(
+        case,
+        spec=spec,
+        made=Provenance(GENERATE, again, tuple(range(length - new, length)), handed),
+    )
 
 
-def with_batch(subject: Subject, case: Measurement, rows: Tokens, answers: Tokens, options: Mapping[str, Any]) -> Measurement:
+def with_batch(
+    subject: Subject, case: Measurement, rows: Tokens, answers: Tokens, options: Mapping[str, Any]
+) -> Measurement:
     """`with_generate` for a left-padded batch, whose case is the one of its worst row."""
     new, usual = len(answers[0]), ForwardSpec(((*rows[0], *answers[0]),))
 
@@ -77,7 +99,9 @@ def with_batch(subject: Subject, case: Measurement, rows: Tokens, answers: Token
         made = run(subject, *padded(subject, rows, max(map(len, rows))), new, **options)
         return torch.stack(made.logits, 1)
 
-    return with_generate(case, (written(subject, rows, answers, options=options), usual), new, again)
+    return with_generate(
+        case, (written(subject, rows, answers, options=options), usual), new, again
+    )
 
 
 def with_kept(subject: Subject, case: Measurement, keep: int) -> Measurement:
@@ -91,10 +115,15 @@ def with_kept(subject: Subject, case: Measurement, keep: int) -> Measurement:
     return replace(case, spec=(usual, usual), made=made)
 
 
-def with_greedy(subject: Subject, case: Measurement, made: Generated, padding: int = 0, **options: Any) -> Measurement:
+def with_greedy(
+    subject: Subject, case: Measurement, made: Generated, padding: int = 0, **options: Any
+) -> Measurement:
     """`with_generate` for one prompt: `made` is what `greedy` returned for it."""
     prompt, new = made.prompt[padding:], len(made.tokens)
-    spec = written(subject, (prompt,), (made.tokens,), padding, options), ForwardSpec(((*prompt, *made.tokens),))
+    spec = (
+        written(subject, (prompt,), (made.tokens,), padding, options),
+        ForwardSpec(((*prompt, *made.tokens),)),
+    )
 
     def again(subject: Subject) -> Tensor:
         return greedy(subject, prompt, new, padding, **options).logits_BNV

@@ -1,4 +1,5 @@
-"""Asking generate(): what it produces, the logits behind each token, and the positions that it hands to the model.
+"""Asking generate(): what it produces, the logits behind each token, and the positions that it
+hands to the model.
 
 Axes: B batch, T positions, N generated tokens, V vocabulary.
 """
@@ -29,7 +30,9 @@ KEEP = "logits_to_keep"
 @final
 @dataclass(frozen=True)
 class Generated:
-    """The tokens of one greedy generation, logits_BNV behind them, and the positions of each forward as handed over."""
+    """The tokens of one greedy generation, logits_BNV behind them, and the positions of each
+    forward as handed over.
+    """
 
     tokens: Row
     logits_BNV: Tensor
@@ -45,14 +48,19 @@ class Generated:
             return "generate() hands over no positions"
         first = given[0]
         shown = f"{first[0]}..{first[-1]}" if len(first) > 1 else f"{first[0]}"
-        return f"generate() hands over positions {shown}" + "".join(f", {row[-1]}" for row in given[1:])
+        return f"generate() hands over positions {shown}" + "".join(
+            f", {row[-1]}" for row in given[1:]
+        )
 
 
-def greedy(subject: Subject, prompt: Row, new_tokens: int, padding: int = 0, **options: Any) -> Generated:
+def greedy(
+    subject: Subject, prompt: Row, new_tokens: int, padding: int = 0, **options: Any
+) -> Generated:
     """Generate greedily from one prompt, left-padded by `padding` tokens.
 
     Raises:
-        Unsupported: the model has no generate(), takes no 2D mask where padding is asked for, or generate() raises.
+        Unsupported: the model has no generate(), takes no 2D mask where padding is asked for, or
+        generate() raises.
     """
     if padding:
         subject.can.mask_2d.require()
@@ -66,8 +74,12 @@ def greedy(subject: Subject, prompt: Row, new_tokens: int, padding: int = 0, **o
 
 def padded(subject: Subject, rows: Tokens, length: int) -> tuple[Tensor, Tensor]:
     """(ids_BT, mask_BT) of rows padded on the left to one length."""
-    ids_BT = subject.passes.ids(tuple((_pad_id(subject),) * (length - len(row)) + row for row in rows))
-    mask_BT = torch.tensor([[0] * (length - len(row)) + [1] * len(row) for row in rows], device=ids_BT.device)
+    ids_BT = subject.passes.ids(
+        tuple((_pad_id(subject),) * (length - len(row)) + row for row in rows)
+    )
+    mask_BT = torch.tensor(
+        [[0] * (length - len(row)) + [1] * len(row) for row in rows], device=ids_BT.device
+    )
     return ids_BT, mask_BT
 
 
@@ -80,7 +92,8 @@ def run(
     given: dict[str, Any] | None = None,
     **options: Any,
 ) -> Any:
-    """The whole output of one generate(); `seen` collects positions, `given` holds arguments beside ids and mask.
+    """The whole output of one generate(); `seen` collects positions, `given` holds arguments beside
+    ids and mask.
 
     Raises:
         Unsupported: the model has no generate(), or generate() raises.
@@ -105,7 +118,9 @@ def run(
 
 @contextlib.contextmanager
 def _own_defaults(model: Any, settings: GenerationConfig) -> Iterator[None]:
-    """What is left unset must not be filled from the model's defaults: a forced end token is no argmax."""
+    """What is left unset must not be filled from the model's defaults: a forced end token is no
+    argmax.
+    """
     before = getattr(model, "generation_config", None)
     model.generation_config = settings
     try:
@@ -150,7 +165,10 @@ def kept_logits(subject: Subject, tokens: Tokens, keep: int) -> Tensor:
 
 def _encoder(subject: Subject, ids_BT: Tensor) -> dict[str, Any]:
     """The fixed input of an encoder in front of the decoder."""
-    return {name: for_rows(value, ids_BT, subject.dtype) for name, value in subject.forward_adapter.fixed.items()}
+    return {
+        name: for_rows(value, ids_BT, subject.dtype)
+        for name, value in subject.forward_adapter.fixed.items()
+    }
 
 
 def _can_generate(model: Any) -> bool:
@@ -160,13 +178,19 @@ def _can_generate(model: Any) -> bool:
 
 def _pad_id(subject: Subject) -> int:
     pad = getattr(subject.config, "pad_token_id", None)
-    return pad if isinstance(pad, int) and 0 <= pad < subject.facts.vocab else subject.inputs.pool[0]
+    return (
+        pad if isinstance(pad, int) and 0 <= pad < subject.facts.vocab else subject.inputs.pool[0]
+    )
 
 
-def _settings(subject: Subject, ids_BT: Tensor, new_tokens: int, options: dict[str, Any]) -> GenerationConfig:
-    """Greedy, of a fixed length: no end token, so that every model produces as many tokens as asked; nothing is compiled.
+def _settings(
+    subject: Subject, ids_BT: Tensor, new_tokens: int, options: dict[str, Any]
+) -> GenerationConfig:
+    """Greedy, of a fixed length: no end token, so that every model produces as many tokens as
+    asked; nothing is compiled.
 
-    A decoder behind an encoder starts with the first token that it is given: any other start would be put in front.
+    A decoder behind an encoder starts with the first token that it is given: any other start would
+    be put in front.
     """
     start = {"decoder_start_token_id": int(ids_BT[0, 0])} if subject.forward_adapter.fixed else {}
     return GenerationConfig(
@@ -189,21 +213,29 @@ def _noted(subject: Subject, call: dict[str, Any], seen: list[Row | None]) -> di
     if subject.on_forward is not None and isinstance(ids, Tensor):
         subject.on_forward(int(ids.shape[1]))
     subject.forwards += 1
-    seen.append(tuple(int(p) for p in positions.flatten()) if isinstance(positions, Tensor) else None)
+    seen.append(
+        tuple(int(p) for p in positions.flatten()) if isinstance(positions, Tensor) else None
+    )
     return call
 
 
 def require_yardstick(subject: Subject) -> None:
-    """One forward over the answer knows later tokens: it is a yardstick only where they move nothing before them.
+    """One forward over the answer knows later tokens: it is a yardstick only where they move
+    nothing before them.
 
     Raises:
         Unsupported: they do.
     """
     last = subject.inputs.length - 1
     changed = ForwardSpec((subject.inputs.other(subject.inputs.row, last),))
-    apart = subject.logits(changed)[:, :last] - subject.logits(ForwardSpec(subject.inputs.tokens))[:, :last]
+    apart = (
+        subject.logits(changed)[:, :last]
+        - subject.logits(ForwardSpec(subject.inputs.tokens))[:, :last]
+    )
     if float(apart.abs().max()) > subject.budget.value:
-        raise Unsupported("later tokens move earlier logits, so that one forward over the answer is no yardstick")
+        raise Unsupported(
+            "later tokens move earlier logits, so that one forward over the answer is no yardstick"
+        )
 
 
 def require_padding(subject: Subject, rows: Tokens, answers: list[Row]) -> None:
@@ -217,8 +249,12 @@ def require_padding(subject: Subject, rows: Tokens, answers: list[Row]) -> None:
     positions_BT = (mask_BT.cumsum(-1) - 1).clamp_min(0) if subject.can.takes_positions else None
     tokens = tuple(tuple(map(int, row)) for row in ids_BT)
     with torch.no_grad():
-        padded_BTV = subject.passes.call(tokens, mask=mask_BT, positions_BT=positions_BT, use_cache=False).logits_BTV
+        padded_BTV = subject.passes.call(
+            tokens, mask=mask_BT, positions_BT=positions_BT, use_cache=False
+        ).logits_BTV
     for row, alone in enumerate(whole):
         apart = padded_BTV[row, -len(alone) :] - subject.logits(ForwardSpec((alone,)))[0]
         if not float(apart.abs().max()) <= subject.budget.value:
-            raise Unsupported("one forward of the padded batch differs as well: that is for `padding`")
+            raise Unsupported(
+                "one forward of the padded batch differs as well: that is for `padding`"
+            )

@@ -23,12 +23,17 @@ from attncheck.numerics.divergence import compare_logits
 
 
 def mixture(subject: Subject, logits_BTV: Tensor, upto: int | None = None) -> Tensor:
-    """Logits before position `upto` as one number of about unit size, mixed by fixed random weights.
+    """Logits before position `upto` as one number of about unit size, mixed by fixed random
+    weights.
 
-    The weights are an outer product, so that a backward pass keeps nothing as large as the logits for it.
+    The weights are an outer product, so that a backward pass keeps nothing as large as the logits
+    for it.
     """
     generator = torch.Generator().manual_seed(subject.settings.seed + 5)
-    at_T, of_V = (torch.randn(n, generator=generator).div_(n**0.5).to(logits_BTV) for n in logits_BTV.shape[1:])
+    at_T, of_V = (
+        torch.randn(n, generator=generator).div_(n**0.5).to(logits_BTV)
+        for n in logits_BTV.shape[1:]
+    )
     mixed: Tensor = (logits_BTV[:, :upto] @ of_V @ at_T[:upto]).sum()
     return mixed
 
@@ -37,7 +42,8 @@ def mixture(subject: Subject, logits_BTV: Tensor, upto: int | None = None) -> Te
 def _embeddings(model: nn.Module, ids_BT: Tensor) -> Iterator[list[Tensor]]:
     """While active, what the embedding of the tokens gives is a leaf that collects a gradient.
 
-    An encoder-decoder has an embedding on each side, and may share it: the one that is given these tokens counts.
+    An encoder-decoder has an embedding on each side, and may share it: the one that is given these
+    tokens counts.
     """
     getter = getattr(model, "get_input_embeddings", None)
     table = getter() if getter is not None else None
@@ -47,7 +53,9 @@ def _embeddings(model: nn.Module, ids_BT: Tensor) -> Iterator[list[Tensor]]:
     leaves: list[Tensor] = []
 
     def hook(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
-        if module not in own and not any(isinstance(each, Tensor) and torch.equal(each, ids_BT) for each in args):
+        if module not in own and not any(
+            isinstance(each, Tensor) and torch.equal(each, ids_BT) for each in args
+        ):
             return output
         leaves.append(output.detach().requires_grad_())
         return leaves[-1].clone()  # some models write into their embeddings, which a leaf forbids
@@ -62,7 +70,8 @@ def _embeddings(model: nn.Module, ids_BT: Tensor) -> Iterator[list[Tensor]]:
 
 
 def input_gradient(subject: Subject, upto: int | None = None, attn: str | None = None) -> Tensor:
-    """gradient_BTW of a fixed mixture of the logits before position `upto` with respect to the embeddings.
+    """gradient_BTW of a fixed mixture of the logits before position `upto` with respect to the
+    embeddings.
 
     Raises:
         Unsupported: no gradient reaches the embeddings, or a kernel has none.
@@ -77,29 +86,47 @@ def input_gradient(subject: Subject, upto: int | None = None, attn: str | None =
         subject.numerics(),
     ):
         try:
-            mixed = mixture(subject, subject.passes.call(subject.inputs.tokens, use_cache=False).logits_BTV, upto)
+            mixed = mixture(
+                subject,
+                subject.passes.call(subject.inputs.tokens, use_cache=False).logits_BTV,
+                upto,
+            )
             gradients = torch.autograd.grad(mixed, leaves, allow_unused=True)
         except REFUSALS as error:
             raise Unsupported(f"a gradient raises {first_line(error)}") from error
     length = subject.inputs.length
-    found = [each for each in gradients if each is not None and each.ndim == 3 and each.shape[1] == length]
+    found = [
+        each
+        for each in gradients
+        if each is not None and each.ndim == 3 and each.shape[1] == length
+    ]
     if not found:
         raise Unsupported("no gradient reaches the input embeddings")
     return found[0].detach()
 
 
-def compare_gradients(subject: Subject, name: str, got_BTW: Tensor, want_BTW: Tensor) -> Measurement:
-    """One case: a gradient against the one that it must equal, under what other orders of summation do to the usual one."""
+def compare_gradients(
+    subject: Subject, name: str, got_BTW: Tensor, want_BTW: Tensor
+) -> Measurement:
+    """One case: a gradient against the one that it must equal, under what other orders of summation
+    do to the usual one.
+    """
     usual_BTW = input_gradient(subject)
-    budget = measure_budget(lambda: input_gradient(subject), usual_BTW, subject.dtype_name, subject.numerics)
+    budget = measure_budget(
+        lambda: input_gradient(subject), usual_BTW, subject.dtype_name, subject.numerics
+    )
     apart = replace(compare_logits(got_BTW, want_BTW, budget.value), kl=0.0, top1_flips=0)
     source = budget.source.replace(subject.dtype_name, f"{subject.dtype_name} gradient", 1)
-    return Measurement(name=name, budget=budget.value, budget_from=source, unit="gradients", **vars(apart))
+    return Measurement(
+        name=name, budget=budget.value, budget_from=source, unit="gradients", **vars(apart)
+    )
 
 
 def switched_gradient(subject: Subject, name: str, attn: str) -> Measurement:
     """One case: the gradient under another attention implementation against the usual one."""
-    return compare_gradients(subject, name, input_gradient(subject, attn=attn), input_gradient(subject))
+    return compare_gradients(
+        subject, name, input_gradient(subject, attn=attn), input_gradient(subject)
+    )
 
 
 @contextlib.contextmanager
@@ -112,7 +139,9 @@ def room(subject: Subject) -> Iterator[None]:
 
 @contextlib.contextmanager
 def frozen(model: nn.Module) -> Iterator[None]:
-    """While active, no weight asks for a gradient, so that the graph keeps no input of a layer for its sake."""
+    """While active, no weight asks for a gradient, so that the graph keeps no input of a layer for
+    its sake.
+    """
     asking = [weight for weight in model.parameters() if weight.requires_grad]
     try:
         for weight in asking:

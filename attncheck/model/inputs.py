@@ -1,6 +1,8 @@
-"""Token sequences that reach the fault: long enough for every window, chunk and rotary switch, cut on both sides of each.
+"""Token sequences that reach the fault: long enough for every window, chunk and rotary switch, cut
+on both sides of each.
 
-Real text where there is a tokenizer, seeded ids elsewhere; special ids stay out. Axes: B batch, T positions.
+Real text where there is a tokenizer, seeded ids elsewhere; special ids stay out. Axes: B batch, T
+positions.
 """
 
 from __future__ import annotations
@@ -34,13 +36,20 @@ def special_ids(config: Any, tokenizer: Any) -> frozenset[int]:
     for part in (config, text_config(config)):
         for name, value in vars(part).items() if part is not None else ():
             if name.endswith(("_token_id", "_token_ids", "_token_index")):
-                found |= {v for v in (value if isinstance(value, (list, tuple)) else [value]) if isinstance(v, int)}
+                found |= {
+                    v
+                    for v in (value if isinstance(value, (list, tuple)) else [value])
+                    if isinstance(v, int)
+                }
     return frozenset(found)
 
 
 def eos_of(config: Any, tokenizer: Any) -> int | None:
     """The end-of-sequence id: the config's, else the tokenizer's."""
-    ids = [getattr(text_config(config), "eos_token_id", None), getattr(tokenizer, "eos_token_id", None)]
+    ids = [
+        getattr(text_config(config), "eos_token_id", None),
+        getattr(tokenizer, "eos_token_id", None),
+    ]
     flat = [value[0] if isinstance(value, (list, tuple)) and value else value for value in ids]
     return next((value for value in flat if isinstance(value, int) and value >= 0), None)
 
@@ -57,7 +66,9 @@ def choose_length(facts: Facts, spec: int | None) -> int:
     wanted = [_past(boundary) for boundary in facts.boundaries if _past(boundary) <= ceiling]
     length = spec or min(ceiling, max([USUAL, *wanted]))
     if min(length, ceiling) < SHORTEST:
-        raise Unsupported(f"a context of {ceiling} tokens is too short: at least {SHORTEST} are needed")
+        raise Unsupported(
+            f"a context of {ceiling} tokens is too short: at least {SHORTEST} are needed"
+        )
     return min(length, ceiling)
 
 
@@ -68,9 +79,11 @@ def _past(boundary: Boundary) -> int:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """The token material of one model: the main row, ids to draw from, cuts and borders within reach.
+    """The token material of one model: the main row, ids to draw from, cuts and borders within
+    reach.
 
-    `room` is how many tokens a row may have that stays within the context and below every rotary switch.
+    `room` is how many tokens a row may have that stays within the context and below every rotary
+    switch.
     """
 
     row: Row
@@ -99,16 +112,24 @@ class Inputs:
         wanted = {1, self.length // 2, self.length - 1, *near}
         return tuple(sorted(cut for cut in wanted if 0 < cut < self.length))
 
-    def other(self, row: Iterable[int], start: int = 0, stop: int | None = None, salt: int = 1) -> Row:
+    def other(
+        self, row: Iterable[int], start: int = 0, stop: int | None = None, salt: int = 1
+    ) -> Row:
         """The row with every token in [start, stop) replaced by another one of the pool."""
         old = tuple(row)
         end = len(old) if stop is None else stop
         draw = random.Random(self.seed * 1009 + salt)
-        return tuple(self._not(token, draw) if start <= i < end else token for i, token in enumerate(old))
+        return tuple(
+            self._not(token, draw) if start <= i < end else token for i, token in enumerate(old)
+        )
 
     def _not(self, token: int, draw: random.Random) -> int:
         return draw.choice(
-            [candidate for candidate in (draw.choice(self.pool) for _ in range(16)) if candidate != token]
+            [
+                candidate
+                for candidate in (draw.choice(self.pool) for _ in range(16))
+                if candidate != token
+            ]
             or [candidate for candidate in self.pool if candidate != token]
         )
 
@@ -134,7 +155,9 @@ def _encoded(tokenizer: Any, prompt: str | None, length: int, pool: Row) -> Row:
     return tuple(i for i in ids if i in allowed)[:length]
 
 
-def build_inputs(facts: Facts, config: Any, tokenizer: Any, *, seed: int, prompt: str | None, length: int | None) -> Inputs:
+def build_inputs(
+    facts: Facts, config: Any, tokenizer: Any, *, seed: int, prompt: str | None, length: int | None
+) -> Inputs:
     """Choose the token material of a model.
 
     Raises:
@@ -155,6 +178,13 @@ def build_inputs(facts: Facts, config: Any, tokenizer: Any, *, seed: int, prompt
         seed=seed,
         from_text=bool(text),
         room=min(
-            [facts.context or 1 << 20, *(boundary.length for boundary in facts.boundaries if boundary.kind == "rope switch")]
+            [
+                facts.context or 1 << 20,
+                *(
+                    boundary.length
+                    for boundary in facts.boundaries
+                    if boundary.kind == "rope switch"
+                ),
+            ]
         ),
     )

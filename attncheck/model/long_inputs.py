@@ -1,6 +1,8 @@
-"""A row longer than the model's borders ask for, since kernels and hand-written loops have block sizes that no config names.
+"""A row longer than the model's borders ask for, since kernels and hand-written loops have block
+sizes that no config names.
 
-Logits are kept at some positions only: those next to the ends and to multiples of 32, and every eighth.
+Logits are kept at some positions only: those next to the ends and to multiples of 32, and every
+eighth.
 
 Axes: B batch, T positions, N kept positions, V vocabulary.
 """
@@ -40,7 +42,9 @@ def long_row(subject: Subject) -> Row:
     inputs = subject.inputs
     length = min(LONG, inputs.room)
     if length <= inputs.length:
-        raise Unsupported(f"no more than the usual {inputs.length} tokens fit below the context and every rotary switch")
+        raise Unsupported(
+            f"no more than the usual {inputs.length} tokens fit below the context and every rotary switch"
+        )
     return inputs.row + inputs.fresh(length - inputs.length, salt=41)
 
 
@@ -54,14 +58,19 @@ def ends_compared(subject: Subject, name: str) -> list[Measurement]:
     """The logits of prefixes of a long row against those of the whole: one case for each length."""
     row = long_row(subject)
     ends = [end for end in ENDS if end < len(row)] or [len(row) - 1]
-    return [_compared(subject, name, row, ForwardSpec((row[:end],)), f"the first {end} tokens alone") for end in ends]
+    return [
+        _compared(subject, name, row, ForwardSpec((row[:end],)), f"the first {end} tokens alone")
+        for end in ends
+    ]
 
 
 def decoded(subject: Subject, name: str, chunks: Callable[[int], tuple[int, ...]]) -> Measurement:
     """A long row fed in chunks on a cache against one forward of it."""
     row = long_row(subject)
     sizes = chunks(len(row))
-    return _compared(subject, name, row, ForwardSpec((row,), chunks=sizes), f"chunks {'+'.join(map(str, sizes))}")
+    return _compared(
+        subject, name, row, ForwardSpec((row,), chunks=sizes), f"chunks {'+'.join(map(str, sizes))}"
+    )
 
 
 def _compared(subject: Subject, name: str, row: Row, spec: ForwardSpec, note: str) -> Measurement:
@@ -72,7 +81,9 @@ def _compared(subject: Subject, name: str, row: Row, spec: ForwardSpec, note: st
     got_BNV = subject.passes.logits(spec, here_N)
     case = subject.compare(name, got_BNV, want_BNV, budget=budget, note=note)
     if verdict_of(case) is Verdict.FAIL and _chooses_by_content(subject, row):
-        raise Unsupported("layers choose keys by content, and equal scores are settled by how long the row is")
+        raise Unsupported(
+            "layers choose keys by content, and equal scores are settled by how long the row is"
+        )
     first = None if case.first_position is None else here_N[case.first_position]
     both = (spec, whole) if spec.length == len(row) else None
     return replace(case, first_position=first, cuts=spec.cuts, profile=(), spec=both)

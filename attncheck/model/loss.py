@@ -1,4 +1,5 @@
-"""Asking a model for its loss: what to hand over, what comes back, and what the model lets callers expect.
+"""Asking a model for its loss: what to hand over, what comes back, and what the model lets callers
+expect.
 
 Axes: B batch, T positions, V vocabulary.
 """
@@ -28,13 +29,17 @@ STEPS = "two steps"
 ACCUMULATING = (ITEMS, STEPS)
 """The cases that are about accumulation steps and nothing else."""
 HALVES = ("encoder_ffn_dim", "decoder_ffn_dim")
-"""Fields by which a config sizes the halves of an encoder-decoder model, also where only its decoder is loaded."""
+"""Fields by which a config sizes the halves of an encoder-decoder model, also where only its
+decoder is loaded.
+"""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """One call with labels. `own` is how far the loss shifts them; `items` divides the sum; `more` goes to the door as it is."""
+    """One call with labels. `own` is how far the loss shifts them; `items` divides the sum; `more`
+    goes to the door as it is.
+    """
 
     tokens: Tokens
     labels_BT: Tensor
@@ -46,17 +51,22 @@ class Asked:
     @property
     def extra(self) -> dict[str, Any]:
         """The keyword arguments of the loss."""
-        divisor = {ITEMS: torch.tensor(self.items, device=self.labels_BT.device)} if self.items else {}
+        divisor = (
+            {ITEMS: torch.tensor(self.items, device=self.labels_BT.device)} if self.items else {}
+        )
         return {"labels": self.labels_BT, **divisor}
 
 
 def own_shift(subject: Subject) -> int:
-    """How far a right loss shifts the labels of this model: by one where it predicts the next token, else not at all.
+    """How far a right loss shifts the labels of this model: by one where it predicts the next
+    token, else not at all.
 
-    The decoder input of an encoder-decoder model is shifted already; an encoder predicts the tokens that it is given.
+    The decoder input of an encoder-decoder model is shifted already; an encoder predicts the tokens
+    that it is given.
 
     Raises:
-        Unsupported: the model generates and reads ahead, so that nothing says which label belongs to which position.
+        Unsupported: the model generates and reads ahead, so that nothing says which label belongs
+        to which position.
     """
     if subject.forward_adapter.fixed:
         return 0
@@ -68,13 +78,17 @@ def own_shift(subject: Subject) -> int:
 
 
 def caller_shifts(subject: Subject) -> bool:
-    """Whether this is the decoder of an encoder-decoder family: its labels come shifted, beside a decoder input that is not."""
+    """Whether this is the decoder of an encoder-decoder family: its labels come shifted, beside a
+    decoder input that is not.
+    """
     configs = (subject.config, subject.text_config)
     return any(name in vars(config) for config in configs if config is not None for name in HALVES)
 
 
 def told_items(subject: Subject) -> bool:
-    """Whether the library's trainer hands the number of labels over and leaves the division to the model."""
+    """Whether the library's trainer hands the number of labels over and leaves the division to the
+    model.
+    """
     said = getattr(subject.model, "accepts_loss_kwargs", None)
     if said is not None:
         return bool(said)
@@ -94,15 +108,21 @@ def answered(subject: Subject, spec: Asked) -> tuple[Tensor, Tensor]:
 
 
 def slopes_of_loss(subject: Subject, spec: Asked) -> Tensor | None:
-    """The derivative of the loss by the logits that come with it, (B, T, V); None where it is not computed from them."""
+    """The derivative of the loss by the logits that come with it, (B, T, V); None where it is not
+    computed from them.
+    """
     with torch.enable_grad(), _mode(subject, spec):
         reply = _reply(subject, spec)
         if not (reply.output.loss.requires_grad and reply.logits_BTV.requires_grad):
             return None
         try:
-            (slopes_BTV,) = torch.autograd.grad(reply.output.loss, reply.logits_BTV, allow_unused=True)
+            (slopes_BTV,) = torch.autograd.grad(
+                reply.output.loss, reply.logits_BTV, allow_unused=True
+            )
         except REFUSALS as error:
-            raise Unsupported(f"the loss has no derivative by the logits: {first_line(error)}") from error
+            raise Unsupported(
+                f"the loss has no derivative by the logits: {first_line(error)}"
+            ) from error
     return None if slopes_BTV is None else slopes_BTV.detach()
 
 

@@ -21,10 +21,17 @@ from attncheck.numerics.budget import Budget, measure_budget
 Numerics = Callable[[], AbstractContextManager[Any]]
 
 
-def own_budget(passes: Passes, spec: ForwardSpec, dtype: str, numerics: Numerics, positions: tuple[int, ...] = ()) -> Budget:
+def own_budget(
+    passes: Passes,
+    spec: ForwardSpec,
+    dtype: str,
+    numerics: Numerics,
+    positions: tuple[int, ...] = (),
+) -> Budget:
     """Measure it on one pass, once; on some positions of a long row only.
 
-    A forward that changes a buffer would move the next one by more than rounding: each then starts from the same buffers.
+    A forward that changes a buffer would move the next one by more than rounding: each then starts
+    from the same buffers.
     """
     key = (spec, positions)
     if key not in passes.budgets:
@@ -32,7 +39,9 @@ def own_budget(passes: Passes, spec: ForwardSpec, dtype: str, numerics: Numerics
     return passes.budgets[key]
 
 
-def _measured(passes: Passes, spec: ForwardSpec, dtype: str, numerics: Numerics, positions: tuple[int, ...]) -> Budget:
+def _measured(
+    passes: Passes, spec: ForwardSpec, dtype: str, numerics: Numerics, positions: tuple[int, ...]
+) -> Budget:
     model = passes.forward_adapter.model
     tables = (lambda: nudged(model)) if stored_tables(model) else None
     held = buffers_of(model)

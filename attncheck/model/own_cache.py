@@ -1,6 +1,8 @@
-"""The cache of a model that makes none itself: of the class that its own module defines, or the library's dynamic one.
+"""The cache of a model that makes none itself: of the class that its own module defines, or the
+library's dynamic one.
 
-Such models leave it to generate(); a plain forward with `use_cache=True` then returns no cache at all.
+Such models leave it to generate(); a plain forward with `use_cache=True` then returns no cache at
+all.
 """
 
 from __future__ import annotations
@@ -25,7 +27,13 @@ def own_cache(model: nn.Module, rows: int, dtype: torch.dtype) -> Any:
     """
     device = input_device(model)
     config = text_config(getattr(model, "config", None))
-    offered = {"config": config, "batch_size": rows, "max_batch_size": rows, "dtype": dtype, "device": device}
+    offered = {
+        "config": config,
+        "batch_size": rows,
+        "max_batch_size": rows,
+        "dtype": dtype,
+        "device": device,
+    }
     for kind in _classes(type(model).__module__):
         wanted = inspect.signature(kind.__init__).parameters  # type: ignore[misc]
         if "config" in wanted and ("batch_size" in wanted or "max_batch_size" in wanted):
@@ -35,4 +43,8 @@ def own_cache(model: nn.Module, rows: int, dtype: torch.dtype) -> Any:
 
 def _classes(home: str) -> list[type]:
     found = vars(sys.modules[home]).values() if home in sys.modules else ()
-    return [each for each in found if isinstance(each, type) and each.__name__.endswith("Cache") and each.__module__ == home]
+    return [
+        each
+        for each in found
+        if isinstance(each, type) and each.__name__.endswith("Cache") and each.__module__ == home
+    ]

@@ -1,4 +1,5 @@
-"""Batches of unequal rows, padded on one side: the tokens, the mask, the positions, and where the real tokens are.
+"""Batches of unequal rows, padded on one side: the tokens, the mask, the positions, and where the
+real tokens are.
 
 Axes: B batch, T positions, V vocabulary.
 """
@@ -22,7 +23,9 @@ Side = Literal["left", "right"]
 @final
 @dataclass(frozen=True, kw_only=True)
 class Padded:
-    """Rows as they are alone, and the batch that padding to `length` makes of them. `pad` is the model's own padding id."""
+    """Rows as they are alone, and the batch that padding to `length` makes of them. `pad` is the
+    model's own padding id.
+    """
 
     rows: Tokens
     length: int
@@ -31,7 +34,9 @@ class Padded:
 
     @property
     def turned(self) -> Padded:
-        """The same rows from the last to the first: a model that looks at one row of the mask takes another one for all."""
+        """The same rows from the last to the first: a model that looks at one row of the mask takes
+        another one for all.
+        """
         return replace(self, rows=self.rows[::-1])
 
     def padding(self, row: int) -> int:
@@ -40,11 +45,20 @@ class Padded:
 
     def real(self, side: Side) -> tuple[slice, ...]:
         """Where the real tokens of each row are."""
-        return tuple(slice(self.length - len(row), self.length) if side == "left" else slice(0, len(row)) for row in self.rows)
+        return tuple(
+            slice(self.length - len(row), self.length) if side == "left" else slice(0, len(row))
+            for row in self.rows
+        )
 
     def tokens(self, side: Side, salt: int = 0) -> Tokens:
-        """The padded rows, (B, T): filled with the padding id, or for a `salt` with ordinary tokens drawn by it."""
-        fills = [self.inputs.fresh(self.padding(row), 31 * salt + row) for row in range(len(self.rows))] if salt else None
+        """The padded rows, (B, T): filled with the padding id, or for a `salt` with ordinary tokens
+        drawn by it.
+        """
+        fills = (
+            [self.inputs.fresh(self.padding(row), 31 * salt + row) for row in range(len(self.rows))]
+            if salt
+            else None
+        )
         return self._laid_out(side, self.rows, fills)
 
     def mask(self, side: Side) -> Mask2D:
@@ -52,13 +66,21 @@ class Padded:
         return Mask2D(self._laid_out(side, tuple((1,) * len(row) for row in self.rows)))
 
     def positions(self, side: Side) -> Positions:
-        """0, 1, … from the first real token on; 0 under the padding on the left, the count goes on under that on the right."""
+        """0, 1, … from the first real token on; 0 under the padding on the left, the count goes on
+        under that on the right.
+        """
         if side == "right":
             return (tuple(range(self.length)),) * len(self.rows)
         return self._laid_out(side, tuple(tuple(range(len(row))) for row in self.rows))
 
     def spec(
-        self, side: Side, *, salt: int = 0, explicit: bool = False, chunks: tuple[int, ...] = (), attn: str | None = None
+        self,
+        side: Side,
+        *,
+        salt: int = 0,
+        explicit: bool = False,
+        chunks: tuple[int, ...] = (),
+        attn: str | None = None,
     ) -> ForwardSpec:
         """The pass of the padded batch."""
         return ForwardSpec(
@@ -69,11 +91,16 @@ class Padded:
             attn=attn,
         )
 
-    def _laid_out(self, side: Side, contents: tuple[Row, ...], fills: list[Row] | None = None) -> tuple[Row, ...]:
+    def _laid_out(
+        self, side: Side, contents: tuple[Row, ...], fills: list[Row] | None = None
+    ) -> tuple[Row, ...]:
         """Contents of unequal lengths with zeros, the padding id or `fills` beside them."""
         number = self.pad if contents is self.rows else 0
         laid = fills or [(number,) * self.padding(row) for row in range(len(contents))]
-        return tuple(fill + row if side == "left" else row + fill for fill, row in zip(laid, contents, strict=True))
+        return tuple(
+            fill + row if side == "left" else row + fill
+            for fill, row in zip(laid, contents, strict=True)
+        )
 
 
 def own_pad_id(subject: Subject) -> int | None:
@@ -89,7 +116,9 @@ def pad_id(subject: Subject) -> int:
 
 
 def pad_rows(subject: Subject, amounts: tuple[int, ...] = ()) -> Padded:
-    """The main row whole and without its first tokens: by one, and by a third (an odd number, never a whole chunk)."""
+    """The main row whole and without its first tokens: by one, and by a third (an odd number, never
+    a whole chunk).
+    """
     inputs = subject.inputs
     cut = amounts or (1, (inputs.length // 3) | 1)
     rows = tuple(inputs.row[amount:] for amount in (0, *cut) if amount < inputs.length)
@@ -97,7 +126,8 @@ def pad_rows(subject: Subject, amounts: tuple[int, ...] = ()) -> Padded:
 
 
 def eager_in_plain_float64(subject: Subject, batch: Padded) -> Measurement:
-    """One case: a left-padded batch under eager attention in float64 as the library computes it, hidden float32 included.
+    """One case: a left-padded batch under eager attention in float64 as the library computes it,
+    hidden float32 included.
 
     Raises:
         Unsupported: the model does not run in float64, or has no eager attention.

@@ -1,6 +1,8 @@
-"""The one place that asks a model for logits: full, step by step, in chunks, batched; every pass is remembered.
+"""The one place that asks a model for logits: full, step by step, in chunks, batched; every pass is
+remembered.
 
-A `ForwardSpec` holds everything that can change the outcome, so that the full forward which five probes need runs once.
+A `ForwardSpec` holds everything that can change the outcome, so that the full forward which five
+probes need runs once.
 
 Axes: B batch, T positions of this pass, P cached positions, V vocabulary.
 """
@@ -41,7 +43,16 @@ def _way(spec: ForwardSpec, start: int) -> str:
     return " and ".join(way for way, so in ways.items() if so)
 
 
-REFUSALS = (TypeError, ValueError, RuntimeError, AttributeError, NotImplementedError, LookupError, ImportError, AssertionError)
+REFUSALS = (
+    TypeError,
+    ValueError,
+    RuntimeError,
+    AttributeError,
+    NotImplementedError,
+    LookupError,
+    ImportError,
+    AssertionError,
+)
 
 
 def _joined(parts: Iterator[Tensor], length: int) -> Tensor:
@@ -61,8 +72,9 @@ def _joined(parts: Iterator[Tensor], length: int) -> Tensor:
 class Passes:
     """Runs passes on one model through its door and remembers their logits within a byte limit.
 
-    `chunked_kind` is the kind of cache that passes in chunks fill where they ask for none; empty leaves it to the model.
-    Positions of a `ForwardSpec` count from 0; `first_position` is what the model itself counts from, and is added.
+    `chunked_kind` is the kind of cache that passes in chunks fill where they ask for none; empty
+    leaves it to the model. Positions of a `ForwardSpec` count from 0; `first_position` is what the
+    model itself counts from, and is added.
     """
 
     forward_adapter: ForwardAdapter
@@ -82,7 +94,8 @@ class Passes:
     def logits(self, spec: ForwardSpec, positions: tuple[int, ...] = ()) -> Tensor:
         """logits_BTV of a pass, from memory where it ran before.
 
-        `positions` (ascending) asks for those only, of a row too long for all its logits to be kept.
+        `positions` (ascending) asks for those only, of a row too long for all its logits to be
+        kept.
 
         Raises:
             Unsupported: the model cannot be asked this way.
@@ -98,7 +111,9 @@ class Passes:
         return self._memory[key]
 
     def run(self, spec: ForwardSpec, positions: tuple[int, ...] = ()) -> Tensor:
-        """logits_BTV of a pass under the numerics and the implementation of the caller; nothing is remembered."""
+        """logits_BTV of a pass under the numerics and the implementation of the caller; nothing is
+        remembered.
+        """
         return _joined(self._parts(spec, positions), len(positions) or spec.length)
 
     def _parts(self, spec: ForwardSpec, positions: tuple[int, ...]) -> Iterator[Tensor]:
@@ -110,7 +125,8 @@ class Passes:
             start = end
 
     def cache(self, spec: ForwardSpec) -> Any:
-        """The cache that a pass leaves behind; never remembered, since the next call would change it.
+        """The cache that a pass leaves behind; never remembered, since the next call would change
+        it.
 
         Raises:
             Unsupported: the model returns no cache.
@@ -139,12 +155,19 @@ class Passes:
         self._memory.pop((spec, (), self._faults(spec)), None)
 
     def call(self, tokens: Tokens, **spec: Any) -> ForwardOutput:
-        """One forward, not remembered, for what needs the cache or the whole output. Gradients follow the caller."""
+        """One forward, not remembered, for what needs the cache or the whole output. Gradients
+        follow the caller.
+        """
         if spec.get("positions_BT") is not None:
             spec["positions_BT"] = spec["positions_BT"] + self.first_position()
         self._make_room(sum(map(len, tokens)))
         with self.context():
-            return self._asked(self.ids(tokens), "with " + ", ".join(spec.get("extra", {})), bool(spec.get("extra")), spec)
+            return self._asked(
+                self.ids(tokens),
+                "with " + ", ".join(spec.get("extra", {})),
+                bool(spec.get("extra")),
+                spec,
+            )
 
     def ids(self, tokens: Tokens) -> Tensor:
         """ids_BT on the model's device."""
@@ -156,7 +179,9 @@ class Passes:
 
     @contextlib.contextmanager
     def under(self, fault: str, on_cache_only: bool) -> Iterator[None]:
-        """Remember what runs inside apart from the healthy passes; a fault of the cache leaves the others shared."""
+        """Remember what runs inside apart from the healthy passes; a fault of the cache leaves the
+        others shared.
+        """
         before = (self.injected, self.injected_on_cache_only)
         self.injected, self.injected_on_cache_only = (*self.injected, fault), on_cache_only
         try:
@@ -170,7 +195,9 @@ class Passes:
         return () if self.injected_on_cache_only and not spec.cached else self.injected
 
     def _make_room(self, tokens: int) -> None:
-        """Forget what was asked for longest ago, until logits of as many tokens as are about to come fit as well."""
+        """Forget what was asked for longest ago, until logits of as many tokens as are about to
+        come fit as well.
+        """
         coming = tokens * max((t.shape[2] * t.itemsize for t in self._memory.values()), default=0)
         self._keep_within(self.memory_limit - coming)
 
@@ -178,8 +205,12 @@ class Passes:
         while len(self._memory) > least and sum(t.nbytes for t in self._memory.values()) > limit:
             self._memory.popitem(last=False)
 
-    def _asked(self, ids_BT: Tensor, way: str, special: bool, spec: dict[str, Any]) -> ForwardOutput:
-        """One forward. A model that raises when it is asked in a special way cannot be asked so; a plain forward must work."""
+    def _asked(
+        self, ids_BT: Tensor, way: str, special: bool, spec: dict[str, Any]
+    ) -> ForwardOutput:
+        """One forward. A model that raises when it is asked in a special way cannot be asked so; a
+        plain forward must work.
+        """
         try:
             return self._forward(ids_BT, **spec)
         except REFUSALS as error:
@@ -206,12 +237,18 @@ class Passes:
                 "use_cache": True if spec.chunks or spec.cache_kind else spec.use_cache,
                 "extra": {"output_attentions": True} if spec.attentions else {},
             }
-            reply = self._asked(ids_BT[:, start:stop], _way(spec, start), spec != ForwardSpec(spec.tokens), call)
+            reply = self._asked(
+                ids_BT[:, start:stop], _way(spec, start), spec != ForwardSpec(spec.tokens), call
+            )
             if spec.cache_kind and reply.cache is not cache:
-                raise Unsupported(f"{type(self.forward_adapter.model).__name__} does not use the cache that it is handed")
+                raise Unsupported(
+                    f"{type(self.forward_adapter.model).__name__} does not use the cache that it is handed"
+                )
             cache, start = reply.cache, stop
             if cache is None and stop < spec.length:
-                raise Unsupported(f"{type(self.forward_adapter.model).__name__} returns no cache to continue from")
+                raise Unsupported(
+                    f"{type(self.forward_adapter.model).__name__} returns no cache to continue from"
+                )
             yield reply
 
     def _numerics(self, spec: ForwardSpec) -> AbstractContextManager[Any]:
@@ -221,7 +258,13 @@ class Passes:
         kind = spec.cache_kind or (self.chunked_kind if spec.chunks else "")
         if not kind:
             return None
-        return new_cache(kind, self.forward_adapter.model, rows=len(spec.tokens), length=spec.length, dtype=self.dtype)
+        return new_cache(
+            kind,
+            self.forward_adapter.model,
+            rows=len(spec.tokens),
+            length=spec.length,
+            dtype=self.dtype,
+        )
 
     def _positions(self, spec: ForwardSpec, start: int, stop: int) -> Tensor | None:
         if spec.positions is None:
@@ -230,11 +273,17 @@ class Passes:
         return rows_BT + self.first_position()
 
     def _mask(self, spec: ForwardSpec, start: int, stop: int) -> Tensor | None:
-        """A 2D mask covers all that is cached and new (P + T); a 4D mask has a row for each new query."""
+        """A 2D mask covers all that is cached and new (P + T); a 4D mask has a row for each new
+        query.
+        """
         if isinstance(spec.mask, Mask2D):
             rows = [row[:stop] for row in spec.mask.rows]
             return torch.tensor(rows, device=self.device, dtype=getattr(torch, spec.mask.dtype))
         if not isinstance(spec.mask, Mask4D):
             return None
         allowed_BTT = spec.mask.allowed_BTT()[:, start:stop, :stop]
-        return allowed_BTT[:, None].to(self.device) if spec.mask.boolean else float_mask(allowed_BTT, self.dtype, self.device)
+        return (
+            allowed_BTT[:, None].to(self.device)
+            if spec.mask.boolean
+            else float_mask(allowed_BTT, self.dtype, self.device)
+        )

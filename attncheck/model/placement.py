@@ -1,4 +1,6 @@
-"""Where a model's weights live: on one device, spread over several, or offloaded and brought in layer by layer."""
+"""Where a model's weights live: on one device, spread over several, or offloaded and brought in
+layer by layer.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,12 @@ ELSEWHERE = "meta"
 
 
 def input_device(model: nn.Module) -> torch.device:
-    """Where token ids go: the device of the first weights that are in memory, else the one on which the first layer runs."""
-    placed = (parameter.device for parameter in model.parameters() if parameter.device.type != ELSEWHERE)
+    """Where token ids go: the device of the first weights that are in memory, else the one on which
+    the first layer runs.
+    """
+    placed = (
+        parameter.device for parameter in model.parameters() if parameter.device.type != ELSEWHERE
+    )
     found = next(placed, None) or next(filter(None, map(_runs_on, model.modules())), None)
     return found or torch.device("cpu")
 
@@ -36,13 +42,21 @@ def _runs_on(module: nn.Module) -> torch.device | None:
 
 def offloaded(model: nn.Module) -> int:
     """How many parameters are elsewhere until their layer runs."""
-    return sum(parameter.numel() for parameter in model.parameters() if parameter.device.type == ELSEWHERE)
+    return sum(
+        parameter.numel() for parameter in model.parameters() if parameter.device.type == ELSEWHERE
+    )
 
 
 def quantised(model: nn.Module) -> str | None:
-    """The kind of tensor that holds quantised weights, or None: one that stands for other numbers than it stores."""
+    """The kind of tensor that holds quantised weights, or None: one that stands for other numbers
+    than it stores.
+    """
     kinds = {type(parameter.data) for parameter in model.parameters()} - {Tensor}
-    known = (kind.__name__ for kind in kinds if getattr(kind, "dequantize", None) not in (None, Tensor.dequantize))
+    known = (
+        kind.__name__
+        for kind in kinds
+        if getattr(kind, "dequantize", None) not in (None, Tensor.dequantize)
+    )
     return next(known, None) or coded_kind(model)
 
 
@@ -63,7 +77,11 @@ def why_not_nudged(model: nn.Module) -> str | None:
         return "the weights are offloaded: no step along them can be taken here"
     kinds = {type(parameter.data).__name__ for parameter in model.parameters()} - {Tensor.__name__}
     kind = min(kinds, default=coded_kind(model))
-    return f"the weights are sharded or quantised ({kind}): no step along them can be taken here" if kind else None
+    return (
+        f"the weights are sharded or quantised ({kind}): no step along them can be taken here"
+        if kind
+        else None
+    )
 
 
 def move(model: nn.Module, device: torch.device) -> None:
@@ -77,9 +95,15 @@ def move(model: nn.Module, device: torch.device) -> None:
 
 
 def undisturbed(model: nn.Module) -> None:
-    """Have weights brought in, taken away and read as they are stored, whatever numerics a pass runs under."""
+    """Have weights brought in, taken away and read as they are stored, whatever numerics a pass
+    runs under.
+    """
     answer_in_float64(model)
-    hooks = {id(hook): hook for module in model.modules() if (hook := getattr(module, "_hf_hook", None)) is not None}
+    hooks = {
+        id(hook): hook
+        for module in model.modules()
+        if (hook := getattr(module, "_hf_hook", None)) is not None
+    }
     for hook in hooks.values():
         for name in ("pre_forward", "post_forward"):
             bound = getattr(hook, name)
@@ -112,7 +136,8 @@ def device_named(spec: str) -> torch.device:
 
 
 def device_map_arguments(spec: str) -> dict[str, Any]:
-    """Keyword arguments of `from_pretrained` for a device map: a strategy's name, or a JSON file {module: device or "disk"}.
+    """Keyword arguments of `from_pretrained` for a device map: a strategy's name, or a JSON file
+    {module: device or "disk"}.
 
     Raises:
         TargetError: the file cannot be read or holds something else.
@@ -134,8 +159,14 @@ def drop_with(model: nn.Module, folder: str) -> None:
 
 
 def weights_in_memory(model: nn.Module) -> dict[str, Tensor]:
-    """The weights that are here, by name: not those that are offloaded, and of sharded ones this process's part."""
-    placed = ((name, value.detach()) for name, value in model.named_parameters() if value.device.type != ELSEWHERE)
+    """The weights that are here, by name: not those that are offloaded, and of sharded ones this
+    process's part.
+    """
+    placed = (
+        (name, value.detach())
+        for name, value in model.named_parameters()
+        if value.device.type != ELSEWHERE
+    )
     return {name: here(value) for name, value in placed}
 
 

@@ -8,7 +8,12 @@ from torch import nn
 
 from attncheck.model.placement import here
 
-NAMES = {torch.float64: "float64", torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
+NAMES = {
+    torch.float64: "float64",
+    torch.float32: "float32",
+    torch.bfloat16: "bfloat16",
+    torch.float16: "float16",
+}
 DTYPES = {name: dtype for dtype, name in NAMES.items()}
 COMFORT = 0.4
 
@@ -28,19 +33,29 @@ def fits(model: nn.Module, dtype: torch.dtype, device: torch.device) -> bool:
 
 
 def widens(dtype: torch.dtype) -> bool:
-    """Whether every number of a dtype is a float64 number, so that operators can be given it as one."""
+    """Whether every number of a dtype is a float64 number, so that operators can be given it as
+    one.
+    """
     return dtype in NAMES and dtype != torch.float64
 
 
 def own_dtypes(model: nn.Module) -> dict[str, torch.dtype]:
     """The dtype of each floating parameter by name: not all have the same."""
-    return {name: value.dtype for name, value in model.named_parameters() if value.is_floating_point()}
+    return {
+        name: value.dtype for name, value in model.named_parameters() if value.is_floating_point()
+    }
 
 
 def cast_back(model: nn.Module, dtypes: dict[str, torch.dtype], to: torch.dtype) -> None:
-    """Undo a cast to a wider dtype, bit for bit, also where a few parameters are wider than `to`, the dtype of the most."""
+    """Undo a cast to a wider dtype, bit for bit, also where a few parameters are wider than `to`,
+    the dtype of the most.
+    """
     apart = {name: dtype for name, dtype in dtypes.items() if dtype != to}
-    kept = {name: value.data.to(apart[name]) for name, value in model.named_parameters() if name in apart}
+    kept = {
+        name: value.data.to(apart[name])
+        for name, value in model.named_parameters()
+        if name in apart
+    }
     model.to(to)
     for name, value in model.named_parameters():
         if name in kept:

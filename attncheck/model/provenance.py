@@ -1,4 +1,5 @@
-"""Logits that no plain pass gives: those of generate(), of `logits_to_keep`, of a call after another one.
+"""Logits that no plain pass gives: those of generate(), of `logits_to_keep`, of a call after
+another one.
 
 Axes: B batch, T positions, N kept positions, V vocabulary.
 """
@@ -23,10 +24,12 @@ AFTER = "after another call"
 @final
 @dataclass(frozen=True)
 class Provenance:
-    """How the first logits of a case were really made, beside the pass whose logits they ought to be.
+    """How the first logits of a case were really made, beside the pass whose logits they ought to
+    be.
 
-    `again` makes them once more, logits_BNV; `columns` are the N positions of the pass that they belong to, or all.
-    `handed` are the positions that generate() gave each of its forwards, as the model got them.
+    `again` makes them once more, logits_BNV; `columns` are the N positions of the pass that they
+    belong to, or all. `handed` are the positions that generate() gave each of its forwards, as the
+    model got them.
     """
 
     how: str
@@ -35,7 +38,9 @@ class Provenance:
     handed: tuple[Row | None, ...] = ()
 
     def told(self, length: int) -> Row | None:
-        """The position of each of `length` tokens as it was handed over, for one row; None where it was not for all."""
+        """The position of each of `length` tokens as it was handed over, for one row; None where it
+        was not for all.
+        """
         given = [row for row in self.handed if row is not None]
         flat = tuple(position for row in given for position in row)
         if len(flat) == length:

@@ -1,8 +1,10 @@
-"""Linear layers whose weights are codes that only the layer itself can read: what they stand for is asked of the layer.
+"""Linear layers whose weights are codes that only the layer itself can read: what they stand for is
+asked of the layer.
 
-bitsandbytes, GPTQ, AWQ, HQQ and float8 layers keep integers or single bytes beside scales, in formats of their own. Given one
-input after the other of which all but one number is 0, such a layer answers with the columns of its matrix, as its kernel reads
-them. So it can be computed in float64, which no such kernel takes.
+bitsandbytes, GPTQ, AWQ, HQQ and float8 layers keep integers or single bytes beside scales, in
+formats of their own. Given one input after the other of which all but one number is 0, such a layer
+answers with the columns of its matrix, as its kernel reads them. So it can be computed in float64,
+which no such kernel takes.
 
 Axes: N in O out.
 """
@@ -38,14 +40,18 @@ def coded_kind(model: nn.Module) -> str | None:
 
 
 def _codes(module: nn.Module) -> Tensor | None:
-    if not all(isinstance(getattr(module, name, None), int) for name in ("in_features", "out_features")):
+    if not all(
+        isinstance(getattr(module, name, None), int) for name in ("in_features", "out_features")
+    ):
         return None
     own = chain(module.parameters(recurse=False), module.buffers(recurse=False))
     return next((each for each in own if each.ndim >= 2 and _is_code(each)), None)
 
 
 def _is_code(value: Tensor) -> bool:
-    return value.dtype != torch.bool and (not value.is_floating_point() or value.dtype.itemsize == 1)
+    return value.dtype != torch.bool and (
+        not value.is_floating_point() or value.dtype.itemsize == 1
+    )
 
 
 def answer_in_float64(model: nn.Module) -> None:
@@ -60,14 +66,18 @@ def _either(module: nn.Module, usual: Callable[..., Any]) -> Callable[..., Any]:
         if given.dtype != torch.float64:
             return usual(given, *args, **named)
         weight_ON, bias_O = spec(module, usual, given.device)
-        return F.linear(given.double(), weight_ON.double(), None if bias_O is None else bias_O.double())
+        return F.linear(
+            given.double(), weight_ON.double(), None if bias_O is None else bias_O.double()
+        )
 
     forward.coded = True  # type: ignore[attr-defined]
     return forward
 
 
 @torch.no_grad()
-def spec(module: Any, usual: Callable[..., Any], device: torch.device) -> tuple[Tensor, Tensor | None]:
+def spec(
+    module: Any, usual: Callable[..., Any], device: torch.device
+) -> tuple[Tensor, Tensor | None]:
     """The matrix (O, N) that a layer stands for, and its bias (O,), in the precision of its kernel."""
     dtype = _computes_in(module)
     bias = getattr(module, "bias", None)
@@ -96,5 +106,11 @@ def _computes_in(module: nn.Module) -> torch.dtype:
     said = getattr(module, "compute_dtype", None)
     if isinstance(said, torch.dtype):
         return said
-    wide = (each.dtype for each in chain(module.parameters(), module.buffers()) if each.is_floating_point())
-    return next((dtype for dtype in wide if dtype.itemsize > 1 and dtype != torch.float64), torch.float32)
+    wide = (
+        each.dtype
+        for each in chain(module.parameters(), module.buffers())
+        if each.is_floating_point()
+    )
+    return next(
+        (dtype for dtype in wide if dtype.itemsize > 1 and dtype != torch.float64), torch.float32
+    )

@@ -44,7 +44,9 @@ MEMORY_SHARE = 0.04
 @final
 @dataclass
 class Subject:
-    """The model under test. Probes ask it for logits, inputs, capabilities and measurements, and touch nothing else."""
+    """The model under test. Probes ask it for logits, inputs, capabilities and measurements, and
+    touch nothing else.
+    """
 
     name: str
     model: nn.Module
@@ -78,7 +80,14 @@ class Subject:
     def inputs(self) -> Inputs:
         """Token material long enough for this model's borders."""
         spec = self.settings
-        return build_inputs(self.facts, self.config, self.tokenizer, seed=spec.seed, prompt=spec.prompt, length=spec.length)
+        return build_inputs(
+            self.facts,
+            self.config,
+            self.tokenizer,
+            seed=spec.seed,
+            prompt=spec.prompt,
+            length=spec.length,
+        )
 
     @cached_property
     def passes(self) -> Passes:
@@ -124,11 +133,15 @@ class Subject:
     @property
     def stored_dtype(self) -> torch.dtype:
         """The dtype of the weights."""
-        return next((p.dtype for p in self.model.parameters() if p.is_floating_point()), torch.float32)
+        return next(
+            (p.dtype for p in self.model.parameters() if p.is_floating_point()), torch.float32
+        )
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype that passes compute in: that of the weights, or float64 where operators are given them widened."""
+        """The dtype that passes compute in: that of the weights, or float64 where operators are
+        given them widened.
+        """
         return torch.float64 if self.widened else self.stored_dtype
 
     @property
@@ -165,13 +178,17 @@ class Subject:
     def _set_attn(self, attn: str) -> None:
         setter: Callable[[str], None] | None = getattr(self.model, "set_attn_implementation", None)
         if setter is None:
-            raise Unsupported(f"{type(self.model).__name__} cannot switch its attention implementation")
+            raise Unsupported(
+                f"{type(self.model).__name__} cannot switch its attention implementation"
+            )
         try:
             setter(attn)
         except (ValueError, ImportError, NotImplementedError) as error:
             raise Unsupported(f"`{attn}` attention: {str(error).splitlines()[0]}") from error
         if self.attn != attn:
-            raise Unsupported(f"{type(self.model).__name__} keeps `{self.attn}` when asked for `{attn}` attention")
+            raise Unsupported(
+                f"{type(self.model).__name__} keeps `{self.attn}` when asked for `{attn}` attention"
+            )
 
     def logits(self, spec: ForwardSpec) -> Tensor:
         """logits_BTV of one pass, from memory where it ran before."""
@@ -180,7 +197,9 @@ class Subject:
     @cached_property
     def budget(self) -> Budget:
         """What rounding alone does to this model's logits, measured once on the main input."""
-        return own_budget(self.passes, ForwardSpec(self.inputs.tokens), self.dtype_name, self.numerics)
+        return own_budget(
+            self.passes, ForwardSpec(self.inputs.tokens), self.dtype_name, self.numerics
+        )
 
     def compare(
         self,
@@ -195,9 +214,11 @@ class Subject:
         spec: tuple[ForwardSpec, ForwardSpec] | None = None,
         budget: Budget | None = None,
     ) -> Measurement:
-        """One case: `got_BTV` against `want_BTV` under this model's budget or another. `offset` is the T of the first column.
+        """One case: `got_BTV` against `want_BTV` under this model's budget or another. `offset` is
+        the T of the first column.
 
-        `spec` are the passes behind the two, so that a failure can be diagnosed from the same tokens and schedule.
+        `spec` are the passes behind the two, so that a failure can be diagnosed from the same
+        tokens and schedule.
         """
         budget = budget or self.budget
         apart = compare_logits(got_BTV, want_BTV, budget.value, offset)
@@ -214,13 +235,23 @@ class Subject:
         )
 
     def higher_dtype(self) -> str | None:
-        """The highest precision above the present one: cast where it fits into memory, else operator by operator; or None."""
-        names = [name for name in ("float64", "float32") if DTYPES[name].itemsize > self.dtype.itemsize]
-        able = [name for name in names if self.casts(DTYPES[name]) or (name == "float64" and widens(self.stored_dtype))]
+        """The highest precision above the present one: cast where it fits into memory, else
+        operator by operator; or None.
+        """
+        names = [
+            name for name in ("float64", "float32") if DTYPES[name].itemsize > self.dtype.itemsize
+        ]
+        able = [
+            name
+            for name in names
+            if self.casts(DTYPES[name]) or (name == "float64" and widens(self.stored_dtype))
+        ]
         return next((name for name in able if self._runs_at(name)), None)
 
     def _runs_at(self, dtype: str) -> bool:
-        """Whether a forward works in another dtype: quantised weights and fused kernels may refuse; asked once."""
+        """Whether a forward works in another dtype: quantised weights and fused kernels may refuse;
+        asked once.
+        """
         if dtype not in self.runs_at:
             try:
                 with self.at(dtype):
@@ -231,10 +262,14 @@ class Subject:
 
     def casts(self, dtype: torch.dtype) -> bool:
         """Whether the weights can be cast to a dtype and fit into free memory in it."""
-        return agreed("precision", why_not_cast(self.model) is None and fits(self.model, dtype, self.device))
+        return agreed(
+            "precision", why_not_cast(self.model) is None and fits(self.model, dtype, self.device)
+        )
 
     def capability(self, name: str) -> Capability:
-        """Whether the model can take something; asked in a higher precision where rounding would hide the answer."""
+        """Whether the model can take something; asked in a higher precision where rounding would
+        hide the answer.
+        """
         if name not in vars(self.can) and not self.resolves:
             with self.at(self.higher_dtype()):
                 answer = getattr(self.can, name)
@@ -245,13 +280,17 @@ class Subject:
     @property
     def resolves(self) -> bool:
         """Whether a fault would stand out of the budget in this dtype."""
-        return self.budget.value <= RESOLVED * float(self.logits(ForwardSpec(self.inputs.tokens)).abs().max())
+        return self.budget.value <= RESOLVED * float(
+            self.logits(ForwardSpec(self.inputs.tokens)).abs().max()
+        )
 
     @contextlib.contextmanager
     def at(self, dtype: str | None, cast: bool = True) -> Iterator[None]:
-        """The same weights in another dtype for a while; they come back bit for bit, buffers included.
+        """The same weights in another dtype for a while; they come back bit for bit, buffers
+        included.
 
-        Weights that cannot be cast, would not fit, or are not to be (`cast`) are widened to float64 operator by operator.
+        Weights that cannot be cast, would not fit, or are not to be (`cast`) are widened to float64
+        operator by operator.
 
         Raises:
             RuntimeError: the weights cannot be cast (quantised weights refuse).
@@ -259,7 +298,11 @@ class Subject:
         if dtype is None or dtype == self.dtype_name:
             yield
             return
-        before, own, flags = self.stored_dtype, own_dtypes(self.model), (self.promoted, self.widened)
+        before, own, flags = (
+            self.stored_dtype,
+            own_dtypes(self.model),
+            (self.promoted, self.widened),
+        )
         saved = buffers_of(self.model)
         known = {name: self.__dict__.pop(name) for name in MEASURED if name in self.__dict__}
         try:
@@ -275,7 +318,8 @@ class Subject:
             self.__dict__.update(known)
 
     def take(self, dtype: torch.dtype, cast: bool = True) -> None:
-        """Cast the weights, or have operators widen them to float64 where they cannot be cast, would not fit, or are not to be.
+        """Cast the weights, or have operators widen them to float64 where they cannot be cast,
+        would not fit, or are not to be.
 
         float64 runs without hidden float32, and without fused expert kernels, which refuse it.
 

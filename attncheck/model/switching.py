@@ -1,4 +1,6 @@
-"""Whether another attention implementation really runs when it is asked for: seen from the kernel that is called."""
+"""Whether another attention implementation really runs when it is asked for: seen from the kernel
+that is called.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ USUAL = "sdpa"
 
 
 def kernels_called(subject: Subject, attn: str | None) -> frozenset[tuple[str, str]]:
-    """Module and name of every attention kernel that a short forward calls under an implementation (None: the one in force).
+    """Module and name of every attention kernel that a short forward calls under an implementation
+    (None: the one in force).
 
     Raises:
         Unsupported: the model refuses the implementation, or keeps its own without saying so.
@@ -34,14 +37,18 @@ def kernels_called(subject: Subject, attn: str | None) -> frozenset[tuple[str, s
 
 
 def chosen(subject: Subject, attn: str) -> bool:
-    """Whether an implementation is somebody's choice: asked for, or in force where the library would have taken another one."""
+    """Whether an implementation is somebody's choice: asked for, or in force where the library
+    would have taken another one.
+    """
     if subject.settings.attn is not None or subject.attn != attn:
         return subject.settings.attn == attn
     return attn != USUAL and not_switched(subject, USUAL) is None
 
 
 def not_switched(subject: Subject, attn: str) -> str | None:
-    """Why a comparison with an implementation would compare nothing, or None: the kernel that runs is another one."""
+    """Why a comparison with an implementation would compare nothing, or None: the kernel that runs
+    is another one.
+    """
     try:
         usual, switched = kernels_called(subject, None), kernels_called(subject, attn)
     except Unsupported as reason:

@@ -15,7 +15,8 @@ from attncheck.model.passes import REFUSALS
 from attncheck.model.subject import Subject
 
 RANDOM = re.compile(r"drop|jitter|noise")
-"""Names of the numbers by which modules make training random; `nn.Dropout` keeps its own under `p`."""
+"""Names of the numbers by which modules make training random; `nn.Dropout` keeps its own under `p`.
+"""
 HOOK = "_require_grads_hook"
 """What transformers calls its hook that has embeddings ask for a gradient."""
 
@@ -31,7 +32,9 @@ def _random_numbers(model: nn.Module) -> Iterator[tuple[nn.Module, str, float]]:
 
 @contextlib.contextmanager
 def without_randomness(model: nn.Module, training: bool) -> Iterator[None]:
-    """Every dropout, layer drop and router noise at zero, in training mode or not; everything is put back, buffers included."""
+    """Every dropout, layer drop and router noise at zero, in training mode or not; everything is
+    put back, buffers included.
+    """
     held = list(_random_numbers(model))
     buffers = buffers_of(model)
     modes = {module: module.training for module in model.modules()}
@@ -68,12 +71,16 @@ def training(subject: Subject, checkpointing: bool) -> Iterator[None]:
             yield
         finally:
             _switch(model, "disable")()
-            if hasattr(model, HOOK) and not hooked:  # disabling leaves the hook that enabling put on the embedding
+            if (
+                hasattr(model, HOOK) and not hooked
+            ):  # disabling leaves the hook that enabling put on the embedding
                 model.disable_input_require_grads()
 
 
 def _switch(model: nn.Module, what: str) -> Callable[..., Any]:
-    """The method that turns checkpointing on or off, under its name of today or that of releases before."""
+    """The method that turns checkpointing on or off, under its name of today or that of releases
+    before.
+    """
     names = (f"activation_checkpointing_{what}", f"gradient_checkpointing_{what}")
     found = next((getattr(model, name) for name in names if hasattr(model, name)), None)
     if found is None or not getattr(model, "supports_gradient_checkpointing", False):
@@ -83,8 +90,13 @@ def _switch(model: nn.Module, what: str) -> Callable[..., Any]:
 
 
 def _enable(subject: Subject) -> None:
-    """Turn checkpointing on; what is computed again in the backward pass runs under the same numerics."""
-    how = {"use_reentrant": False, "context_fn": lambda: (contextlib.nullcontext(), subject.numerics())}
+    """Turn checkpointing on; what is computed again in the backward pass runs under the same
+    numerics.
+    """
+    how = {
+        "use_reentrant": False,
+        "context_fn": lambda: (contextlib.nullcontext(), subject.numerics()),
+    }
     try:
         _switch(subject.model, "enable")(how)
     except REFUSALS as error:

@@ -1,4 +1,6 @@
-"""Changing the arguments of a model's forward on their way in: for models broken on purpose and for planted faults."""
+"""Changing the arguments of a model's forward on their way in: for models broken on purpose and for
+planted faults.
+"""
 
 from __future__ import annotations
 

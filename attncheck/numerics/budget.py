@@ -1,7 +1,8 @@
 """Budgets: how far rounding alone carries these logits on this model, measured, never guessed.
 
-The floor is the largest logit difference between a forward and the same mathematics in another order
-(`attncheck.numerics.reorder`). Two orders are tried, so that one lucky order does not set the budget.
+The floor is the largest logit difference between a forward and the same mathematics in another
+order (`attncheck.numerics.reorder`). Two orders are tried, so that one lucky order does not set the
+budget.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from attncheck.numerics.reorder import Reorder
 
 SHARES = (0.5, 0.3)
 HEADROOM = 4.0
-"""A floor is the worst of two orders, and another order can be unluckier: over 193 architectures and 13000 healthy cases in
-float64, the largest difference was 2.3 floors."""
+"""A floor is the worst of two orders, and another order can be unluckier: over 193 architectures
+and 13000 healthy cases in float64, the largest difference was 2.3 floors.
+"""
 
 
 @final
@@ -42,13 +44,18 @@ def measure_budget(
     context: Callable[[], AbstractContextManager[object]],
     nudged_tables: Callable[[], AbstractContextManager[object]] | None = None,
 ) -> Budget:
-    """Run `forward` in other summation orders and compare with `plain_BTV`, its logits in the usual order.
+    """Run `forward` in other summation orders and compare with `plain_BTV`, its logits in the usual
+    order.
 
-    `nudged_tables` is a context in which stored tables carry another rounding, for models that have any.
+    `nudged_tables` is a context in which stored tables carry another rounding, for models that have
+    any.
     """
-    floors, samples = zip(*(_in_other_order(forward, plain_BTV, context, share) for share in SHARES), strict=True)
+    floors, samples = zip(
+        *(_in_other_order(forward, plain_BTV, context, share) for share in SHARES), strict=True
+    )
     if min(floors) > BEYOND_ROUNDING * _largest(*samples) and _draws(forward, plain_BTV, context):
-        # both orders drew the same random numbers and agree; the plain forward drew others: that is no rounding
+        # both orders drew the same random numbers and agree; the plain forward drew others: that is
+        # no rounding
         floors = (_between_orders(forward, context),)
     least = torch.finfo(plain_BTV.dtype).eps * largest(plain_BTV)
     floor, what = max(least, *floors), "reorder floor"
@@ -56,41 +63,65 @@ def measure_budget(
         with context(), nudged_tables():
             rounded = _largest(forward(), plain_BTV)
         floor, what = (rounded, "rounding of stored tables") if rounded > floor else (floor, what)
-    return Budget(value=HEADROOM * floor, floor=floor, source=f"{dtype} {what} {floor:.1e} x {HEADROOM:.0f}")
+    return Budget(
+        value=HEADROOM * floor, floor=floor, source=f"{dtype} {what} {floor:.1e} x {HEADROOM:.0f}"
+    )
 
 
 def _in_other_order(
-    forward: Callable[[], Tensor], plain_BTV: Tensor, context: Callable[[], AbstractContextManager[object]], share: float
+    forward: Callable[[], Tensor],
+    plain_BTV: Tensor,
+    context: Callable[[], AbstractContextManager[object]],
+    share: float,
 ) -> tuple[float, Tensor]:
-    """How far another order is from the usual one, and a sample of its logits: nothing as large as they are is kept."""
+    """How far another order is from the usual one, and a sample of its logits: nothing as large as
+    they are is kept.
+    """
     reordered_BTV = _reordered(forward, context, share)
     stride = max(1, reordered_BTV.numel() // SLICE)
     return _largest(reordered_BTV, plain_BTV), reordered_BTV[..., ::stride].clone()
 
 
-def _between_orders(forward: Callable[[], Tensor], context: Callable[[], AbstractContextManager[object]]) -> float:
+def _between_orders(
+    forward: Callable[[], Tensor], context: Callable[[], AbstractContextManager[object]]
+) -> float:
     one_BTV, other_BTV = (_reordered(forward, context, share) for share in SHARES)
     return _largest(one_BTV, other_BTV)
 
 
-def _reordered(forward: Callable[[], Tensor], context: Callable[[], AbstractContextManager[object]], share: float) -> Tensor:
+def _reordered(
+    forward: Callable[[], Tensor],
+    context: Callable[[], AbstractContextManager[object]],
+    share: float,
+) -> Tensor:
     with context(), Reorder(share), _same_draws():
         return forward()
 
 
-def _draws(forward: Callable[[], Tensor], plain_BTV: Tensor, context: Callable[[], AbstractContextManager[object]]) -> bool:
-    """Whether the same forward in the same order gives something else: the model draws random numbers."""
+def _draws(
+    forward: Callable[[], Tensor],
+    plain_BTV: Tensor,
+    context: Callable[[], AbstractContextManager[object]],
+) -> bool:
+    """Whether the same forward in the same order gives something else: the model draws random
+    numbers.
+    """
     with context():
         return _largest(forward(), plain_BTV) > 0.0
 
 
 @contextlib.contextmanager
 def _same_draws() -> Iterator[None]:
-    """Random numbers as after a fixed seed, for a model that draws some although it is in evaluation mode."""
+    """Random numbers as after a fixed seed, for a model that draws some although it is in
+    evaluation mode.
+    """
     with torch.random.fork_rng():
         torch.manual_seed(0)
         yield
 
 
 def _largest(left_BTV: Tensor, right_BTV: Tensor) -> float:
-    return max(largest(left - right) for left, right in zip(slices(left_BTV), slices(right_BTV), strict=True))
+    return max(
+        largest(left - right)
+        for left, right in zip(slices(left_BTV), slices(right_BTV), strict=True)
+    )

@@ -15,15 +15,19 @@ from torch import Tensor
 KL_ROWS = 8
 MOST_STRETCHES = 96
 SLICE = 1 << 17
-"""Numbers compared at a time: what a comparison needs beside the two tensors is a few times this, whatever their length."""
+"""Numbers compared at a time: what a comparison needs beside the two tensors is a few times this,
+whatever their length.
+"""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Divergence:
-    """Largest and mean absolute logit difference, KL (nats) at the worst rows, argmax flips, and where it starts.
+    """Largest and mean absolute logit difference, KL (nats) at the worst rows, argmax flips, and
+    where it starts.
 
-    `profile` is the largest difference in each stretch of `stride` positions from `start` on, where any is above the budget.
+    `profile` is the largest difference in each stretch of `stride` positions from `start` on, where
+    any is above the budget.
     """
 
     max_abs: float
@@ -40,28 +44,45 @@ class Divergence:
 
 
 def compare_logits(got_BTV: Tensor, want_BTV: Tensor, budget: float, offset: int = 0) -> Divergence:
-    """Compare two tensors of one shape; `first_position` is the first T (plus `offset`) with |Δ| above `budget`.
+    """Compare two tensors of one shape; `first_position` is the first T (plus `offset`) with |Δ|
+    above `budget`.
 
-    Values that are not finite are counted first and left out of every maximum: `max([1.0, nan])` is 1.0.
+    Values that are not finite are counted first and left out of every maximum: `max([1.0, nan])` is
+    1.0.
 
     Raises:
         ValueError: the shapes differ.
     """
     if got_BTV.shape != want_BTV.shape:
-        raise ValueError(f"cannot compare logits {tuple(got_BTV.shape)} with {tuple(want_BTV.shape)}")
+        raise ValueError(
+            f"cannot compare logits {tuple(got_BTV.shape)} with {tuple(want_BTV.shape)}"
+        )
     if got_BTV.numel() == 0:
         return Divergence(
-            max_abs=0.0, mean_abs=0.0, kl=0.0, top1_flips=0, positions=0, first_position=None, scale=0.0, nonfinite=0
+            max_abs=0.0,
+            mean_abs=0.0,
+            kl=0.0,
+            top1_flips=0,
+            positions=0,
+            first_position=None,
+            scale=0.0,
+            nonfinite=0,
         )
-    if torch.equal(got_BTV, want_BTV) and isfinite(size := max(float(each.abs().max()) for each in slices(want_BTV))):
+    if torch.equal(got_BTV, want_BTV) and isfinite(
+        size := max(float(each.abs().max()) for each in slices(want_BTV))
+    ):
         return _identical(want_BTV, size)
     return _measured(got_BTV, want_BTV, budget, offset)
 
 
 def slices(logits_BTV: Tensor) -> tuple[Tensor, ...]:
-    """Stretches of T of at most `SLICE` numbers each: what is computed from logits never needs a copy of them all."""
+    """Stretches of T of at most `SLICE` numbers each: what is computed from logits never needs a
+    copy of them all.
+    """
     size = max(1, SLICE // max(1, logits_BTV.shape[0] * logits_BTV.shape[2]))
-    return tuple(logits_BTV[:, start : start + size] for start in range(0, logits_BTV.shape[1], size))
+    return tuple(
+        logits_BTV[:, start : start + size] for start in range(0, logits_BTV.shape[1], size)
+    )
 
 
 def largest(logits_BTV: Tensor) -> float:
@@ -77,7 +98,11 @@ def holes(logits_BTV: Tensor) -> int:
 def _largest_finite(part_BTV: Tensor) -> float:
     size_BTV = part_BTV.abs()
     worst = float(size_BTV.max())
-    return worst if isfinite(worst) else float(torch.where(torch.isfinite(size_BTV), size_BTV, 0.0).max())
+    return (
+        worst
+        if isfinite(worst)
+        else float(torch.where(torch.isfinite(size_BTV), size_BTV, 0.0).max())
+    )
 
 
 def _wide(logits_BTV: Tensor) -> Tensor:
@@ -172,9 +197,14 @@ def _profile(worst_T: Tensor, stride: int) -> tuple[float, ...]:
 
 
 def _largest_kl(got_BTV: Tensor, want_BTV: Tensor, worst_BT: Tensor) -> float:
-    """Largest KL(want || got) over the rows that differ most: those are the rows that could hold it."""
+    """Largest KL(want || got) over the rows that differ most: those are the rows that could hold
+    it.
+    """
     worst_N = worst_BT.flatten().topk(min(KL_ROWS, worst_BT.numel())).indices
-    found = [_kl(*(each_BTV[divmod(row, worst_BT.shape[1])] for each_BTV in (got_BTV, want_BTV))) for row in worst_N.tolist()]
+    found = [
+        _kl(*(each_BTV[divmod(row, worst_BT.shape[1])] for each_BTV in (got_BTV, want_BTV)))
+        for row in worst_N.tolist()
+    ]
     return max((each for each in found if isfinite(each)), default=0.0)
 
 

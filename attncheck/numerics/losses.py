@@ -1,4 +1,5 @@
-"""Cross entropy of labels, computed apart from any model, with the rounding of the loss measured beside it.
+"""Cross entropy of labels, computed apart from any model, with the rounding of the loss measured
+beside it.
 
 Axes: B batch, T positions, V vocabulary, N labels that count.
 """
@@ -20,7 +21,9 @@ IGNORED = -100
 @final
 @dataclass(frozen=True)
 class Loss:
-    """The mean (or the sum divided by `items`) in float64, how many labels counted, and what rounding explains."""
+    """The mean (or the sum divided by `items`) in float64, how many labels counted, and what
+    rounding explains.
+    """
 
     value: float
     labels: int
@@ -28,11 +31,17 @@ class Loss:
 
 
 def cross_entropy(
-    logits_BTV: Tensor, labels_BT: Tensor, shift: int, items: int | None = None, dtype: torch.dtype = torch.float64
+    logits_BTV: Tensor,
+    labels_BT: Tensor,
+    shift: int,
+    items: int | None = None,
+    dtype: torch.dtype = torch.float64,
 ) -> Loss:
-    """The loss where the logits at position t are trained on the label at t + `shift`; labels of -100 do not count.
+    """The loss where the logits at position t are trained on the label at t + `shift`; labels of
+    -100 do not count.
 
-    `dtype` is what the loss to be compared came in: one that was added up in half precision is no better than that.
+    `dtype` is what the loss to be compared came in: one that was added up in half precision is no
+    better than that.
 
     Raises:
         ValueError: no label counts.
@@ -51,9 +60,13 @@ def cross_entropy(
 
 
 def _surprise(logits_BTV: Tensor, target_BT: Tensor, dtype: torch.dtype) -> Tensor:
-    """-log p_N of the labels that count; some rows at a time, since a whole batch in float64 would be many times its logits."""
+    """-log p_N of the labels that count; some rows at a time, since a whole batch in float64 would
+    be many times its logits.
+    """
     row_N, at_N = (target_BT != IGNORED).nonzero(as_tuple=True)
     some = max(1, SLICE // logits_BTV.shape[2])
     parts = zip(torch.split(row_N, some), torch.split(at_N, some), strict=True)
-    logs = ((logits_BTV[row, at].to(dtype).log_softmax(-1), target_BT[row, at]) for row, at in parts)
+    logs = (
+        (logits_BTV[row, at].to(dtype).log_softmax(-1), target_BT[row, at]) for row, at in parts
+    )
     return torch.cat([-logs_NV.gather(1, target_N[:, None])[:, 0] for logs_NV, target_N in logs])

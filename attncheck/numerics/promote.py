@@ -1,8 +1,9 @@
 """Run a float64 model with no float32 left inside.
 
-Norms, rotary tables and eager softmax ask for float32 whatever the model's dtype, which lifts the noise of a float64 pass
-from 1e-15 to 1e-6. `Promote` rewrites every such explicit request to float64 while it is active. A request for a half
-precision stays: a float32 or float64 model that asks for one throws numbers away, and that is what users get.
+Norms, rotary tables and eager softmax ask for float32 whatever the model's dtype, which lifts the
+noise of a float64 pass from 1e-15 to 1e-6. `Promote` rewrites every such explicit request to
+float64 while it is active. A request for a half precision stays: a float32 or float64 model that
+asks for one throws numbers away, and that is what users get.
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 REREADING = frozenset({torch.Tensor.view, torch.frombuffer})
-"""What reads the same bytes as another dtype: weights that come from a file while their layer runs."""
+"""What reads the same bytes as another dtype: weights that come from a file while their layer runs.
+"""
 
 
 class Promote(TorchFunctionMode):
-    """Rewrites `x.float()`, `x.to(torch.float32)`, `softmax(dtype=torch.float32)` and their like to float64."""
+    """Rewrites `x.float()`, `x.to(torch.float32)`, `softmax(dtype=torch.float32)` and their like to
+    float64.
+    """
 
     def __enter__(self) -> Promote:
         self._default = torch.get_default_dtype()

@@ -1,6 +1,8 @@
-"""Weights that are made for one operator, in float64 or moved: autograd makes them again instead of keeping them.
+"""Weights that are made for one operator, in float64 or moved: autograd makes them again instead of
+keeping them.
 
-What a backward pass needs of `x @ w.double()` is the widened weight. Kept for every layer, that is a second model in float64.
+What a backward pass needs of `x @ w.double()` is the widened weight. Kept for every layer, that is
+a second model in float64.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ _made: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
 
 
 def made_by(maker: Maker) -> Tensor:
-    """The tensor that `maker` makes, remembered for as long as it lives together with how it is made."""
+    """The tensor that `maker` makes, remembered for as long as it lives together with how it is
+    made.
+    """
     made = maker()
     made._attncheck_maker = maker  # type: ignore[attr-defined]
     _made[made.untyped_storage().data_ptr()] = made

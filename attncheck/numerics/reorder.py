@@ -1,7 +1,9 @@
-"""The same mathematics in another order: what rounding alone does to this model, measured on the spot.
+"""The same mathematics in another order: what rounding alone does to this model, measured on the
+spot.
 
-Every contraction is cut in two and added up, every sum runs backwards, every angle moves by one unit in the last place.
-Nothing of what the model computes changes but the rounding, so the difference of the logits is the noise floor.
+Every contraction is cut in two and added up, every sum runs backwards, every angle moves by one
+unit in the last place. Nothing of what the model computes changes but the rounding, so the
+difference of the logits is the noise floor.
 
 Axes: K the contracted axis.
 """
@@ -21,23 +23,31 @@ SLICE = 1 << 17
 
 
 def _linear_split(left: Tensor, weight_OK: Tensor, share: float) -> Tensor:
-    """`_split` of a linear map, in slices of a wide output: the logits of a vocabulary need no second copy."""
+    """`_split` of a linear map, in slices of a wide output: the logits of a vocabulary need no
+    second copy.
+    """
     cut = max(1, int(left.shape[-1] * share))
     total = F.linear(left[..., :cut], weight_OK[:, :cut])
     size = max(1, SLICE * weight_OK.shape[0] // max(1, total.numel()))
     for start in range(0, weight_OK.shape[0], size):
-        total[..., start : start + size] += F.linear(left[..., cut:], weight_OK[start : start + size, cut:])
+        total[..., start : start + size] += F.linear(
+            left[..., cut:], weight_OK[start : start + size, cut:]
+        )
     return total
 
 
-def _split(func: Callable[..., Any], left: Tensor, right: Tensor, right_axis: int, share: float) -> Any:
+def _split(
+    func: Callable[..., Any], left: Tensor, right: Tensor, right_axis: int, share: float
+) -> Any:
     cut = max(1, int(left.shape[-1] * share))
     total = func(left[..., :cut], right.narrow(right_axis, 0, cut))
     return total.add_(func(left[..., cut:], right.narrow(right_axis, cut, left.shape[-1] - cut)))
 
 
 def _in_blocks(weight: Tensor) -> bool:
-    """Whether a weight is of a kind that stands for other numbers than it stores, and may not be cut anywhere."""
+    """Whether a weight is of a kind that stands for other numbers than it stores, and may not be
+    cut anywhere.
+    """
     return getattr(type(weight), "dequantize", None) not in (None, Tensor.dequantize)
 
 
@@ -53,7 +63,8 @@ def _in_two(left: Tensor, weight: Tensor, share: float) -> Tensor:
 class Reorder(TorchFunctionMode):
     """Active, it recomputes linear maps, products, softmax, means and angles with other roundings.
 
-    `share` is where a contraction is cut, so that two values give two independent samples of the noise.
+    `share` is where a contraction is cut, so that two values give two independent samples of the
+    noise.
     """
 
     def __init__(self, share: float) -> None:
@@ -74,31 +85,54 @@ class Reorder(TorchFunctionMode):
 
 
 def _floating(*values: object) -> bool:
-    return all(isinstance(value, Tensor) and value.is_floating_point() and value.ndim > 0 for value in values)
+    return all(
+        isinstance(value, Tensor) and value.is_floating_point() and value.ndim > 0
+        for value in values
+    )
 
 
-def _linear(share: float, func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+def _linear(
+    share: float, func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]
+) -> Any:
     if len(args) < 2 or not _floating(*args[:2]) or args[0].shape[-1] < 2 or args[1].ndim != 2:
         return NotImplemented
     bias = args[2] if len(args) > 2 else named.get("bias")
-    out = _in_two(args[0], args[1], share) if _in_blocks(args[1]) else _linear_split(args[0], args[1], share)
+    out = (
+        _in_two(args[0], args[1], share)
+        if _in_blocks(args[1])
+        else _linear_split(args[0], args[1], share)
+    )
     return out if bias is None else out + bias
 
 
-def _product(share: float, func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-    if named or len(args) != 2 or not _floating(*args) or min(args[0].ndim, args[1].ndim) < 2 or args[0].shape[-1] < 2:
+def _product(
+    share: float, func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]
+) -> Any:
+    if (
+        named
+        or len(args) != 2
+        or not _floating(*args)
+        or min(args[0].ndim, args[1].ndim) < 2
+        or args[0].shape[-1] < 2
+    ):
         return NotImplemented
     return _split(func, args[0], args[1], -2 % args[1].ndim, share)
 
 
-def _attention(share: float, func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-    """Fused attention on queries and keys whose channels are turned round: every score is summed backwards."""
+def _attention(
+    share: float, func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]
+) -> Any:
+    """Fused attention on queries and keys whose channels are turned round: every score is summed
+    backwards.
+    """
     if len(args) < 3 or not _floating(*args[:3]):
         return NotImplemented
     return func(args[0].flip(-1), args[1].flip(-1), *args[2:], **named)
 
 
-def _backwards(share: float, func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+def _backwards(
+    share: float, func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]
+) -> Any:
     """Softmax over a reversed axis, turned back."""
     dim = named.get("dim", args[1] if len(args) > 1 else None)
     if not isinstance(dim, int) or not _floating(args[0]):
@@ -106,7 +140,9 @@ def _backwards(share: float, func: Callable[..., Any], args: tuple[Any, ...], na
     return func(args[0].flip(dim), *args[1:], **named).flip(dim)
 
 
-def _reduced(share: float, func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+def _reduced(
+    share: float, func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]
+) -> Any:
     """A mean or sum over one reversed axis."""
     dim = named.get("dim", args[1] if len(args) > 1 else None)
     if not isinstance(dim, int) or isinstance(dim, bool) or not _floating(args[0]):
@@ -114,7 +150,9 @@ def _reduced(share: float, func: Callable[..., Any], args: tuple[Any, ...], name
     return func(args[0].flip(dim), *args[1:], **named)
 
 
-def _angle(share: float, func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+def _angle(
+    share: float, func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]
+) -> Any:
     if not _floating(args[0]):
         return NotImplemented
     return func(args[0] * (1 + torch.finfo(args[0].dtype).eps), **named)

@@ -1,7 +1,8 @@
 """A model whose weights are moved along a direction, while the weights themselves stay as they are.
 
-Every operator that is given one of the weights computes with the moved weight, in float64. The step is a tensor: with a
-gradient of its own, autograd gives the derivative along the direction without a gradient for any weight.
+Every operator that is given one of the weights computes with the moved weight, in float64. The step
+is a tensor: with a gradient of its own, autograd gives the derivative along the direction without a
+gradient for any weight.
 
 Axes: B batch, T positions, O outputs and I inputs of a weight.
 """
@@ -44,13 +45,18 @@ def drawn(weights: Iterable[nn.Parameter], seed: int) -> list[Direction]:
 def _drawn(weight_OI: nn.Parameter, generator: torch.Generator) -> Direction:
     rows, columns = weight_OI.shape
     size = float(weight_OI.detach().double().pow(2).mean().sqrt()) / min(rows, columns) ** 0.5
-    left_O, right_I = (torch.randn(n, generator=generator, dtype=torch.float64).to(weight_OI.device) for n in (rows, columns))
+    left_O, right_I = (
+        torch.randn(n, generator=generator, dtype=torch.float64).to(weight_OI.device)
+        for n in (rows, columns)
+    )
     return Direction(weight_OI=weight_OI, left_O=left_O * size, right_I=right_I)
 
 
 @final
 class Shift(TorchFunctionMode):
-    """While active, operators are given moved weights. Enter it last, so that it sees the weights before any other mode."""
+    """While active, operators are given moved weights. Enter it last, so that it sees the weights
+    before any other mode.
+    """
 
     def __init__(self, directions: Sequence[Direction], step: Tensor) -> None:
         super().__init__()
@@ -69,15 +75,22 @@ class Shift(TorchFunctionMode):
             return func(*args, **named)
         if func is F.linear:
             return self._linear(*args, **named)
-        return func(*map(self._moved, args), **{key: self._moved(value) for key, value in named.items()})
+        return func(
+            *map(self._moved, args), **{key: self._moved(value) for key, value in named.items()}
+        )
 
     def _linear(self, x_BTI: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """A linear map and what the outer product adds to it: the moved weight itself is not needed."""
+        """A linear map and what the outer product adds to it: the moved weight itself is not
+        needed.
+        """
         direction = self.directions.get(id(weight))
         out_BTO = F.linear(x_BTI, weight, bias)
         if direction is None:
             return out_BTO
-        return out_BTO + (self.step * (x_BTI.double() @ direction.right_I))[..., None] * direction.left_O
+        return (
+            out_BTO
+            + (self.step * (x_BTI.double() @ direction.right_I))[..., None] * direction.left_O
+        )
 
     def _moved(self, value: Any) -> Any:
         if isinstance(value, (list, tuple)) and type(value) in (list, tuple):

@@ -1,8 +1,10 @@
-"""Compute in float64 with weights that stay as they are: each operator gets its narrower arguments widened, one at a time.
+"""Compute in float64 with weights that stay as they are: each operator gets its narrower arguments
+widened, one at a time.
 
-Every float32, bfloat16 and float16 number is a float64 number, so this equals casting the whole model without the memory for
-it: only the weights of the running operator exist in float64. It reaches weights that cannot be cast as well, such as
-offloaded ones, which exist only while their layer runs.
+Every float32, bfloat16 and float16 number is a float64 number, so this equals casting the whole
+model without the memory for it: only the weights of the running operator exist in float64. It
+reaches weights that cannot be cast as well, such as offloaded ones, which exist only while their
+layer runs.
 
 Axes: B batch, T positions, I inputs and O outputs of a linear map.
 """
@@ -21,31 +23,80 @@ from attncheck.numerics.rebuilt import made_by
 
 LOW = frozenset({torch.float32, torch.bfloat16, torch.float16})
 DTYPE = torch.Tensor.dtype.__get__  # type: ignore[attr-defined]
-PICKING = frozenset({"embedding", "__getitem__", "index_select", "gather", "select", "narrow", "chunk", "split", "unbind"})
+PICKING = frozenset(
+    {
+        "embedding",
+        "__getitem__",
+        "index_select",
+        "gather",
+        "select",
+        "narrow",
+        "chunk",
+        "split",
+        "unbind",
+    }
+)
 SHAPING = frozenset(
     {"view", "reshape", "flatten", "unflatten", "transpose", "permute", "t", "movedim"}
     | {"squeeze", "unsqueeze", "expand", "detach"}
 )
 ASKING = frozenset(
-    {"__get__", "__set__", "size", "stride", "dim", "numel", "element_size", "data_ptr", "untyped_storage", "is_contiguous"}
-    | {"is_floating_point", "is_complex", "get_device", "__len__", "requires_grad_", "register_hook", "equal", "isfinite", "grad"}
+    {
+        "__get__",
+        "__set__",
+        "size",
+        "stride",
+        "dim",
+        "numel",
+        "element_size",
+        "data_ptr",
+        "untyped_storage",
+        "is_contiguous",
+    }
+    | {
+        "is_floating_point",
+        "is_complex",
+        "get_device",
+        "__len__",
+        "requires_grad_",
+        "register_hook",
+        "equal",
+        "isfinite",
+        "grad",
+    }
 )
 AS_THEY_ARE = PICKING | SHAPING | ASKING
 """Operators whose outcome is as exact without widening: they only pick, shape or ask."""
 QUESTIONS = (ASKING - {"__get__"}) | {
-    getattr(torch.Tensor, name).__get__ for name in ("dtype", "shape", "device", "ndim", "requires_grad", "grad", "is_leaf")
+    getattr(torch.Tensor, name).__get__
+    for name in ("dtype", "shape", "device", "ndim", "requires_grad", "grad", "is_leaf")
 }
 """What is asked of a tensor without looking at its numbers, as a name or as the function itself."""
 
 SLICE = 1 << 18
-"""Numbers of a weight that are in float64 at a time: few enough for their memory to be used again and again."""
+"""Numbers of a weight that are in float64 at a time: few enough for their memory to be used again
+and again.
+"""
 
-IN_PLACE = frozenset({"__iadd__", "__isub__", "__imul__", "__itruediv__", "__ifloordiv__", "__imod__", "__ipow__", "__imatmul__"})
+IN_PLACE = frozenset(
+    {
+        "__iadd__",
+        "__isub__",
+        "__imul__",
+        "__itruediv__",
+        "__ifloordiv__",
+        "__imod__",
+        "__ipow__",
+        "__imatmul__",
+    }
+)
 
 
 @final
 class Widen(Promote):
-    """`Promote`, and every operator that computes with a narrower floating tensor is given it as float64."""
+    """`Promote`, and every operator that computes with a narrower floating tensor is given it as
+    float64.
+    """
 
     def __torch_function__(
         self,
@@ -74,7 +125,9 @@ def _large(weight_OI: Any = None) -> bool:
 
 
 def _in_slices(x_BTI: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Tensor:
-    """A linear map with a weight as large as a vocabulary: about `SLICE` of its numbers are in float64 at a time."""
+    """A linear map with a weight as large as a vocabulary: about `SLICE` of its numbers are in
+    float64 at a time.
+    """
     if weight_OI.requires_grad and torch.is_grad_enabled():
         return F.linear(_wide(x_BTI), weight_OI.double(), _wide(bias_O))
     out_BTO: Tensor = _Sliced.apply(_wide(x_BTI), weight_OI)  # type: ignore[no-untyped-call]
@@ -83,7 +136,9 @@ def _in_slices(x_BTI: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -
 
 @final
 class _Sliced(torch.autograd.Function):
-    """The product of inputs with a weight in slices, and the gradient of the inputs likewise; the weight has none."""
+    """The product of inputs with a weight in slices, and the gradient of the inputs likewise; the
+    weight has none.
+    """
 
     @staticmethod
     def forward(ctx: Any, x_BTI: Tensor, weight_OI: Tensor) -> Tensor:
@@ -115,14 +170,18 @@ def _writes_to_its_first(name: str) -> bool:
 
 
 def _dequantised(value: Tensor) -> Tensor:
-    """Quantised weights as the numbers that they stand for: their own class knows them; any other tensor itself."""
+    """Quantised weights as the numbers that they stand for: their own class knows them; any other
+    tensor itself.
+    """
     known = getattr(type(value), "dequantize", None)
     plain = known in (None, torch.Tensor.dequantize)
     return value if plain else value.dequantize()
 
 
 def _for_now(weight: Tensor) -> Tensor:
-    """A weight in float64; where no gradient is asked of it, a backward pass widens it again rather than keep it."""
+    """A weight in float64; where no gradient is asked of it, a backward pass widens it again rather
+    than keep it.
+    """
     if weight.requires_grad and torch.is_grad_enabled():
         return _dequantised(weight).double()
     return made_by(lambda: _dequantised(weight).double())

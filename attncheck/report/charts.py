@@ -1,4 +1,6 @@
-"""The pictures of the HTML report as data for its template: where on a logarithmic scale each number stands."""
+"""The pictures of the HTML report as data for its template: where on a logarithmic scale each
+number stands.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ ORDER = (Verdict.FAIL, Verdict.ERROR, Verdict.WARN, Verdict.NOISE, Verdict.VACUO
 @final
 @dataclass(frozen=True)
 class Cell:
-    """One stretch of positions in a strip: x and width in positions, heat between 0 (the budget) and 1 (the largest)."""
+    """One stretch of positions in a strip: x and width in positions, heat between 0 (the budget)
+    and 1 (the largest).
+    """
 
     x: int
     width: int
@@ -98,7 +102,11 @@ class Reach:
 
 def strips(finding: Finding) -> Strips | None:
     """Where along the positions the cases of a finding diverge, those that did not hold first."""
-    cases = [case for case in finding.cases if case.profile and case.budget and verdict_of(case) is not Verdict.PASS]
+    cases = [
+        case
+        for case in finding.cases
+        if case.profile and case.budget and verdict_of(case) is not Verdict.PASS
+    ]
     if not cases:
         return None
     cases.sort(key=lambda case: ORDER.index(verdict_of(case)))
@@ -125,7 +133,11 @@ def _strip(case: Measurement, top: float) -> Strip:
 
 def _positions(case: Measurement, index: int) -> str:
     first = case.start + index * case.stride
-    return f"position {first}" if case.stride == 1 else f"positions {first} to {first + case.stride - 1}"
+    return (
+        f"position {first}"
+        if case.stride == 1
+        else f"positions {first} to {first + case.stride - 1}"
+    )
 
 
 def _share(value: float, low: float, high: float) -> float:
@@ -137,7 +149,11 @@ def _share(value: float, low: float, high: float) -> float:
 
 def curve(finding: Finding) -> Curve | None:
     """The case that diverges most of those that did not hold, as a line."""
-    broken = [case for case in finding.cases if len(case.profile) > 1 and case.budget and verdict_of(case) is not Verdict.PASS]
+    broken = [
+        case
+        for case in finding.cases
+        if len(case.profile) > 1 and case.budget and verdict_of(case) is not Verdict.PASS
+    ]
     if not broken:
         return None
     case = max(broken, key=lambda each: (verdict_of(each) is Verdict.FAIL, max(each.profile)))
@@ -145,7 +161,9 @@ def curve(finding: Finding) -> Curve | None:
 
 
 def _drawn(case: Measurement, budget: float) -> Curve:
-    low = 10.0 ** math.floor(math.log10(min([budget, *(value for value in case.profile if value)])) - 0.3)
+    low = 10.0 ** math.floor(
+        math.log10(min([budget, *(value for value in case.profile if value)])) - 0.3
+    )
     high = 10.0 ** math.ceil(math.log10(max([budget, *case.profile])) + 0.1)
     end = case.start + len(case.profile) * case.stride
     across, down = (WIDTH - LEFT - 8) / max(1, end - 1 - case.start), HEIGHT - TOP - BOTTOM
@@ -159,11 +177,15 @@ def _drawn(case: Measurement, budget: float) -> Curve:
     powers = range(round(math.log10(low)), round(math.log10(high)) + 1)
     return Curve(
         name=case.name,
-        points=" ".join(f"{x(case.start + i * case.stride)},{y(value)}" for i, value in enumerate(case.profile)),
+        points=" ".join(
+            f"{x(case.start + i * case.stride)},{y(value)}" for i, value in enumerate(case.profile)
+        ),
         budget_y=y(budget),
         budget=number(budget),
         cuts=tuple(x(cut) for cut in case.cuts if case.start < cut < end),
-        ticks=tuple((y(10.0**power), f"1e{power}") for power in powers[:: max(1, len(powers) // 5)]),
+        ticks=tuple(
+            (y(10.0**power), f"1e{power}") for power in powers[:: max(1, len(powers) // 5)]
+        ),
         ends=((x(case.start), str(case.start)), (x(end - 1), str(end - 1))),
     )
 
@@ -173,12 +195,21 @@ def bars(finding: Finding) -> tuple[Bars, ...]:
     cases = [case for case in finding.cases if case.value is not None]
     units = dict.fromkeys(case.unit for case in cases)
     groups = ([case for case in cases if case.unit == unit] for unit in units)
-    return tuple(_bars(group) for group in groups if len(group) + len(group[0].beside) > 1 and any(case.value for case in group))
+    return tuple(
+        _bars(group)
+        for group in groups
+        if len(group) + len(group[0].beside) > 1 and any(case.value for case in group)
+    )
 
 
 def _bars(cases: Sequence[Measurement]) -> Bars:
     beside = [pair for case in cases for pair in case.beside]
-    longest = max([*(max(case.value or 0.0, case.limit or 0.0) for case in cases), *(value for _, value in beside)])
+    longest = max(
+        [
+            *(max(case.value or 0.0, case.limit or 0.0) for case in cases),
+            *(value for _, value in beside),
+        ]
+    )
     return Bars(
         unit=UNITS.get(cases[0].unit, cases[0].unit),
         rows=tuple(
@@ -191,7 +222,10 @@ def _bars(cases: Sequence[Measurement]) -> Bars:
             )
             for case in cases
         )
-        + tuple(Bar(name=name, text=number(value), share=value / longest, pale=True) for name, value in beside),
+        + tuple(
+            Bar(name=name, text=number(value), share=value / longest, pale=True)
+            for name, value in beside
+        ),
     )
 
 
@@ -203,7 +237,11 @@ def layers(finding: Finding) -> Bars | None:
         return None
     low, high = min(finite) / 10, max(finite)
     rows = (
-        Bar(name=f"layer {index}", text=number(value), share=1.0 if not math.isfinite(value) else _share(value, low, high))
+        Bar(
+            name=f"layer {index}",
+            text=number(value),
+            share=1.0 if not math.isfinite(value) else _share(value, low, high),
+        )
         for index, value in enumerate(found)
     )
     return Bars(unit="largest difference of hidden states, logarithmic", rows=tuple(rows))
@@ -213,5 +251,10 @@ def reaches(cases: Iterable[Measurement]) -> tuple[Reach, ...]:
     """The drawings of who reads whom, where a probe made them."""
     drawn = (case for case in cases if case.reach and len(case.reach) <= MOST_ROWS)
     return tuple(
-        Reach(f"{case.module}: {case.name}" if case.module else case.name, case.reach, len(case.reach[0])) for case in drawn
+        Reach(
+            f"{case.module}: {case.name}" if case.module else case.name,
+            case.reach,
+            len(case.reach[0]),
+        )
+        for case in drawn
     )

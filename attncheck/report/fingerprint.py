@@ -1,6 +1,7 @@
 """What makes a finding the same finding in two runs: no number, no order, no noise.
 
-A fingerprint is made of the target, its attention implementation, the probe, the kind of the case and the fault.
+A fingerprint is made of the target, its attention implementation, the probe, the kind of the case
+and the fault.
 """
 
 from __future__ import annotations
@@ -37,14 +38,18 @@ class Print:
         return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()[:32]
 
     def same(self, other: Print) -> bool:
-        """Whether `other`, of a later run, is this finding; a fault that was not known then is not held against it."""
+        """Whether `other`, of a later run, is this finding; a fault that was not known then is not
+        held against it.
+        """
         alike = (self.target, self.attn, self.probe, self.verdict, self.case)
         later = (other.target, other.attn, other.probe, other.verdict, other.case)
         return alike == later and self.fault in (other.fault, "")
 
 
 def prints(target: TargetReport, finding: Finding) -> tuple[Print, ...]:
-    """The fingerprints of a finding, one for each kind of case that makes its verdict; none for what passes."""
+    """The fingerprints of a finding, one for each kind of case that makes its verdict; none for
+    what passes.
+    """
     if finding.verdict in HARMLESS:
         return ()
     fault = _fault(finding)
@@ -69,7 +74,9 @@ def _fault(finding: Finding) -> str:
 
 
 def case_kind(name: str) -> str:
-    """The name of a case without its numbers: `chunks 12+12, 2D mask` and `chunks 6+6+6+6, 2D mask` are one kind."""
+    """The name of a case without its numbers: `chunks 12+12, 2D mask` and `chunks 6+6+6+6, 2D mask`
+    are one kind.
+    """
     kept = re.sub(r"\b[24]D\b", lambda found: {"2D": "two-D", "4D": "four-D"}[found.group()], name)
     return NUMBERS.sub("#", kept).replace("two-D", "2D").replace("four-D", "4D")
 
@@ -78,12 +85,18 @@ def _kinds(finding: Finding) -> set[str]:
     if finding.verdict is Verdict.ERROR and finding.error:
         return {_raised(finding.error)}
     if finding.verdict is Verdict.VACUOUS:
-        return {f"missed {control.fault}" for control in finding.controls if not control.detected} or {"vacuous"}
-    return {case_kind(case.name) for case in finding.cases if verdict_of(case) is finding.verdict} or {""}
+        return {
+            f"missed {control.fault}" for control in finding.controls if not control.detected
+        } or {"vacuous"}
+    return {
+        case_kind(case.name) for case in finding.cases if verdict_of(case) is finding.verdict
+    } or {""}
 
 
 def _raised(text: str) -> str:
-    """The type of error at the end of a traceback: the first line of its last part that is not indented."""
+    """The type of error at the end of a traceback: the first line of its last part that is not
+    indented.
+    """
     _, _, last = text.rpartition("Traceback")
     lines = [line for line in last.split("\n")[1:] if line and not line.startswith(" ")]
     return lines[0].partition(":")[0] if lines else ""

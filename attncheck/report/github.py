@@ -17,7 +17,9 @@ MOST_BYTES = 1_000_000
 
 
 def workflow_commands(report: Report) -> Iterator[str]:
-    """One workflow command for each finding that did not pass, and for each target that could not be loaded."""
+    """One workflow command for each finding that did not pass, and for each target that could not
+    be loaded.
+    """
     for target in report.targets:
         if target.error is not None:
             yield _command("error", f"attncheck: {target.target}", target.error)
@@ -27,7 +29,11 @@ def workflow_commands(report: Report) -> Iterator[str]:
     for target, finding in pairs(report):
         came_to = outcome(report, finding)
         if came_to in COMMANDS and finding.verdict is not Verdict.PASS:
-            yield _command(COMMANDS[came_to], f"{finding.probe} on {label(target)}: {finding.verdict.value}", _message(finding))
+            yield _command(
+                COMMANDS[came_to],
+                f"{finding.probe} on {label(target)}: {finding.verdict.value}",
+                _message(finding),
+            )
     for note in report.notes:
         yield _command("notice", "attncheck", note)
 
@@ -49,7 +55,9 @@ def _escaped(text: str, more: str = "") -> str:
 
 
 def tell_github(report: Report, environment: Mapping[str, str] | None = None) -> list[str]:
-    """Append the step summary where GitHub wants it, and return the annotations to print; nothing elsewhere."""
+    """Append the step summary where GitHub wants it, and return the annotations to print; nothing
+    elsewhere.
+    """
     variables = os.environ if environment is None else environment
     if variables.get("GITHUB_ACTIONS") != "true":
         return []

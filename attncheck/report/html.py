@@ -1,4 +1,6 @@
-"""The report as one HTML file that needs nothing else: verdicts, tables, and pictures where people would rather look."""
+"""The report as one HTML file that needs nothing else: verdicts, tables, and pictures where people
+would rather look.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ TEMPLATES = Path(__file__).parent / "templates"
 def html(report: Report) -> str:
     """The whole report as one page."""
     template = _environment().get_template("report.html")
-    probes = list(dict.fromkeys(finding.probe for target in report.targets for finding in target.results))
+    probes = list(
+        dict.fromkeys(finding.probe for target in report.targets for finding in target.results)
+    )
     return template.render(
         report=report,
         probes=probes,
@@ -38,7 +42,11 @@ def _environment() -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     made = Environment(
-        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     made.filters.update(number=number, seconds=seconds, amount=count, code=code)
     made.globals.update(
@@ -82,7 +90,11 @@ def shown_value(case: Measurement) -> str:
         return "-"
     if case.nonfinite:
         return f"{case.nonfinite} not finite"
-    return f"{number(case.value)} {case.unit}".strip() if case.value is not None else number(case.max_abs)
+    return (
+        f"{number(case.value)} {case.unit}".strip()
+        if case.value is not None
+        else number(case.max_abs)
+    )
 
 
 def allowed(case: Measurement) -> Any:

@@ -1,4 +1,6 @@
-"""The report as JUnit XML for GitLab, Jenkins and others: a suite for each target, a case for each probe."""
+"""The report as JUnit XML for GitLab, Jenkins and others: a suite for each target, a case for each
+probe.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +29,23 @@ def junit(report: Report) -> str:
 
 def _suite(report: Report, target: TargetReport) -> ET.Element:
     name = _clean(label(target))
-    suite = ET.Element("testsuite", name=name, time=f"{target.seconds:.3f}", timestamp=report.started.removesuffix("Z"))
+    suite = ET.Element(
+        "testsuite",
+        name=name,
+        time=f"{target.seconds:.3f}",
+        timestamp=report.started.removesuffix("Z"),
+    )
     properties = ET.SubElement(suite, "properties")
     for key, value in {**report.environment, **target.model, **target.settings}.items():
         if value is not None and not isinstance(value, (dict, list)):
             ET.SubElement(properties, "property", name=_clean(key), value=_clean(str(value)))
     if target.error is not None:
-        _detail(ET.SubElement(suite, "testcase", classname=name, name="load"), "error", "error", target.error)
+        _detail(
+            ET.SubElement(suite, "testcase", classname=name, name="load"),
+            "error",
+            "error",
+            target.error,
+        )
     for finding in target.results:
         suite.append(_case(report, name, finding))
     if target.notes:
@@ -43,7 +55,9 @@ def _suite(report: Report, target: TargetReport) -> ET.Element:
 
 
 def _case(report: Report, classname: str, finding: Finding) -> ET.Element:
-    case = ET.Element("testcase", classname=classname, name=_clean(finding.probe), time=f"{finding.seconds:.3f}")
+    case = ET.Element(
+        "testcase", classname=classname, name=_clean(finding.probe), time=f"{finding.seconds:.3f}"
+    )
     came_to, verdict = outcome(report, finding), finding.verdict.value
     if came_to == "failed":
         _detail(case, "failure", verdict, finding.summary, finding_text(finding))

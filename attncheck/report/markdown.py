@@ -10,7 +10,13 @@ from attncheck.report.numbers import number, seconds
 from attncheck.report.outcome import Outcome, label, outcome
 from attncheck.report.table import handed_over
 
-SIGNS: dict[Outcome, str] = {"failed": "❌", "crashed": "💥", "known": "🔕", "skipped": "⏭️", "held": "✅"}
+SIGNS: dict[Outcome, str] = {
+    "failed": "❌",
+    "crashed": "💥",
+    "known": "🔕",
+    "skipped": "⏭️",
+    "held": "✅",
+}
 MOST_CASES = 12
 
 
@@ -20,7 +26,10 @@ def markdown(report: Report) -> str:
 
 
 def _lines(report: Report) -> Iterator[str]:
-    counts = ", ".join(f"{amount} {name}" for name, amount in report.summary.items() if amount) or "nothing ran"
+    counts = (
+        ", ".join(f"{amount} {name}" for name, amount in report.summary.items() if amount)
+        or "nothing ran"
+    )
     yield f"## attncheck: {'failed' if report.exit_code else 'passed'}"
     yield ""
     yield f"{counts} on {len(report.targets)} models in {seconds(report.seconds)}, exit code {report.exit_code}."
@@ -30,7 +39,9 @@ def _lines(report: Report) -> Iterator[str]:
     for target in report.targets:
         yield from _target(report, target)
     versions = (
-        f"{name} {report.environment[name]}" for name in ("python", "torch", "transformers") if name in report.environment
+        f"{name} {report.environment[name]}"
+        for name in ("python", "torch", "transformers")
+        if name in report.environment
     )
     yield ""
     yield f"<sub>attncheck {report.attncheck}, {', '.join(versions)}: `{report.command}`</sub>"
@@ -68,7 +79,9 @@ def _details(finding: Finding) -> Iterator[str]:
     yield f"<details><summary><code>{finding.probe}</code>: {finding.verdict.value}</summary>"
     yield ""
     yield from _explained(finding)
-    broken = [case for case in finding.cases if verdict_of(case) not in (Verdict.PASS, Verdict.SKIP)]
+    broken = [
+        case for case in finding.cases if verdict_of(case) not in (Verdict.PASS, Verdict.SKIP)
+    ]
     if broken:
         yield "| case | verdict | largest difference | budget | flips | first position |"
         yield "|---|---|---:|---:|---:|---:|"
@@ -88,7 +101,11 @@ def _explained(finding: Finding) -> Iterator[str]:
         yield f"**{diagnosis.how}: `{diagnosis.fault}`**{residual}. {escape(diagnosis.advice)}"
         yield ""
     if location is not None:
-        query = f", query position {location.query_position}" if location.query_position is not None else ""
+        query = (
+            f", query position {location.query_position}"
+            if location.query_position is not None
+            else ""
+        )
         yield f"First diverges in `{location.module}`{query}."
         yield ""
     for line in handed_over(finding):
@@ -98,7 +115,9 @@ def _explained(finding: Finding) -> Iterator[str]:
 
 def _case(case: Measurement) -> str:
     value = case.max_abs if case.value is None else case.value
-    shown = f"{case.nonfinite} not finite" if case.nonfinite else f"{number(value)} {case.unit}".strip()
+    shown = (
+        f"{case.nonfinite} not finite" if case.nonfinite else f"{number(value)} {case.unit}".strip()
+    )
     allowed = case.budget if case.limit is None else case.limit
     cells = (
         escape(case.name),

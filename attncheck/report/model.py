@@ -1,4 +1,6 @@
-"""The report: findings of all targets with what they ran on, to JSON and back. Standard library only."""
+"""The report: findings of all targets with what they ran on, to JSON and back. Standard library
+only.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +29,17 @@ from attncheck.core.finding import (
 
 SCHEMA = "attncheck/1"
 NONFINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
-# A list of numbers over many lines; no text of JSON holds a line break, so this never matches inside of one.
+# A list of numbers over many lines; no text of JSON holds a line break, so this never matches
+# inside of one.
 ONE_BELOW_THE_OTHER = re.compile(r"\[\n((?:\s*-?\d[\d.eE+-]*,?\n)+)\s*\]")
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class TargetReport:
-    """One target under one setting: what it is, what was found. `error` holds why it could not be loaded."""
+    """One target under one setting: what it is, what was found. `error` holds why it could not be
+    loaded.
+    """
 
     target: str
     model: Mapping[str, Any] = field(default_factory=dict)
@@ -48,7 +53,11 @@ class TargetReport:
     @property
     def verdict(self) -> Verdict:
         """The worst of its probes; `error` where it could not be loaded."""
-        return Verdict.ERROR if self.error else worst_of_model(finding.verdict for finding in self.results)
+        return (
+            Verdict.ERROR
+            if self.error
+            else worst_of_model(finding.verdict for finding in self.results)
+        )
 
 
 @final
@@ -85,7 +94,8 @@ class Report:
 
 
 def exit_code(report: Report, fail_on: frozenset[Verdict] = frozenset()) -> int:
-    """0 nothing failed, 1 a failure, 2 a target that could not be loaded, 3 a crashed probe, 5 nothing ran.
+    """0 nothing failed, 1 a failure, 2 a target that could not be loaded, 3 a crashed probe, 5
+    nothing ran.
 
     Known findings (expected by a suite, held by a baseline) do not count.
     """
@@ -103,7 +113,11 @@ def exit_code(report: Report, fail_on: frozenset[Verdict] = frozenset()) -> int:
 
 def case_dict(case: Measurement) -> dict[str, Any]:
     """One case with its verdict."""
-    return {"name": case.name, "verdict": verdict_of(case).value, **_plain(case, drop=("name", "spec", "made"))}
+    return {
+        "name": case.name,
+        "verdict": verdict_of(case).value,
+        **_plain(case, drop=("name", "spec", "made")),
+    }
 
 
 def finding_dict(finding: Finding) -> dict[str, Any]:
@@ -173,7 +187,9 @@ def _jsonable(value: Any) -> Any:
 
 
 def finite(value: Any) -> Any:
-    """The same data with every number that is not finite written as the string "nan", "inf" or "-inf"."""
+    """The same data with every number that is not finite written as the string "nan", "inf" or
+    "-inf".
+    """
     if isinstance(value, float) and not math.isfinite(value):
         return "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
     if isinstance(value, Mapping):
@@ -199,9 +215,18 @@ def from_json(text: str) -> Report:
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         raise ValueError(f"not a report: expected `schema` to be `{SCHEMA}`")
     known = {item.name for item in dataclasses.fields(Report)}
-    rest = {key: value for key, value in data.items() if key in known and key not in ("targets", "notes", "fail_on")}
+    rest = {
+        key: value
+        for key, value in data.items()
+        if key in known and key not in ("targets", "notes", "fail_on")
+    }
     targets = tuple(_target(item) for item in data["targets"])
-    return Report(**rest, targets=targets, notes=tuple(data.get("notes", ())), fail_on=tuple(data.get("fail_on", ())))
+    return Report(
+        **rest,
+        targets=targets,
+        notes=tuple(data.get("notes", ())),
+        fail_on=tuple(data.get("fail_on", ())),
+    )
 
 
 def _target(data: Mapping[str, Any]) -> TargetReport:
@@ -212,7 +237,10 @@ def _target(data: Mapping[str, Any]) -> TargetReport:
 
 
 def _finding(data: Mapping[str, Any]) -> Finding:
-    rest = {name: data[name] for name in ("probe", "seconds", "summary", "skip_reason", "error", "replay")}
+    rest = {
+        name: data[name]
+        for name in ("probe", "seconds", "summary", "skip_reason", "error", "replay")
+    }
     return Finding(
         **rest,
         verdict=Verdict(data["verdict"]),
@@ -228,7 +256,9 @@ def _finding(data: Mapping[str, Any]) -> Finding:
 def _diagnosis(data: Mapping[str, Any] | None) -> Diagnosis | None:
     if data is None:
         return None
-    return Diagnosis(**{**_numbers(_fields(Diagnosis, data)), "ruled_out": tuple(data.get("ruled_out", ()))})
+    return Diagnosis(
+        **{**_numbers(_fields(Diagnosis, data)), "ruled_out": tuple(data.get("ruled_out", ()))}
+    )
 
 
 def _location(data: Mapping[str, Any] | None) -> Location | None:
@@ -240,7 +270,9 @@ def _location(data: Mapping[str, Any] | None) -> Location | None:
 
 def _case(data: Mapping[str, Any]) -> Measurement:
     plain = _numbers(_fields(Measurement, data))
-    ladder = tuple(PrecisionLevel(**_numbers(_fields(PrecisionLevel, rung))) for rung in data.get("ladder", ()))
+    ladder = tuple(
+        PrecisionLevel(**_numbers(_fields(PrecisionLevel, rung))) for rung in data.get("ladder", ())
+    )
     for name in ("profile", "cuts", "reach"):
         plain[name] = tuple(plain.get(name, ()))
     plain["beside"] = tuple((name, value) for name, value in plain.get("beside", ()))
@@ -255,7 +287,9 @@ def _fields(kind: type, data: Mapping[str, Any]) -> dict[str, Any]:
 
 def _numbers(data: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        key: NONFINITE.get(value, value) if isinstance(value, str) and key not in ("name", "note", "case", "fault") else value
+        key: NONFINITE.get(value, value)
+        if isinstance(value, str) and key not in ("name", "note", "case", "fault")
+        else value
         for key, value in data.items()
     }
 

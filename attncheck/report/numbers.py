@@ -1,4 +1,6 @@
-"""How every number is written for people: three significant figures at most, never more digits than it deserves."""
+"""How every number is written for people: three significant figures at most, never more digits than
+it deserves.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What renderers ask of a report: what a finding counts as, what a target is called, a finding as plain text."""
+"""What renderers ask of a report: what a finding counts as, what a target is called, a finding as
+plain text.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ def label(target: TargetReport) -> str:
 
 def finding_text(finding: Finding, width: int = WIDTH) -> str:
     """A finding as the terminal shows it, without colour."""
-    out = Console(file=io.StringIO(), width=width, no_color=True, highlight=False, emoji=False, markup=False)
+    out = Console(
+        file=io.StringIO(), width=width, no_color=True, highlight=False, emoji=False, markup=False
+    )
     for block in table.finding_block(finding):
         out.print(block)
     assert isinstance(out.file, io.StringIO)
@@ -56,12 +60,18 @@ def finding_text(finding: Finding, width: int = WIDTH) -> str:
 
 def failures_text(report: Report) -> str:
     """Everything that turned a run red, as tables; the reasons for skipping where nothing ran."""
-    lines = [f"{target.target}: {target.error}" for target in report.targets if target.error is not None]
+    lines = [
+        f"{target.target}: {target.error}" for target in report.targets if target.error is not None
+    ]
     for target, finding in pairs(report):
         if outcome(report, finding) in ("failed", "crashed"):
             lines.append(f"{label(target)}\n{finding_text(finding)}")
             lines += [finding.error.rstrip()] if finding.error else []
     if not lines:
-        reasons = dict.fromkeys(f"{finding.probe}: {finding.skip_reason}" for _, finding in pairs(report) if finding.skip_reason)
+        reasons = dict.fromkeys(
+            f"{finding.probe}: {finding.skip_reason}"
+            for _, finding in pairs(report)
+            if finding.skip_reason
+        )
         lines = ["nothing ran", *reasons]
     return "\n\n".join(lines)

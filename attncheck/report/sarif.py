@@ -1,4 +1,6 @@
-"""The report as SARIF 2.1.0 for code scanning: a rule for each probe, a result for each finding that did not pass."""
+"""The report as SARIF 2.1.0 for code scanning: a rule for each probe, a result for each finding
+that did not pass.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +22,29 @@ MOST_CASES = 20
 
 def sarif(report: Report) -> str:
     """The whole report as one SARIF log with one run."""
-    found = [(target, finding) for target, finding in pairs(report) if outcome(report, finding) != "skipped"]
+    found = [
+        (target, finding)
+        for target, finding in pairs(report)
+        if outcome(report, finding) != "skipped"
+    ]
     broken = [(target, finding) for target, finding in found if finding.verdict is not Verdict.PASS]
     rules = sorted({finding.probe for _, finding in pairs(report)})
     run = {
-        "tool": {"driver": {"name": TOOL, "version": report.attncheck, "rules": [_rule(name) for name in rules]}},
+        "tool": {
+            "driver": {
+                "name": TOOL,
+                "version": report.attncheck,
+                "rules": [_rule(name) for name in rules],
+            }
+        },
         "columnKind": "unicodeCodePoints",
         "invocations": [_invocation(report)],
         "results": [_result(report, target, finding, rules) for target, finding in broken],
         "properties": {"environment": dict(report.environment), "summary": report.summary},
     }
-    return json.dumps(finite({"$schema": SCHEMA, "version": VERSION, "runs": [run]}), indent=1, ensure_ascii=False)
+    return json.dumps(
+        finite({"$schema": SCHEMA, "version": VERSION, "runs": [run]}), indent=1, ensure_ascii=False
+    )
 
 
 def _rule(name: str) -> dict[str, Any]:
@@ -48,12 +62,16 @@ def _invocation(report: Report) -> dict[str, Any]:
         "exitCode": report.exit_code,
         "commandLine": report.command,
         "startTimeUtc": report.started,
-        "toolExecutionNotifications": [{"level": "error", "message": {"text": str(error)}} for error in not_loaded]
+        "toolExecutionNotifications": [
+            {"level": "error", "message": {"text": str(error)}} for error in not_loaded
+        ]
         + [{"level": "note", "message": {"text": note}} for note in report.notes],
     }
 
 
-def _result(report: Report, target: TargetReport, finding: Finding, rules: list[str]) -> dict[str, Any]:
+def _result(
+    report: Report, target: TargetReport, finding: Finding, rules: list[str]
+) -> dict[str, Any]:
     diagnosis = finding.diagnosis
     advice = f"\n\n{diagnosis.fault}: {diagnosis.advice}" if diagnosis is not None else ""
     result: dict[str, Any] = {
@@ -61,13 +79,22 @@ def _result(report: Report, target: TargetReport, finding: Finding, rules: list[
         "ruleIndex": rules.index(finding.probe),
         "level": LEVELS[outcome(report, finding)],
         "kind": "fail",
-        "message": {"text": f"{label(target)}: {finding.summary}{advice}", "markdown": _markdown(target, finding)},
+        "message": {
+            "text": f"{label(target)}: {finding.summary}{advice}",
+            "markdown": _markdown(target, finding),
+        },
         "locations": [_location(target, finding)],
         "partialFingerprints": {"attncheck/v1": _fingerprint(target, finding)},
-        "properties": {"verdict": finding.verdict.value, "target": target.target, "cases": _cases(finding)},
+        "properties": {
+            "verdict": finding.verdict.value,
+            "target": target.target,
+            "cases": _cases(finding),
+        },
     }
     if finding.known is not None:
-        result["suppressions"] = [{"kind": "external", "status": "accepted", "justification": str(finding.known)}]
+        result["suppressions"] = [
+            {"kind": "external", "status": "accepted", "justification": str(finding.known)}
+        ]
     return result
 
 
@@ -76,7 +103,9 @@ def _markdown(target: TargetReport, finding: Finding) -> str:
 
 
 def _location(target: TargetReport, finding: Finding) -> dict[str, Any]:
-    """A file where the target is one; the module where the divergence starts, as a logical location."""
+    """A file where the target is one; the module where the divergence starts, as a logical
+    location.
+    """
     module = finding.location.module if finding.location is not None else ""
     name = f"{target.target}:{module}" if module else target.target
     return {
@@ -99,5 +128,10 @@ def _fingerprint(target: TargetReport, finding: Finding) -> str:
 
 
 def _cases(finding: Finding) -> list[dict[str, Any]]:
-    broken = [case for case in finding.cases if verdict_of(case) not in (Verdict.PASS, Verdict.SKIP)]
-    return [{"name": case.name, "max_abs": case.max_abs, "budget": case.budget} for case in broken[:MOST_CASES]]
+    broken = [
+        case for case in finding.cases if verdict_of(case) not in (Verdict.PASS, Verdict.SKIP)
+    ]
+    return [
+        {"name": case.name, "max_abs": case.max_abs, "budget": case.budget}
+        for case in broken[:MOST_CASES]
+    ]

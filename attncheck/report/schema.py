@@ -32,7 +32,9 @@ def check_report(path: Path) -> None:
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
     except json.JSONDecodeError as error:
-        raise UsageError(f"{path}:{error.lineno}:{error.colno}: not valid JSON: {error.msg}") from error
+        raise UsageError(
+            f"{path}:{error.lineno}:{error.colno}: not valid JSON: {error.msg}"
+        ) from error
     except ValueError as error:
         raise UsageError(f"{path}: not valid JSON: {error}") from error
     complaint = first_complaint(data)

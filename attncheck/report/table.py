@@ -32,7 +32,11 @@ def mark(verdict: Verdict) -> Text:
 def target_heading(target: TargetReport) -> Text:
     """One line: what was loaded and how it is asked."""
     model, settings = target.model, target.settings
-    kv = f" on {model['kv_heads']} KV" if model.get("kv_heads") not in (None, model.get("heads")) else ""
+    kv = (
+        f" on {model['kv_heads']} KV"
+        if model.get("kv_heads") not in (None, model.get("heads"))
+        else ""
+    )
     parts = [
         str(model.get("class", "")),
         f"{count(int(model.get('parameters') or 0))} parameters",
@@ -52,12 +56,19 @@ def finding_block(finding: Finding, verbose: bool = False) -> list[RenderableTyp
     shown = _shown_cases(finding.cases, verbose)
     if shown:
         blocks.append(Padding(_cases(shown, len(finding.cases) - len(shown)), (0, 0, 0, 2)))
-    blocks += [Padding(Text(line, style="dim" if faint else ""), (0, 0, 0, 2)) for line, faint in _footnotes(finding)]
+    blocks += [
+        Padding(Text(line, style="dim" if faint else ""), (0, 0, 0, 2))
+        for line, faint in _footnotes(finding)
+    ]
     return [*blocks, Text()]
 
 
 def _verdict_line(finding: Finding) -> Text:
-    line = Text(overflow="fold").append(mark(finding.verdict)).append(f" {finding.probe}", style="bold")
+    line = (
+        Text(overflow="fold")
+        .append(mark(finding.verdict))
+        .append(f" {finding.probe}", style="bold")
+    )
     return line.append(f"  {finding.summary}")
 
 
@@ -71,15 +82,23 @@ def _footnotes(finding: Finding) -> list[tuple[str, bool]]:
     if finding.location is not None:
         notes.append((_location(finding), False))
     notes += [(line, False) for line in handed_over(finding)]
-    notes += [(f"{case.name}: {case.note}", True) for case in finding.cases if _telling(case)][:SHOWN_OTHERS]
+    notes += [(f"{case.name}: {case.note}", True) for case in finding.cases if _telling(case)][
+        :SHOWN_OTHERS
+    ]
     sources = sorted({case.budget_from for case in finding.cases if case.budget_from})
-    tail = [_controls(finding), f"budget: {'; '.join(sources)}" if sources else "", seconds(finding.seconds)]
+    tail = [
+        _controls(finding),
+        f"budget: {'; '.join(sources)}" if sources else "",
+        seconds(finding.seconds),
+    ]
     notes.append((" | ".join(part for part in tail if part), True))
     return notes
 
 
 def handed_over(finding: Finding) -> list[str]:
-    """Where the script is that shows the failure without this tool, or why there is none; nothing where none was asked for."""
+    """Where the script is that shows the failure without this tool, or why there is none; nothing
+    where none was asked for.
+    """
     told = finding.replay
     shown = [f"without attncheck: python {told['script']}"] if "script" in told else []
     return [*shown, *([f"no script: {told['no_script']}"] if "no_script" in told else [])]
@@ -94,7 +113,9 @@ def _controls(finding: Finding) -> str:
     if not finding.controls and not finding.controls_missing:
         return ""
     caught = sum(control.detected for control in finding.controls)
-    names = ", ".join(control.fault + ("" if control.detected else " (missed)") for control in finding.controls)
+    names = ", ".join(
+        control.fault + ("" if control.detected else " (missed)") for control in finding.controls
+    )
     missing = f"; not planted: {finding.controls_missing}" if finding.controls_missing else ""
     return f"controls {caught}/{len(finding.controls)}" + (f" ({names})" if names else "") + missing
 
@@ -112,16 +133,28 @@ def _location(finding: Finding) -> str:
     place = finding.location
     assert place is not None
     query = f", query position {place.query_position}" if place.query_position is not None else ""
-    source = f", source position {place.source_position}" if place.source_position is not None else ""
-    return f"first diverges in {place.module}{query}{source}{'; ' + place.note if place.note else ''}"
+    source = (
+        f", source position {place.source_position}" if place.source_position is not None else ""
+    )
+    return (
+        f"first diverges in {place.module}{query}{source}{'; ' + place.note if place.note else ''}"
+    )
 
 
 def _shown_cases(cases: tuple[Measurement, ...], verbose: bool) -> list[Measurement]:
-    """All of a short list; of a long one what did not pass, and the passes nearest to their budgets."""
+    """All of a short list; of a long one what did not pass, and the passes nearest to their
+    budgets.
+    """
     if verbose or len(cases) <= SHOWN_OTHERS:
         return list(cases)
-    others = [case for case in cases if verdict_of(case) is not Verdict.PASS or not case.judged][:SHOWN_OTHERS]
-    passes = sorted((c for c in cases if verdict_of(c) is Verdict.PASS and c.judged), key=lambda c: c.excess, reverse=True)
+    others = [case for case in cases if verdict_of(case) is not Verdict.PASS or not case.judged][
+        :SHOWN_OTHERS
+    ]
+    passes = sorted(
+        (c for c in cases if verdict_of(c) is Verdict.PASS and c.judged),
+        key=lambda c: c.excess,
+        reverse=True,
+    )
     chosen = {case.name for case in [*others, *passes[:SHOWN_PASSES]]}
     return [case for case in cases if case.name in chosen]
 
@@ -133,10 +166,15 @@ def _cases(cases: list[Measurement], hidden: int) -> Table:
     table.add_column("case", overflow="fold", ratio=1)
     for heading in ("verdict", "measured", "expected") if plain else ("verdict", *DIVERGENCE):
         table.add_column(
-            heading, justify="left" if heading == "verdict" else "right", no_wrap=heading != "measured", max_width=32
+            heading,
+            justify="left" if heading == "verdict" else "right",
+            no_wrap=heading != "measured",
+            max_width=32,
         )
     for case in cases:
-        table.add_row(case.name, mark(verdict_of(case)), *(_values(case) if plain else _divergence(case)))
+        table.add_row(
+            case.name, mark(verdict_of(case)), *(_values(case) if plain else _divergence(case))
+        )
     if hidden:
         table.add_row(Text(f"… {hidden} more cases (-v shows all)", style="dim"))
     return table
@@ -148,7 +186,10 @@ DIVERGENCE = ("max|Δ|", "mean|Δ|", "KL", "flips", "first", "budget")
 def _values(case: Measurement) -> tuple[str, str]:
     if case.expect == "skip":
         return "-", "-"
-    return f"{number(case.value)} {case.unit}".strip(), f"at most {number(case.limit)}" if case.limit is not None else "-"
+    return (
+        f"{number(case.value)} {case.unit}".strip(),
+        f"at most {number(case.limit)}" if case.limit is not None else "-",
+    )
 
 
 def _divergence(case: Measurement) -> tuple[str, ...]:
@@ -158,12 +199,21 @@ def _divergence(case: Measurement) -> tuple[str, ...]:
         return (number(case.value), "-", "-", "-", "-", number(case.limit))
     first = "-" if case.first_position is None or case.excess <= 1 else str(case.first_position)
     shown = f"{case.nonfinite} nan" if case.nonfinite else number(case.max_abs)
-    return (shown, number(case.mean_abs), number(case.kl), number(case.top1_flips), first, number(case.budget))
+    return (
+        shown,
+        number(case.mean_abs),
+        number(case.kl),
+        number(case.top1_flips),
+        first,
+        number(case.budget),
+    )
 
 
 def target_line(target: TargetReport) -> Text:
     """A target in one line: what its probes came to, and what did not pass."""
-    line = Text(overflow="fold").append(mark(target.verdict)).append(f" {target.target}", style="bold")
+    line = (
+        Text(overflow="fold").append(mark(target.verdict)).append(f" {target.target}", style="bold")
+    )
     if target.error is not None:
         return line.append(f"  {target.error}")
     verdicts = [finding.verdict for finding in target.results]
@@ -171,7 +221,9 @@ def target_line(target: TargetReport) -> Text:
     line.append(f"  {ran} of {len(verdicts)} probes ran in {seconds(target.seconds)}", style="dim")
     for finding in target.results:
         if finding.verdict not in (Verdict.PASS, Verdict.SKIP, Verdict.WARN):
-            line.append("\n    ").append(mark(finding.verdict)).append(f" {finding.probe}  {finding.summary}")
+            line.append("\n    ").append(mark(finding.verdict)).append(
+                f" {finding.probe}  {finding.summary}"
+            )
     return line
 
 
@@ -180,17 +232,25 @@ def summary_line(report: Report) -> Text:
     line = Text()
     counts = {Verdict(name): amount for name, amount in report.summary.items() if amount}
     for position, (verdict, amount) in enumerate(counts.items()):
-        line.append(", " if position else "").append(f"{amount} {verdict.value}", style=STYLES[verdict])
+        line.append(", " if position else "").append(
+            f"{amount} {verdict.value}", style=STYLES[verdict]
+        )
     broken = sum(target.error is not None for target in report.targets)
     if broken:
-        line.append(", " if counts else "").append(f"{broken} not loaded", style=STYLES[Verdict.ERROR])
-    known = sum(finding.known is not None for target in report.targets for finding in target.results)
+        line.append(", " if counts else "").append(
+            f"{broken} not loaded", style=STYLES[Verdict.ERROR]
+        )
+    known = sum(
+        finding.known is not None for target in report.targets for finding in target.results
+    )
     if known:
         line.append(f" ({known} known)", style="dim")
     if not line:
         line.append("nothing ran", style=STYLES[Verdict.SKIP])
     models = len(report.targets)
-    return line.append(f" on {models} model{'s' if models != 1 else ''} in {seconds(report.seconds)}", style="dim")
+    return line.append(
+        f" on {models} model{'s' if models != 1 else ''} in {seconds(report.seconds)}", style="dim"
+    )
 
 
 def print_report(report: Report, console: Console, verbose: bool = False) -> None:
@@ -211,7 +271,9 @@ def print_target(target: TargetReport, console: Console, verbose: bool = False) 
 def print_heading(target: TargetReport, console: Console) -> None:
     """The heading of a target, or the line that says why it could not be loaded."""
     if target.error is not None:
-        console.print(mark(Verdict.ERROR).append(f" {target.error}", style="not bold default"), soft_wrap=True)
+        console.print(
+            mark(Verdict.ERROR).append(f" {target.error}", style="not bold default"), soft_wrap=True
+        )
         return
     console.print(target_heading(target))
     for note in target.notes:

@@ -1,4 +1,6 @@
-"""Writing a report to a file, atomically: whoever reads it sees the last finished state, never half of one."""
+"""Writing a report to a file, atomically: whoever reads it sees the last finished state, never half
+of one.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,8 @@ SHARE = 10
 class Writer:
     """Writes the reports of a run anew whenever something is finished.
 
-    Reports that take longer than `AT_ONCE` seconds to write are written so seldom that writing takes a tenth of the time,
-    and whenever it `must` be: at the end of each target, and at the end.
+    Reports that take longer than `AT_ONCE` seconds to write are written so seldom that writing
+    takes a tenth of the time, and whenever it `must` be: at the end of each target, and at the end.
     """
 
     destinations: Sequence[tuple[str, Path]]

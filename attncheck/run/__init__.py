@@ -1,1 +1,3 @@
-"""Running probes: one target, a session of several, a sweep in worker processes, the gate and the self-test."""
+"""Running probes: one target, a session of several, a sweep in worker processes, the gate and the
+self-test.
+"""

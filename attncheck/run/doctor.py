@@ -1,4 +1,6 @@
-"""What this machine offers: versions, devices, memory, the attention implementations that really run, the model cache."""
+"""What this machine offers: versions, devices, memory, the attention implementations that really
+run, the model cache.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,10 @@ def survey() -> Iterator[tuple[str, str]]:
     yield "platform", platform.platform()
     yield "devices", _devices()
     memory = psutil.virtual_memory()
-    yield "memory", f"{memory.available / GIB:.1f} GiB free of {memory.total / GIB:.1f}, {torch.get_num_threads()} threads"
+    yield (
+        "memory",
+        f"{memory.available / GIB:.1f} GiB free of {memory.total / GIB:.1f}, {torch.get_num_threads()} threads",
+    )
     for name in IMPLEMENTATIONS:
         yield f"attention {name}", _implementation(name)
     yield "hub cache", _cache()
@@ -47,7 +52,9 @@ def _version(package: str) -> str:
 
 
 def _devices() -> str:
-    names = ["cpu"] + [f"cuda:{i} ({torch.cuda.get_device_name(i)})" for i in range(torch.cuda.device_count())]
+    names = ["cpu"] + [
+        f"cuda:{i} ({torch.cuda.get_device_name(i)})" for i in range(torch.cuda.device_count())
+    ]
     return ", ".join([*names, *(["mps"] if torch.backends.mps.is_available() else [])])
 
 

@@ -1,4 +1,6 @@
-"""What a finding counts as: a suite may expect it, a baseline may hold it, and what is gone again is reported."""
+"""What a finding counts as: a suite may expect it, a baseline may hold it, and what is gone again
+is reported.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,12 @@ class Gate:
     baseline: Baseline | None = None
     today: datetime.date = field(default_factory=datetime.date.today)
 
-    def settle(self, job: Job, target: TargetReport, finding: Finding) -> tuple[Finding, TargetReport]:
-        """The finding, marked as known where it is, and the target with what there is to say about the suite's entries."""
+    def settle(
+        self, job: Job, target: TargetReport, finding: Finding
+    ) -> tuple[Finding, TargetReport]:
+        """The finding, marked as known where it is, and the target with what there is to say about
+        the suite's entries.
+        """
         settled, notes = settle(finding, job.expected, self.today)
         if self.baseline is not None:
             settled = self.baseline.mark(target, settled)
@@ -30,4 +36,8 @@ class Gate:
 
     def closing(self, report: Report) -> Report:
         """The report with a line for each finding of the baseline that is gone."""
-        return report if self.baseline is None else replace(report, notes=(*report.notes, *self.baseline.vanished(report)))
+        return (
+            report
+            if self.baseline is None
+            else replace(report, notes=(*report.notes, *self.baseline.vanished(report)))
+        )

@@ -1,7 +1,7 @@
 """What each query of each layer really reads, as a picture, beside what the config promises.
 
-Measured at the kernel with identity values, or in the gradient where the kernel is out of reach; never from a mask tensor,
-which a kernel may ignore.
+Measured at the kernel with identity values, or in the gradient where the kernel is out of reach;
+never from a mask tensor, which a kernel may ignore.
 
 Axes: T query positions, S key positions.
 """
@@ -23,13 +23,17 @@ from attncheck.model.padding import pad_id
 from attncheck.model.subject import Subject
 
 READ, EXTRA, LACKING, NEITHER, UNKNOWN = "#", "+", "-", ".", " "
-"""Read as promised; read and not promised; promised and not read; neither; not asked, or the query is padding."""
+"""Read as promised; read and not promised; promised and not read; neither; not asked, or the query
+is padding.
+"""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Ask:
-    """How the model is asked: padding slots on one side, chunks on a cache, documents packed into one row."""
+    """How the model is asked: padding slots on one side, chunks on a cache, documents packed into
+    one row.
+    """
 
     padding: int = 0
     side: Literal["left", "right"] = "left"
@@ -40,7 +44,9 @@ class Ask:
 @final
 @dataclass(frozen=True, kw_only=True)
 class LayerMap:
-    """One layer: a text for each query with a sign for each key, what was promised, and what speaks for it all the same."""
+    """One layer: a text for each query with a sign for each key, what was promised, and what speaks
+    for it all the same.
+    """
 
     name: str
     index: int | None
@@ -70,16 +76,23 @@ def maps(subject: Subject, ask: Ask) -> list[LayerMap]:
     spec, real_T, document_T = _asked(subject, ask)
     seen = _seen(subject, spec)
     row = subject.inputs.other(spec.tokens[0])
-    others = _seen(subject, ForwardSpec((row,), **{k: v for k, v in vars(spec).items() if k != "tokens"}))
+    others = _seen(
+        subject, ForwardSpec((row,), **{k: v for k, v in vars(spec).items() if k != "tokens"})
+    )
     names = dict.fromkeys(each.name for each in seen)
-    return [_map(subject, [each for each in seen if each.name == name], others, real_T, document_T) for name in names]
+    return [
+        _map(subject, [each for each in seen if each.name == name], others, real_T, document_T)
+        for name in names
+    ]
 
 
 def _asked(subject: Subject, ask: Ask) -> tuple[ForwardSpec, Tensor, Tensor]:
     """The pass, which tokens are real, and the number of each token's document."""
     row, length = subject.inputs.row, subject.inputs.length
     if ask.chunks and sum(ask.chunks) != length + ask.padding:
-        raise UsageError(f"--chunks: {sum(ask.chunks)} tokens, where the row has {length + ask.padding}")
+        raise UsageError(
+            f"--chunks: {sum(ask.chunks)} tokens, where the row has {length + ask.padding}"
+        )
     if ask.documents and sum(ask.documents) != length:
         raise UsageError(f"--packed: {sum(ask.documents)} tokens, where the row has {length}")
     if ask.documents and (ask.padding or ask.chunks):
@@ -97,28 +110,39 @@ def _asked(subject: Subject, ask: Ask) -> tuple[ForwardSpec, Tensor, Tensor]:
         positions=(restarting,) if ask.documents else (counted,) if explicit else None,
         mask=Mask2D((real,)) if ask.padding else None,
     )
-    numbers = [number for number, size in enumerate(ask.documents or (len(tokens),)) for _ in range(size)]
+    numbers = [
+        number for number, size in enumerate(ask.documents or (len(tokens),)) for _ in range(size)
+    ]
     return spec, torch.tensor(real, dtype=torch.bool), torch.tensor(numbers)
 
 
 def _seen(subject: Subject, spec: ForwardSpec) -> list[Seen]:
-    _ = subject.can.first_position  # found by forwards of its own, which must not be among those that are watched
+    _ = (
+        subject.can.first_position
+    )  # found by forwards of its own, which must not be among those that are watched
     if subject.can.watch:
         return seen_at_kernel(subject, spec)
     if spec.chunks or spec.mask is not None:
-        raise Unsupported(f"{subject.can.watch.reason}: the gradient shows plain forwards only, without padding and chunks")
+        raise Unsupported(
+            f"{subject.can.watch.reason}: the gradient shows plain forwards only, without padding and chunks"
+        )
     return seen_in_gradient(subject, spec)
 
 
-def _map(subject: Subject, seen: list[Seen], others: list[Seen], real_T: Tensor, document_T: Tensor) -> LayerMap:
+def _map(
+    subject: Subject, seen: list[Seen], others: list[Seen], real_T: Tensor, document_T: Tensor
+) -> LayerMap:
     """One layer's calls laid into one picture, against the promise that fits best."""
     first, total = seen[0], len(real_T)
     promise = promised_reach(subject.text_config, first.module, first.index)
     own_TS = (document_T[:, None] == document_T[None]) & real_T[None]
     pictures = [
-        (str(reach), _picture(seen, reach.allowed_TS(total, total) & own_TS, real_T)) for reach in promise.reaches or (FULL,)
+        (str(reach), _picture(seen, reach.allowed_TS(total, total) & own_TS, real_T))
+        for reach in promise.reaches or (FULL,)
     ]
-    named, rows = min(pictures, key=lambda each: sum(row.count(EXTRA) + row.count(LACKING) for row in each[1]))
+    named, rows = min(
+        pictures, key=lambda each: sum(row.count(EXTRA) + row.count(LACKING) for row in each[1])
+    )
     reasons = [promise.reason, *(excuse(each, others) for each in seen)]
     return LayerMap(
         name=first.name,
@@ -147,7 +171,9 @@ def _sign(read: bool, promised: bool) -> str:
 
 
 def shrunk(rows: Sequence[str], most: int) -> list[str]:
-    """The picture at most `most` signs wide: each sign stands for a square of pairs and shows the worst of them."""
+    """The picture at most `most` signs wide: each sign stands for a square of pairs and shows the
+    worst of them.
+    """
     side = -(-len(rows) // most)
     if side == 1:
         return list(rows)

@@ -10,7 +10,16 @@ from typing import Any, final
 
 from attncheck.core.allocator import return_freed_memory
 from attncheck.core.errors import CannotInject, Unsupported, first_line
-from attncheck.core.finding import Control, Evidence, Finding, Measurement, PrecisionLevel, Verdict, verdict_of, worst
+from attncheck.core.finding import (
+    Control,
+    Evidence,
+    Finding,
+    Measurement,
+    PrecisionLevel,
+    Verdict,
+    verdict_of,
+    worst,
+)
 from attncheck.distributed.ranks import failed_alone, gathered, working_on
 from attncheck.faults.base import Fault
 from attncheck.faults.catalogue import FAULTS
@@ -55,10 +64,13 @@ Examination = Generator[Event, None, Finding]
 Diagnose = Callable[[Subject, Finding], Finding]
 
 
-def run_probes(subject: Subject, probes: Iterable[Probe], diagnose: Diagnose | None = None) -> Iterator[Event]:
+def run_probes(
+    subject: Subject, probes: Iterable[Probe], diagnose: Diagnose | None = None
+) -> Iterator[Event]:
     """Every probe on one subject; a probe that raises becomes an `error` and the next one runs.
 
-    `diagnose` is told every finding that failed or warned, and returns it with what it found out; it never raises.
+    `diagnose` is told every finding that failed or warned, and returns it with what it found out;
+    it never raises.
     """
     for probe in probes:
         yield ProbeStarted(subject.name, probe.name)
@@ -69,7 +81,9 @@ def run_probes(subject: Subject, probes: Iterable[Probe], diagnose: Diagnose | N
             if diagnose is not None and finding.verdict in (Verdict.FAIL, Verdict.WARN):
                 finding = diagnose(subject, replace(finding, seconds=time.perf_counter() - started))
         except Unsupported as reason:
-            finding = Finding(probe=probe.name, verdict=Verdict.SKIP, summary=str(reason), skip_reason=str(reason))
+            finding = Finding(
+                probe=probe.name, verdict=Verdict.SKIP, summary=str(reason), skip_reason=str(reason)
+            )
         except Exception as error:
             failed_alone(error)
             finding = _crashed(probe.name, error)
@@ -78,7 +92,12 @@ def run_probes(subject: Subject, probes: Iterable[Probe], diagnose: Diagnose | N
 
 def _crashed(probe: str, error: Exception) -> Finding:
     text = "".join(traceback.format_exception(error))
-    return Finding(probe=probe, verdict=Verdict.ERROR, summary=f"the probe raised {first_line(error)}", error=text)
+    return Finding(
+        probe=probe,
+        verdict=Verdict.ERROR,
+        summary=f"the probe raised {first_line(error)}",
+        error=text,
+    )
 
 
 def _examined(subject: Subject, probe: Probe) -> Examination:
@@ -90,17 +109,29 @@ def _examined(subject: Subject, probe: Probe) -> Examination:
     decided, dtype = _laddered(subject, probe, measured)
     evidence = Evidence(measurements=decided, replay=_replay(subject))
     ruling = probe.judge(evidence)
-    finding = Finding(probe=probe.name, verdict=ruling.verdict, summary=ruling.summary, cases=decided, replay=evidence.replay)
+    finding = Finding(
+        probe=probe.name,
+        verdict=ruling.verdict,
+        summary=ruling.summary,
+        cases=decided,
+        replay=evidence.replay,
+    )
     if ruling.verdict not in PASSING:
         return _skipped_reason(finding)
-    if not any(case.judged and verdict_of(case) in (Verdict.PASS, Verdict.NOISE) for case in decided):
-        return replace(finding, controls_missing="no case held, so a planted fault could break none")
+    if not any(
+        case.judged and verdict_of(case) in (Verdict.PASS, Verdict.NOISE) for case in decided
+    ):
+        return replace(
+            finding, controls_missing="no case held, so a planted fault could break none"
+        )
     with subject.at(dtype):
         return (yield from _controlled(subject, probe, finding))
 
 
 def _measured(probe: Probe, subject: Subject) -> Iterator[Measurement]:
-    """The cases of a probe; of a model that is sharded over processes, each as it is in the process where it is worst."""
+    """The cases of a probe; of a model that is sharded over processes, each as it is in the process
+    where it is worst.
+    """
     for case in probe.measure(subject):
         yield _worst(gathered(f"the cases of {probe.name}", case))
 
@@ -108,7 +139,9 @@ def _measured(probe: Probe, subject: Subject) -> Iterator[Measurement]:
 def _worst(cases: Sequence[Measurement]) -> Measurement:
     order = [verdict_of(case) for case in cases]
     rank = order.index(worst(order))
-    return replace(cases[rank], note=f"{cases[rank].note} (rank {rank})".strip()) if rank else cases[0]
+    return (
+        replace(cases[rank], note=f"{cases[rank].note} (rank {rank})".strip()) if rank else cases[0]
+    )
 
 
 def _missing(subject: Subject, probe: Probe) -> Finding | None:
@@ -123,25 +156,40 @@ def _missing(subject: Subject, probe: Probe) -> Finding | None:
 
 
 def _skipped_reason(finding: Finding) -> Finding:
-    return replace(finding, skip_reason=finding.summary) if finding.verdict is Verdict.SKIP else finding
+    return (
+        replace(finding, skip_reason=finding.summary)
+        if finding.verdict is Verdict.SKIP
+        else finding
+    )
 
 
 def _replay(subject: Subject) -> Mapping[str, Any]:
     return {"tokens": list(subject.inputs.row), "seed": subject.settings.seed}
 
 
-def _laddered(subject: Subject, probe: Probe, measured: tuple[Measurement, ...]) -> tuple[tuple[Measurement, ...], str | None]:
-    """Measure doubtful cases again in the highest precision that fits; the ladder becomes part of each case."""
+def _laddered(
+    subject: Subject, probe: Probe, measured: tuple[Measurement, ...]
+) -> tuple[tuple[Measurement, ...], str | None]:
+    """Measure doubtful cases again in the highest precision that fits; the ladder becomes part of
+    each case.
+    """
     doubtful = {case.name for case in measured if case.in_doubt}
     dtype = subject.higher_dtype() if doubtful else None
     if dtype is None:
         return measured, None
     try:
         with subject.at(dtype):
-            raised = {case.name: case for case in _measured(probe, subject) if case.name in doubtful}
+            raised = {
+                case.name: case for case in _measured(probe, subject) if case.name in doubtful
+            }
     except (RuntimeError, NotImplementedError, TypeError):
-        return measured, None  # a kernel that refuses the higher precision: the verdict says that nothing decided
-    return tuple(_with_ladder(case, raised.get(case.name), subject.dtype_name, dtype) for case in measured), dtype
+        return (
+            measured,
+            None,
+        )  # a kernel that refuses the higher precision: the verdict says that nothing decided
+    return tuple(
+        _with_ladder(case, raised.get(case.name), subject.dtype_name, dtype) for case in measured
+    ), dtype
 
 
 def _with_ladder(case: Measurement, raised: Measurement | None, low: str, high: str) -> Measurement:
@@ -170,12 +218,17 @@ def _controlled(subject: Subject, probe: Probe, finding: Finding) -> Examination
     missing = "; ".join(reasons) if len(controls) < CONTROLS else ""
     finding = replace(finding, controls=tuple(controls), controls_missing=missing)
     if missed:
-        return finding.with_verdict(Verdict.VACUOUS, f"with {', '.join(missed)} planted the probe passes as well")
+        return finding.with_verdict(
+            Verdict.VACUOUS, f"with {', '.join(missed)} planted the probe passes as well"
+        )
     return finding
 
 
-def _control(subject: Subject, probe: Probe, fault: Fault, healthy: tuple[Measurement, ...]) -> Control:
-    """Whether the probe notices one planted fault; it stops at the first case that the fault breaks.
+def _control(
+    subject: Subject, probe: Probe, fault: Fault, healthy: tuple[Measurement, ...]
+) -> Control:
+    """Whether the probe notices one planted fault; it stops at the first case that the fault
+    breaks.
 
     Raises:
         CannotPlant: the model has no place for the fault, or breaks when it is planted.
@@ -183,13 +236,19 @@ def _control(subject: Subject, probe: Probe, fault: Fault, healthy: tuple[Measur
     return_freed_memory()
     before = {case.name: case for case in healthy}
     largest: float | None = None
-    with fault.inject(subject), subject.passes.under(fault.name, fault.on_cache_only), subject.can.kept():
+    with (
+        fault.inject(subject),
+        subject.passes.under(fault.name, fault.on_cache_only),
+        subject.can.kept(),
+    ):
         try:
             for case in _measured(probe, subject):
                 if case.max_abs is not None:
                     largest = max(largest or 0.0, case.max_abs)
                 if noticed(case, before.get(case.name)):
-                    return Control(fault=fault.name, detected=True, max_abs=case.max_abs, case=case.name)
+                    return Control(
+                        fault=fault.name, detected=True, max_abs=case.max_abs, case=case.name
+                    )
         except Unsupported as reason:
             raise CannotInject(str(reason)) from reason
         except Exception as error:
@@ -202,7 +261,9 @@ def noticed(case: Measurement, healthy: Measurement | None) -> bool:
     now, before = verdict_of(case), verdict_of(healthy) if healthy is not None else Verdict.PASS
     if now not in (Verdict.FAIL, Verdict.WARN):
         return False
-    if before not in (Verdict.FAIL, Verdict.WARN) or (before is Verdict.WARN and now is Verdict.FAIL):
+    if before not in (Verdict.FAIL, Verdict.WARN) or (
+        before is Verdict.WARN and now is Verdict.FAIL
+    ):
         return True
     values = case.value, healthy.value if healthy is not None else None
     return values[0] is not None and values[1] is not None and values[0] > MUCH_WORSE * values[1]

@@ -1,4 +1,6 @@
-"""The tool checked by itself: every fault of the catalogue planted in a healthy model, and what the probes made of it."""
+"""The tool checked by itself: every fault of the catalogue planted in a healthy model, and what the
+probes made of it.
+"""
 
 from __future__ import annotations
 
@@ -90,15 +92,25 @@ class Row:
 
     @property
     def told(self) -> Caught | None:
-        """The finding that says most: one that names the fault, else any with a diagnosis, else the first."""
+        """The finding that says most: one that names the fault, else any with a diagnosis, else the
+        first.
+        """
         named = [each for each in self.caught if names(self.fault, each.diagnosis)]
-        explained = [each for each in self.caught if each.diagnosis is not None and each.diagnosis.how != "unexplained"]
+        explained = [
+            each
+            for each in self.caught
+            if each.diagnosis is not None and each.diagnosis.how != "unexplained"
+        ]
         return next(iter([*named, *explained, *self.caught]), None)
 
     @property
     def wrong(self) -> tuple[Caught, ...]:
         """Findings that are named after another fault."""
-        told = [each for each in self.caught if each.diagnosis is not None and each.diagnosis.how == "reproduced"]
+        told = [
+            each
+            for each in self.caught
+            if each.diagnosis is not None and each.diagnosis.how == "reproduced"
+        ]
         return tuple(each for each in told if not names(self.fault, each.diagnosis))
 
     @property
@@ -122,7 +134,9 @@ def names(fault: str, diagnosis: Diagnosis | None) -> bool:
 @final
 @dataclass
 class Selftest:
-    """Plants faults in one subject. `thorough` asks every probe even when one has caught the fault already."""
+    """Plants faults in one subject. `thorough` asks every probe even when one has caught the fault
+    already.
+    """
 
     subject: Subject
     probes: Sequence[Probe]
@@ -179,7 +193,9 @@ def finding_of(subject: Subject, probe: Probe) -> Finding:
 
 
 def coverage(rows: Sequence[Row], probes: Sequence[str], each: int | None = None) -> str:
-    """The page `docs/coverage.md`: for each fault and target which probes catch it, and whether it was named and located."""
+    """The page `docs/coverage.md`: for each fault and target which probes catch it, and whether it
+    was named and located.
+    """
     limit = f" --each {each}" if each else ""
     targets = list(dict.fromkeys(row.target for row in rows))
     faults = list(dict.fromkeys(row.fault for row in rows))
@@ -195,7 +211,16 @@ def coverage(rows: Sequence[Row], probes: Sequence[str], each: int | None = None
         "| fault | " + " | ".join(probes) + " | caught | named | first module |",
         "|---" * (len(probes) + 4) + "|",
     ]
-    return "\n".join([*head, *(_line(fault, [row for row in rows if row.fault == fault], probes) for fault in faults), ""])
+    return "\n".join(
+        [
+            *head,
+            *(
+                _line(fault, [row for row in rows if row.fault == fault], probes)
+                for fault in faults
+            ),
+            "",
+        ]
+    )
 
 
 def _totals(rows: Sequence[Row]) -> str:
@@ -215,7 +240,9 @@ def _line(fault: str, rows: list[Row], probes: Sequence[str]) -> str:
     injected = [row for row in rows if not row.reason]
     if not injected:
         return f"| {fault} |" + " |" * len(probes) + " cannot be planted in these targets | | |"
-    counts = [sum(any(each.probe == probe for each in row.caught) for row in injected) for probe in probes]
+    counts = [
+        sum(any(each.probe == probe for each in row.caught) for row in injected) for probe in probes
+    ]
     caught, named = (sum(map(spec, injected)) for spec in (_is_caught, _is_named))
     places = [row.told.location.module for row in injected if row.told and row.told.location]
     cells = [str(number) if number else "·" for number in counts]

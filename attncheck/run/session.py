@@ -1,4 +1,6 @@
-"""Targets in, report out: loads each target, runs its probes, and keeps what is finished whatever happens next."""
+"""Targets in, report out: loads each target, runs its probes, and keeps what is finished whatever
+happens next.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ class TargetFinished:
     target: TargetReport
 
 
-SessionEvent = TargetStarted | TargetLoaded | TargetFinished | ProbeStarted | ControlStarted | ProbeFinished
+SessionEvent = (
+    TargetStarted | TargetLoaded | TargetFinished | ProbeStarted | ControlStarted | ProbeFinished
+)
 NOTHING_RAN = 5
 Listener = Callable[[SessionEvent, Report], None]
 Loader = Callable[[Job], Subject]
@@ -69,7 +73,9 @@ def load_job(job: Job) -> Subject:
 @final
 @dataclass
 class Session:
-    """One run. `report` is valid at any moment; `listener` hears every event with the report so far."""
+    """One run. `report` is valid at any moment; `listener` hears every event with the report so
+    far.
+    """
 
     command: str
     listener: Listener
@@ -110,7 +116,11 @@ class Session:
 
     def finished(self, code: int) -> Report:
         """The report with the exit code of the whole command."""
-        self.report = replace(self.gate.closing(self.report), exit_code=code, seconds=time.perf_counter() - self._clock)
+        self.report = replace(
+            self.gate.closing(self.report),
+            exit_code=code,
+            seconds=time.perf_counter() - self._clock,
+        )
         return self.report
 
     def _run(self, job: Job) -> None:
@@ -148,7 +158,9 @@ class Session:
     def _keep(self, target: TargetReport, started: float, again: bool = False) -> None:
         before = self.report.targets[:-1] if again else self.report.targets
         target = replace(target, seconds=time.perf_counter() - started)
-        report = replace(self.report, targets=(*before, target), seconds=time.perf_counter() - self._clock)
+        report = replace(
+            self.report, targets=(*before, target), seconds=time.perf_counter() - self._clock
+        )
         self.report = replace(report, exit_code=exit_code(report, self.fail_on))
 
     def _tell(self, event: SessionEvent) -> None:
@@ -179,23 +191,41 @@ def loaded_report(subject: Subject, load_seconds: float) -> TargetReport:
         "dtype": subject.dtype_name,
         "device": str(subject.device),
         "seed": subject.settings.seed,
-        "asked": {name: value for name, value in vars(subject.settings).items() if value not in (None, False)},
+        "asked": {
+            name: value
+            for name, value in vars(subject.settings).items()
+            if value not in (None, False)
+        },
     }
     try:
         settings["length"] = subject.inputs.length
-        notes = tuple(f"{b.kind} {b.length} is not reached by {subject.inputs.length} tokens" for b in subject.inputs.unreached)
+        notes = tuple(
+            f"{b.kind} {b.length} is not reached by {subject.inputs.length} tokens"
+            for b in subject.inputs.unreached
+        )
     except Unsupported as reason:
         notes = (str(reason),)
     notes = (*subject.remarks, *notes)
     return TargetReport(
-        target=subject.name, model=subject.facts.as_dict(), settings=settings, load_seconds=load_seconds, notes=notes
+        target=subject.name,
+        model=subject.facts.as_dict(),
+        settings=settings,
+        load_seconds=load_seconds,
+        notes=notes,
     )
 
 
 def load_findings(subject: Subject) -> list[Finding]:
     """What loading noticed, as a finding of its own: only when it is a failure."""
     broken = [case for case in subject.load_notes if verdict_of(case) is Verdict.FAIL]
-    found = [Finding(probe="load", verdict=Verdict.FAIL, summary=_load_summary(broken), cases=subject.load_notes)]
+    found = [
+        Finding(
+            probe="load",
+            verdict=Verdict.FAIL,
+            summary=_load_summary(broken),
+            cases=subject.load_notes,
+        )
+    ]
     return [*(found if broken else []), *_adapter_findings(subject), *sharding_findings(subject)]
 
 
@@ -204,7 +234,13 @@ def _adapter_findings(subject: Subject) -> list[Finding]:
     try:
         cases = tuple(adapter_cases(subject))
     except Exception as error:
-        return [Finding(probe="adapter", verdict=Verdict.ERROR, summary=f"the adapter raised {first_line(error)}")]
+        return [
+            Finding(
+                probe="adapter",
+                verdict=Verdict.ERROR,
+                summary=f"the adapter raised {first_line(error)}",
+            )
+        ]
     if not cases:
         return []
     ruling = judge_cases(Evidence(measurements=cases))

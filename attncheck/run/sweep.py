@@ -1,7 +1,9 @@
-"""Many targets, each in a process of its own with a limit on time and memory: a crash or a hang ends one of them.
+"""Many targets, each in a process of its own with a limit on time and memory: a crash or a hang
+ends one of them.
 
-The report of each target is written as soon as it is there. A second sweep with the same folder goes on where the first
-one stopped: a report is taken from the folder where versions, settings and probes are the same.
+The report of each target is written as soon as it is there. A second sweep with the same folder
+goes on where the first one stopped: a report is taken from the folder where versions, settings and
+probes are the same.
 """
 
 from __future__ import annotations
@@ -46,7 +48,11 @@ def expand(targets: Sequence[str]) -> list[str]:
     Raises:
         TargetError: a glob that matches nothing.
     """
-    found = [name for target in targets for name in (random_init.matching(target) if is_glob(target) else [target])]
+    found = [
+        name
+        for target in targets
+        for name in (random_init.matching(target) if is_glob(target) else [target])
+    ]
     return list(dict.fromkeys(found))
 
 
@@ -67,13 +73,22 @@ def sweep(
         TargetError: a pattern that matches nothing.
     """
     calls = tuple((name, dict[str, Any]()) for name in probes)
-    jobs = [Job(target=target, settings=settings, probes=calls, home=Path.cwd()) for target in expand(patterns)]
+    jobs = [
+        Job(target=target, settings=settings, probes=calls, home=Path.cwd())
+        for target in expand(patterns)
+    ]
     with TemporaryDirectory() as scratch:
-        yield from run_jobs(jobs, workers=workers, limits=limits or Limits(), folder=folder or Path(scratch))
+        yield from run_jobs(
+            jobs, workers=workers, limits=limits or Limits(), folder=folder or Path(scratch)
+        )
 
 
-def run_jobs(jobs: Sequence[Job], *, workers: int, limits: Limits, folder: Path) -> Iterator[TargetReport]:
-    """Run jobs, at most `workers` at a time, and yield each report; the folder is made where it is missing."""
+def run_jobs(
+    jobs: Sequence[Job], *, workers: int, limits: Limits, folder: Path
+) -> Iterator[TargetReport]:
+    """Run jobs, at most `workers` at a time, and yield each report; the folder is made where it is
+    missing.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     waiting = []
     for job in jobs:
@@ -167,7 +182,9 @@ class _Pool:
         for each in list(self.running):
             seconds = time.perf_counter() - each.started
             if not each.process.is_alive():
-                yield self._result(each, seconds, f"its process ended with {_code(each.process.exitcode)}")
+                yield self._result(
+                    each, seconds, f"its process ended with {_code(each.process.exitcode)}"
+                )
             elif seconds >= self.limits.seconds:
                 each.process.kill()
                 yield self._result(each, seconds, f"not finished after {seconds:.0f} seconds")
@@ -179,7 +196,12 @@ class _Pool:
         if known is not None:
             return replace(known, seconds=seconds)
         spec = vars(each.job.settings)
-        return TargetReport(target=each.job.target, settings=spec, seconds=seconds, error=f"{each.job.target}: {otherwise}")
+        return TargetReport(
+            target=each.job.target,
+            settings=spec,
+            seconds=seconds,
+            error=f"{each.job.target}: {otherwise}",
+        )
 
 
 def _code(code: int | None) -> str:
@@ -190,7 +212,9 @@ def _code(code: int | None) -> str:
 
 
 def _context() -> Any:
-    """Processes forked from a server that has the libraries loaded already, where the platform has one."""
+    """Processes forked from a server that has the libraries loaded already, where the platform has
+    one.
+    """
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")

@@ -11,7 +11,9 @@ from typing import final
 @final
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """What the command line keeps of a suite: `!tag` leaves out what carries the tag; probes are globs."""
+    """What the command line keeps of a suite: `!tag` leaves out what carries the tag; probes are
+    globs.
+    """
 
     tags: tuple[str, ...] = ()
     probes: tuple[str, ...] = ()
@@ -22,7 +24,9 @@ class Choice:
         refused = {tag[1:] for tag in self.tags if tag.startswith("!")}
         wanted = {tag for tag in self.tags if not tag.startswith("!")}
         tagged = not tags & refused and (not wanted or bool(tags & wanted))
-        return tagged and (not self.probes or _any(self.probes, probe)) and not _any(self.skip, probe)
+        return (
+            tagged and (not self.probes or _any(self.probes, probe)) and not _any(self.skip, probe)
+        )
 
 
 def _any(globs: Iterable[str], name: str) -> bool:

@@ -1,4 +1,6 @@
-"""A suite -> the plan: models x settings x probes, with names, options and targets checked where they stand."""
+"""A suite -> the plan: models x settings x probes, with names, options and targets checked where
+they stand.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +32,22 @@ def load_plan(file: Path, choice: Choice | None = None) -> Plan:
         SuiteError: with file, line, column, what stands there and what was expected.
     """
     parts = load_parts(file)
-    entries = [(part, index, entry) for part in parts for index, entry in enumerate(part.suite.models)]
+    entries = [
+        (part, index, entry) for part in parts for index, entry in enumerate(part.suite.models)
+    ]
     if not entries:
-        raise parts[-1].source.error((), "no models: expected the key `models` with at least one target")
+        raise parts[-1].source.error(
+            (), "no models: expected the key `models` with at least one target"
+        )
     found = [each for part, index, entry in entries for each in _jobs(parts, part, index, entry)]
     if len(found) > MOST_JOBS:
-        raise parts[-1].source.error(("models",), f"{len(found)} combinations of models and settings; {MOST_JOBS} at most")
+        raise parts[-1].source.error(
+            ("models",), f"{len(found)} combinations of models and settings; {MOST_JOBS} at most"
+        )
     jobs = with_expected(parts, [job for job, _ in found])
-    narrowed = (_narrowed(job, tags, choice or Choice()) for job, (_, tags) in zip(jobs, found, strict=True))
+    narrowed = (
+        _narrowed(job, tags, choice or Choice()) for job, (_, tags) in zip(jobs, found, strict=True)
+    )
     return _with_gate(parts, Plan(file=file, jobs=tuple(job for job in narrowed if job.probes)))
 
 
@@ -51,17 +61,22 @@ def _with_gate(parts: tuple[Part, ...], plan: Plan) -> Plan:
             fail_fast=plan.fail_fast if suite.fail_fast is None else suite.fail_fast,
             fail_on=plan.fail_on | frozenset(suite.fail_on) - {Verdict.PASS},
             baseline=Path(part.path(suite.baseline)) if suite.baseline else plan.baseline,
-            reports=plan.reports + tuple((kind, Path(part.path(path))) for kind, path in suite.reports.items()),
+            reports=plan.reports
+            + tuple((kind, Path(part.path(path))) for kind, path in suite.reports.items()),
         )
     return plan
 
 
 def _narrowed(job: Job, tags: Tags, choice: Choice) -> Job:
-    kept = tuple((name, given) for name, given in job.probes if choice.keeps(job.tags | tags[name], name))
+    kept = tuple(
+        (name, given) for name, given in job.probes if choice.keeps(job.tags | tags[name], name)
+    )
     return replace(job, probes=kept)
 
 
-def _jobs(parts: tuple[Part, ...], part: Part, index: int, entry: ModelEntry) -> Iterator[tuple[Job, Tags]]:
+def _jobs(
+    parts: tuple[Part, ...], part: Part, index: int, entry: ModelEntry
+) -> Iterator[tuple[Job, Tags]]:
     home = parts[-1].home
     target, where = _target(part, index, entry), part.source.where(("models", index))
     chosen = probes_of(parts, part, index, entry, home)
@@ -78,7 +93,9 @@ def _jobs(parts: tuple[Part, ...], part: Part, index: int, entry: ModelEntry) ->
 
 
 def _target(part: Part, index: int, entry: ModelEntry) -> str:
-    """The target as it is called from the current folder: a path in a suite is relative to the suite."""
+    """The target as it is called from the current folder: a path in a suite is relative to the
+    suite.
+    """
     place: Place = ("models", index, "target")
     path, colon, attribute = entry.target.rpartition(":")
     file = path if path.endswith(".py") else entry.target

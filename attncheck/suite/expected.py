@@ -14,7 +14,9 @@ from attncheck.suite.source import Place
 
 
 def with_expected(parts: tuple[Part, ...], jobs: list[Job]) -> list[Job]:
-    """Hand every expected failure to the jobs that it speaks of; one that speaks of none is a complaint."""
+    """Hand every expected failure to the jobs that it speaks of; one that speaks of none is a
+    complaint.
+    """
     for part in parts:
         for index, entry in enumerate(part.suite.expected_failures):
             place: Place = ("expected_failures", index)
@@ -23,22 +25,35 @@ def with_expected(parts: tuple[Part, ...], jobs: list[Job]) -> list[Job]:
             if not concerned:
                 raise _pointless(part, place, entry, jobs)
             expected = _expected(entry, part.source.where(place))
-            jobs = [replace(job, expected=(*job.expected, expected)) if job in concerned else job for job in jobs]
+            jobs = [
+                replace(job, expected=(*job.expected, expected)) if job in concerned else job
+                for job in jobs
+            ]
     return jobs
 
 
 def _concerns(entry: ExpectedEntry, job: Job) -> bool:
     named = any(fnmatchcase(name, entry.probe) for name, _ in job.probes)
-    return named and fnmatchcase(job.target, entry.model) and matches(vars(job.settings), entry.settings)
+    return (
+        named
+        and fnmatchcase(job.target, entry.model)
+        and matches(vars(job.settings), entry.settings)
+    )
 
 
 def _pointless(part: Part, place: Place, entry: ExpectedEntry, jobs: list[Job]) -> SuiteError:
     targets = {job.target for job in jobs}
     if not any(fnmatchcase(target, entry.model) for target in targets):
-        return part.source.error((*place, "model"), unknown("model of this suite", entry.model, targets))
-    probes = {name for job in jobs if fnmatchcase(job.target, entry.model) for name, _ in job.probes}
+        return part.source.error(
+            (*place, "model"), unknown("model of this suite", entry.model, targets)
+        )
+    probes = {
+        name for job in jobs if fnmatchcase(job.target, entry.model) for name, _ in job.probes
+    }
     if not any(fnmatchcase(name, entry.probe) for name in probes):
-        return part.source.error((*place, "probe"), unknown("probe of this model", entry.probe, probes))
+        return part.source.error(
+            (*place, "probe"), unknown("probe of this model", entry.probe, probes)
+        )
     return part.source.error((*place, "settings"), "no job of this suite has these settings")
 
 

@@ -1,4 +1,6 @@
-"""A suite file with everything it includes, each part still knowing the file and the place that it came from."""
+"""A suite file with everything it includes, each part still knowing the file and the place that it
+came from.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,9 @@ def _parts(file: Path, around: tuple[Path, ...]) -> Iterator[Part]:
         if child.resolve() in inside:
             raise source.error(place, "a file cannot include itself, directly or through others")
         if not child.is_file():
-            raise source.error(place, f"no such file `{child}`: expected a path relative to {part.home}")
+            raise source.error(
+                place, f"no such file `{child}`: expected a path relative to {part.home}"
+            )
         if len(inside) > MOST_FILES:
             raise source.error(place, f"more than {MOST_FILES} files include one another")
         yield from _parts(child, inside)
@@ -83,7 +87,9 @@ def validated(source: Source) -> SuiteFile:
         SuiteError: the first complaint, where it stands.
     """
     if not isinstance(source.data, dict):
-        raise source.error((), f"expected a mapping with the key `models`, got {_kind(source.data)}")
+        raise source.error(
+            (), f"expected a mapping with the key `models`, got {_kind(source.data)}"
+        )
     try:
         return SuiteFile.model_validate(source.data)
     except ValidationError as error:
@@ -124,22 +130,38 @@ def _message(error: Any) -> str:
     context = error.get("ctx") or {}
     expected = str(context.get("expected", "")).replace("'", "`")
     if expected and isinstance(error.get("input"), str):
-        hint = nearest(error["input"], [each.strip(" `") for each in expected.replace(" or ", ",").split(",")])
+        hint = nearest(
+            error["input"], [each.strip(" `") for each in expected.replace(" or ", ",").split(",")]
+        )
         return f"expected {expected}" + (f"; {hint}" if hint else "")
     text: str = error["msg"].replace("Value error, ", "").replace("Input should be", "expected")
-    got = "" if isinstance(error.get("input"), str) or "error" in context else f", got {_kind(error.get('input'))}"
+    got = (
+        ""
+        if isinstance(error.get("input"), str) or "error" in context
+        else f", got {_kind(error.get('input'))}"
+    )
     return text + got
 
 
 def _kind(value: Any) -> str:
-    names: dict[type, str] = {dict: "a mapping", list: "a list", str: "a text", bool: "a truth value", type(None): "nothing"}
+    names: dict[type, str] = {
+        dict: "a mapping",
+        list: "a list",
+        str: "a text",
+        bool: "a truth value",
+        type(None): "nothing",
+    }
     return names.get(type(value), f"`{value}`")
 
 
 def _unknown_key(location: tuple[Any, ...]) -> str:
     valid = sorted(_model_at(location[:-1]).model_fields)
     hint = nearest(str(location[-1]), valid)
-    return f"unknown key; {hint}" if hint else f"unknown key: expected one of {', '.join(f'`{name}`' for name in valid)}"
+    return (
+        f"unknown key; {hint}"
+        if hint
+        else f"unknown key: expected one of {', '.join(f'`{name}`' for name in valid)}"
+    )
 
 
 def _model_at(location: tuple[Any, ...]) -> type[BaseModel]:
@@ -153,6 +175,10 @@ def _model_at(location: tuple[Any, ...]) -> type[BaseModel]:
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
     """The model inside `list[Model] | None` and the like."""
-    if isinstance(annotation, type) and not isinstance(annotation, types.GenericAlias) and issubclass(annotation, BaseModel):
+    if (
+        isinstance(annotation, type)
+        and not isinstance(annotation, types.GenericAlias)
+        and issubclass(annotation, BaseModel)
+    ):
         return annotation
     return next((found for each in typing.get_args(annotation) if (found := _model_in(each))), None)

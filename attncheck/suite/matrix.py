@@ -18,7 +18,9 @@ AXES = ("attn", "dtype", "device", "cache", "length", "seed")
 MOST_COMBINATIONS = 1_000
 
 
-def combinations(parts: tuple[Part, ...], part: Part, index: int, entry: ModelEntry) -> Iterator[Settings]:
+def combinations(
+    parts: tuple[Part, ...], part: Part, index: int, entry: ModelEntry
+) -> Iterator[Settings]:
     """Every combination of the axes: the suite's settings, with the model's own in their place."""
     entries = [(each, each.suite.settings, ("settings",)) for each in parts]
     merged: dict[str, Any] = {}
@@ -29,20 +31,30 @@ def combinations(parts: tuple[Part, ...], part: Part, index: int, entry: ModelEn
     axes = [axis for axis in AXES if axis in merged]
     count = math.prod(len(merged[axis]) for axis in axes)
     if count > MOST_COMBINATIONS:
-        raise part.source.error(("models", index), f"{count} combinations of settings; {MOST_COMBINATIONS} at most")
+        raise part.source.error(
+            ("models", index), f"{count} combinations of settings; {MOST_COMBINATIONS} at most"
+        )
     fixed = {name: value for name, value in merged.items() if name not in AXES}
     for values in itertools.product(*(merged[axis] for axis in axes)):
         spec: dict[str, Any] = {**dict(zip(axes, values, strict=True)), **fixed}
         if not any(matches(spec, excluded) for excluded in entry.exclude):
-            chosen: dict[str, Any] = {name: None if value == "default" else value for name, value in spec.items()}
+            chosen: dict[str, Any] = {
+                name: None if value == "default" else value for name, value in spec.items()
+            }
             yield Settings(**chosen)
 
 
 def _given(part: Part, settings: SettingsEntry, place: Place) -> dict[str, Any]:
-    given = {name: getattr(settings, name) for name in settings.model_fields_set if getattr(settings, name) is not None}
+    given = {
+        name: getattr(settings, name)
+        for name in settings.model_fields_set
+        if getattr(settings, name) is not None
+    }
     for axis in AXES:
         if given.get(axis) == []:
-            raise part.source.error((*place, axis), f"`{axis}` is an empty list: leave it out, or name at least one")
+            raise part.source.error(
+                (*place, axis), f"`{axis}` is an empty list: leave it out, or name at least one"
+            )
     prompt = given.get("prompt", "")
     if prompt.startswith("@"):
         given["prompt"] = _prompt(part, (*place, "prompt"), prompt[1:])
@@ -53,7 +65,9 @@ def _prompt(part: Part, place: Place, name: str) -> str:
     try:
         return Path(part.path(name)).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise part.source.error(place, f"the prompt file `{part.path(name)}` cannot be read") from error
+        raise part.source.error(
+            place, f"the prompt file `{part.path(name)}` cannot be read"
+        ) from error
 
 
 def check_names(part: Part, place: Place, settings: Mapping[str, Any]) -> None:
@@ -64,9 +78,14 @@ def check_names(part: Part, place: Place, settings: Mapping[str, Any]) -> None:
     """
     for name in settings:
         if name not in SettingsEntry.model_fields:
-            raise part.source.error((*place, name), unknown("setting", name, SettingsEntry.model_fields), key=True)
+            raise part.source.error(
+                (*place, name), unknown("setting", name, SettingsEntry.model_fields), key=True
+            )
 
 
 def matches(spec: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     """Whether settings are those of a pattern; what the pattern leaves out may be anything."""
-    return all(spec.get(name) in (value if isinstance(value, list) else [value]) for name, value in wanted.items())
+    return all(
+        spec.get(name) in (value if isinstance(value, list) else [value])
+        for name, value in wanted.items()
+    )

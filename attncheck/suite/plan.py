@@ -1,4 +1,6 @@
-"""What a suite comes to: jobs to run one after the other, and what their outcome is held against. Standard library only."""
+"""What a suite comes to: jobs to run one after the other, and what their outcome is held against.
+Standard library only.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ class ExpectedFailure:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One model under one setting. `home` is the folder that probes given as `FILE.py:Class` are relative to."""
+    """One model under one setting. `home` is the folder that probes given as `FILE.py:Class` are
+    relative to.
+    """
 
     target: str
     settings: Settings
@@ -54,7 +58,9 @@ class Job:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A suite, expanded. Paths of reports and of the baseline are already relative to the suite's folder."""
+    """A suite, expanded. Paths of reports and of the baseline are already relative to the suite's
+    folder.
+    """
 
     file: Path
     jobs: tuple[Job, ...]

@@ -1,4 +1,6 @@
-"""The keys of a suite file, as pydantic models: what may stand where, and the JSON Schema for editors."""
+"""The keys of a suite file, as pydantic models: what may stand where, and the JSON Schema for
+editors.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ class _OneOrMany:
     """A list that may be written as its only item."""
 
     @classmethod
-    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+    def __get_pydantic_json_schema__(
+        cls, core: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
         many = handler(core)
         return {"anyOf": [many["items"], many]}
 
@@ -51,9 +55,13 @@ Options = dict[str, Any]
 
 @final
 class SettingsEntry(_Entry):
-    """How to load: a list of `attn`, `dtype`, `device`, `cache`, `length` or `seed` is one axis of the matrix."""
+    """How to load: a list of `attn`, `dtype`, `device`, `cache`, `length` or `seed` is one axis of
+    the matrix.
+    """
 
-    attn: Words | None = Field(None, description="Attention implementations; `default` is the model's own.")
+    attn: Words | None = Field(
+        None, description="Attention implementations; `default` is the model's own."
+    )
     dtype: Annotated[list[DtypeName], BeforeValidator(_listed), _OneOrMany] | None = Field(
         None, description="Weights; `auto` is the highest precision that fits and runs."
     )
@@ -65,13 +73,18 @@ class SettingsEntry(_Entry):
         None, description="Tokens of the main input; chosen from the config when left out."
     )
     seed: Annotated[list[int], BeforeValidator(_listed), _OneOrMany] | None = None
-    device_map: Word | None = Field(None, description="auto, or a JSON file with a device (or disk) for each module.")
+    device_map: Word | None = Field(
+        None, description="auto, or a JSON file with a device (or disk) for each module."
+    )
     compiled: Word | None = Field(
-        None, description="A backend of torch.compile, inductor as a rule: the compiled model is compared as well."
+        None,
+        description="A backend of torch.compile, inductor as a rule: the compiled model is compared as well.",
     )
     revision: Word | None = None
     trust_remote_code: bool | None = None
-    random_init: bool | None = Field(None, description="Draw the weights here, from the config alone.")
+    random_init: bool | None = Field(
+        None, description="Draw the weights here, from the config alone."
+    )
     layers: PositiveInt | None = Field(None, description="Keep the first N layers.")
     prompt: Word | None = Field(None, description="Text, or @FILE relative to this file.")
     offline: bool | None = None
@@ -81,8 +94,12 @@ class SettingsEntry(_Entry):
 class ProbeEntry(_Entry):
     """A probe with its options: `NAME`, `NAME: {option: value}`, or the long form with `probe:`."""
 
-    probe: Word = Field(description="A probe's name, a glob over the names, or FILE.py:Class relative to this file.")
-    options: Options = Field(default_factory=dict, description="Options of the probe (`attncheck explain NAME`).")
+    probe: Word = Field(
+        description="A probe's name, a glob over the names, or FILE.py:Class relative to this file."
+    )
+    options: Options = Field(
+        default_factory=dict, description="Options of the probe (`attncheck explain NAME`)."
+    )
     tags: Words = Field(default_factory=list)
 
     @model_validator(mode="before")
@@ -96,10 +113,23 @@ class ProbeEntry(_Entry):
         return value
 
     @classmethod
-    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+    def __get_pydantic_json_schema__(
+        cls, core: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
         long = handler(core)
-        short = {"type": "object", "minProperties": 1, "maxProperties": 1, "not": {"required": ["probe"]}}
-        return {"anyOf": [{"type": "string"}, long, {**short, "additionalProperties": {"type": ["object", "null"]}}]}
+        short = {
+            "type": "object",
+            "minProperties": 1,
+            "maxProperties": 1,
+            "not": {"required": ["probe"]},
+        }
+        return {
+            "anyOf": [
+                {"type": "string"},
+                long,
+                {**short, "additionalProperties": {"type": ["object", "null"]}},
+            ]
+        }
 
 
 Probes = list[ProbeEntry]
@@ -109,13 +139,21 @@ Probes = list[ProbeEntry]
 class ModelEntry(_Entry):
     """A model: its target alone, or the target with settings and probes of its own."""
 
-    target: Word = Field(description="org/name, a folder, a .gguf file, builtin:NAME, FILE.py:factory.")
+    target: Word = Field(
+        description="org/name, a folder, a .gguf file, builtin:NAME, FILE.py:factory."
+    )
     tags: Words = Field(default_factory=list, description="Words that `--tag` selects by.")
-    settings: SettingsEntry = Field(default_factory=SettingsEntry, description="In place of the suite's settings.")  # type: ignore[arg-type]
-    exclude: list[dict[str, Any]] = Field(default_factory=list, description="Combinations of settings to leave out.")
+    settings: SettingsEntry = Field(
+        default_factory=SettingsEntry, description="In place of the suite's settings."
+    )  # type: ignore[arg-type]
+    exclude: list[dict[str, Any]] = Field(
+        default_factory=list, description="Combinations of settings to leave out."
+    )
     probes: Probes | None = Field(None, description="In place of the suite's probes.")
     skip: Words = Field(default_factory=list, description="Probes to leave out (globs).")
-    options: dict[str, Options] = Field(default_factory=dict, description="Options by probe, over the suite's.")
+    options: dict[str, Options] = Field(
+        default_factory=dict, description="Options by probe, over the suite's."
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -123,7 +161,9 @@ class ModelEntry(_Entry):
         return {"target": value} if isinstance(value, str) else value
 
     @classmethod
-    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+    def __get_pydantic_json_schema__(
+        cls, core: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
         return {"anyOf": [{"type": "string"}, handler(core)]}
 
 
@@ -144,7 +184,9 @@ class ExpectedEntry(_Entry):
     @classmethod
     def _not_passing(cls, value: list[Verdict]) -> list[Verdict]:
         if Verdict.PASS in value or Verdict.SKIP in value:
-            raise ValueError("expected one of `fail`, `warn`, `noise`, `vacuous`, `error`: neither pass nor skip fails a run")
+            raise ValueError(
+                "expected one of `fail`, `warn`, `noise`, `vacuous`, `error`: neither pass nor skip fails a run"
+            )
         return value
 
 
@@ -153,17 +195,23 @@ class SuiteFile(_Entry):
     """A suite of models, settings and probes for `attncheck run --suite`."""
 
     version: Literal[1] = 1
-    include: Words = Field(default_factory=list, description="Files to take in first, relative to this one.")
+    include: Words = Field(
+        default_factory=list, description="Files to take in first, relative to this one."
+    )
     models: list[ModelEntry] = Field(default_factory=list)
     settings: SettingsEntry = Field(default_factory=SettingsEntry)  # type: ignore[arg-type]
     probes: Probes | None = Field(None, description="All installed probes when left out.")
     skip: Words = Field(default_factory=list, description="Probes to leave out (globs).")
     expected_failures: list[ExpectedEntry] = Field(default_factory=list)
     strict: bool | None = Field(None, description="vacuous, warn and noise count as failure.")
-    fail_on: Verdicts = Field(default_factory=list, description="Further verdicts that count as failure.")
+    fail_on: Verdicts = Field(
+        default_factory=list, description="Further verdicts that count as failure."
+    )
     fail_fast: bool | None = None
     baseline: Word | None = Field(None, description="Known findings, relative to this file.")
-    reports: dict[Format, Word] = Field(default_factory=dict, description="Reports to write, relative to this file.")
+    reports: dict[Format, Word] = Field(
+        default_factory=dict, description="Reports to write, relative to this file."
+    )
 
 
 def suite_schema() -> dict[str, Any]:

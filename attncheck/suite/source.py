@@ -1,4 +1,6 @@
-"""YAML text -> plain data that remembers where each value stood, so that every complaint names a line and a column."""
+"""YAML text -> plain data that remembers where each value stood, so that every complaint names a
+line and a column.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ class Mark:
 @final
 @dataclass(frozen=True)
 class Source:
-    """One parsed file. `values` and `keys` hold the mark of each value and of each key by its place in `data`."""
+    """One parsed file. `values` and `keys` hold the mark of each value and of each key by its place
+    in `data`.
+    """
 
     file: Path
     data: Any = None
@@ -59,7 +63,9 @@ class Source:
         """A complaint about a position."""
         text = " ".join(mark.text.split())
         shown = f"`{text[:SHOWN]}{'…' if len(text) > SHOWN else ''}`: " if text else ""
-        return SuiteError(f"{self.file}:{mark.line}:{mark.column}: {shown}{' '.join(message.split())}")
+        return SuiteError(
+            f"{self.file}:{mark.line}:{mark.column}: {shown}{' '.join(message.split())}"
+        )
 
     def where(self, place: Place) -> str:
         """`FILE:LINE` of a place."""
@@ -70,7 +76,8 @@ def read(file: Path) -> Source:
     """Read and parse one file.
 
     Raises:
-        SuiteError: it cannot be read, is no YAML, has a key twice, or names an environment variable that is not set.
+        SuiteError: it cannot be read, is no YAML, has a key twice, or names an environment variable
+        that is not set.
     """
     try:
         text = file.read_text(encoding="utf-8")
@@ -78,7 +85,9 @@ def read(file: Path) -> Source:
         raise SuiteError(f"{file}: cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
-        raise SuiteError(f"{file}:{line}:1: not UTF-8 text: byte {error.start} is {error.object[error.start]:#04x}") from error
+        raise SuiteError(
+            f"{file}:{line}:1: not UTF-8 text: byte {error.start} is {error.object[error.start]:#04x}"
+        ) from error
     return parse(text, file)
 
 
@@ -89,13 +98,21 @@ def parse(text: str, file: Path, environment: Mapping[str, str] | None = None) -
         loader = yaml.SafeLoader(text)
         node = loader.get_single_node()
         if node is None:
-            raise source.complaint(Mark(), "the file is empty: expected a mapping with the key `models`")
-        data = _Walk(loader, source, os.environ if environment is None else environment).value(node, ())
+            raise source.complaint(
+                Mark(), "the file is empty: expected a mapping with the key `models`"
+            )
+        data = _Walk(loader, source, os.environ if environment is None else environment).value(
+            node, ()
+        )
     except yaml.reader.ReaderError as error:
         line = text[: error.position].count("\n") + 1
-        raise source.complaint(Mark(line), f"a character that YAML does not allow: {error.character!r}") from error
+        raise source.complaint(
+            Mark(line), f"a character that YAML does not allow: {error.character!r}"
+        ) from error
     except yaml.MarkedYAMLError as error:
-        raise source.complaint(_marked(error), f"not valid YAML: {error.problem or error.context}") from error
+        raise source.complaint(
+            _marked(error), f"not valid YAML: {error.problem or error.context}"
+        ) from error
     except RecursionError as error:
         raise source.complaint(Mark(), "nested too deeply") from error
     return Source(file, data, source.values, source.keys)
@@ -129,7 +146,11 @@ class _Walk:
         if node.tag not in PLAIN_TAGS:
             raise self.source.complaint(mark, f"unknown tag `{node.tag}`")
         before, self.around = self.around, (*self.around, id(node))
-        found = self._mapping(node, place) if isinstance(node, yaml.MappingNode) else self._sequence(node, place)
+        found = (
+            self._mapping(node, place)
+            if isinstance(node, yaml.MappingNode)
+            else self._sequence(node, place)
+        )
         self.around = before
         return found
 
@@ -160,7 +181,9 @@ class _Walk:
                 continue
             mark = self._mark(key)
             if key.value in seen:
-                raise self.source.complaint(mark, f"this key stands here twice, first in line {seen[key.value].line}")
+                raise self.source.complaint(
+                    mark, f"this key stands here twice, first in line {seen[key.value].line}"
+                )
             seen[key.value] = mark
 
     def _scalar(self, node: Any, mark: Mark) -> Any:
@@ -177,7 +200,8 @@ class _Walk:
                 return self.environment[name]
             if default is None:
                 raise self.source.complaint(
-                    mark, f"the environment variable `{name}` is not set (`${{{name}:-VALUE}}` gives it a default)"
+                    mark,
+                    f"the environment variable `{name}` is not set (`${{{name}:-VALUE}}` gives it a default)",
                 )
             return str(default)
 

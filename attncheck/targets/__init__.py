@@ -1,1 +1,3 @@
-"""What the user named -> a loaded model: hub ids, folders, .gguf files, built-in and random models, adapters."""
+"""What the user named -> a loaded model: hub ids, folders, .gguf files, built-in and random models,
+adapters.
+"""

@@ -1,7 +1,8 @@
-"""Adapters (LoRA and its kin): read from a folder, and held to what they promise: merged they say the same, off they are gone.
+"""Adapters (LoRA and its kin): read from a folder, and held to what they promise: merged they say
+the same, off they are gone.
 
-An adapted layer is known by what it can do (`merge`, `unmerge`, `get_base_layer`), so that none of this imports PEFT unless
-an adapter is to be read.
+An adapted layer is known by what it can do (`merge`, `unmerge`, `get_base_layer`), so that none of
+this imports PEFT unless an adapter is to be read.
 
 Axes: B batch, T positions, V vocabulary.
 """
@@ -35,11 +36,15 @@ def base_of(folder: Path) -> str:
         TargetError: its config cannot be read or names none.
     """
     try:
-        base = json.loads((folder / FILE).read_text(encoding="utf-8")).get("base_model_name_or_path")
+        base = json.loads((folder / FILE).read_text(encoding="utf-8")).get(
+            "base_model_name_or_path"
+        )
     except (OSError, ValueError, AttributeError) as error:
         raise TargetError(f"{folder / FILE}: {first_line(error)}") from error
     if not base:
-        raise TargetError(f"{folder / FILE} does not say which model the adapter is for (`base_model_name_or_path`)")
+        raise TargetError(
+            f"{folder / FILE} does not say which model the adapter is for (`base_model_name_or_path`)"
+        )
     return str(base)
 
 
@@ -57,18 +62,26 @@ def adapted(model: nn.Module, folder: Path) -> nn.Module:
 
 
 def without_wrapper(model: nn.Module) -> nn.Module:
-    """The model inside PEFT's own class, whose forward names fewer arguments; where layers carry the adapter it is the same."""
+    """The model inside PEFT's own class, whose forward names fewer arguments; where layers carry
+    the adapter it is the same.
+    """
     inner = getattr(model, "get_base_model", None)
     return inner() if callable(inner) and adapted_layers(model) else model
 
 
 def adapted_layers(model: nn.Module) -> dict[str, Any]:
     """The layers that carry an adapter, by name."""
-    return {name: each for name, each in model.named_modules() if all(callable(getattr(each, mark, None)) for mark in MARKS)}
+    return {
+        name: each
+        for name, each in model.named_modules()
+        if all(callable(getattr(each, mark, None)) for mark in MARKS)
+    }
 
 
 def adapter_cases(subject: Subject) -> Iterator[Measurement]:
-    """Merged against adapted, switched off against the base layers alone, and whether the adapter changes anything."""
+    """Merged against adapted, switched off against the base layers alone, and whether the adapter
+    changes anything.
+    """
     layers = adapted_layers(subject.model)
     if not layers:
         return
@@ -79,16 +92,24 @@ def adapter_cases(subject: Subject) -> Iterator[Measurement]:
         yield skipped("the base", reason)
         return
     note = f"{len(layers)} layers carry the adapter"
-    yield subject.compare("adapter vs base", adapted_BTV, base_BTV, expect="differ", broken=Verdict.WARN, note=note)
+    yield subject.compare(
+        "adapter vs base", adapted_BTV, base_BTV, expect="differ", broken=Verdict.WARN, note=note
+    )
     for name, want_BTV, context in (
         ("adapter switched off vs base", base_BTV, _switched_off),
         ("merged vs adapter", adapted_BTV, _merged),
     ):
         got_BTV, reason = _under(subject, usual, lambda: context(layers))  # noqa: B023
-        yield skipped(name, reason) if got_BTV is None else subject.compare(name, got_BTV, want_BTV, note=note)
+        yield (
+            skipped(name, reason)
+            if got_BTV is None
+            else subject.compare(name, got_BTV, want_BTV, note=note)
+        )
 
 
-def _under(subject: Subject, spec: ForwardSpec, context: Callable[[], AbstractContextManager[None]]) -> tuple[Tensor | None, str]:
+def _under(
+    subject: Subject, spec: ForwardSpec, context: Callable[[], AbstractContextManager[None]]
+) -> tuple[Tensor | None, str]:
     subject.passes.drop(spec)
     try:
         with context():

@@ -1,7 +1,8 @@
 """Weights under which faults show.
 
-At the usual initialisation (standard deviation 0.02, zero biases, closed gates) attention is nearly uniform and a leak can be
-as small as rounding. Every matrix is drawn again at unit gain; vectors and state-space parameters stay near their own values.
+At the usual initialisation (standard deviation 0.02, zero biases, closed gates) attention is nearly
+uniform and a leak can be as small as rounding. Every matrix is drawn again at unit gain; vectors
+and state-space parameters stay near their own values.
 """
 
 from __future__ import annotations

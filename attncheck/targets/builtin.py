@@ -1,4 +1,6 @@
-"""Tiny deterministic models that ship with the tool, made from transformers' own classes, so that it can be tried anywhere."""
+"""Tiny deterministic models that ship with the tool, made from transformers' own classes, so that
+it can be tried anywhere.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,12 @@ from attncheck.model.compat import CACHE_NAMES, cached_length
 from attncheck.model.wrapped_forward import wrap_forward
 from attncheck.targets.amplify import amplify
 
-SIZE: dict[str, Any] = {"vocab_size": 128, "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4}
+SIZE: dict[str, Any] = {
+    "vocab_size": 128,
+    "hidden_size": 64,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+}
 SPECIAL: dict[str, Any] = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 POSITIONS = 256
 SEED = 0
@@ -20,7 +27,12 @@ SEED = 0
 
 def _llama() -> Any:
     return transformers.LlamaConfig(
-        **SIZE, **SPECIAL, intermediate_size=96, num_key_value_heads=2, head_dim=16, max_position_embeddings=POSITIONS
+        **SIZE,
+        **SPECIAL,
+        intermediate_size=96,
+        num_key_value_heads=2,
+        head_dim=16,
+        max_position_embeddings=POSITIONS,
     )
 
 
@@ -90,7 +102,9 @@ def _peeking_mask(call: dict[str, Any]) -> dict[str, Any]:
     """The mask of `tril(diagonal=1)`: every query may read the token after it."""
     before, new = _length_before(call), call["input_ids"].shape[1]
     allowed_TS = torch.ones(new, before + new, dtype=torch.bool).tril(before + 1)
-    hidden_TS = torch.zeros(allowed_TS.shape).masked_fill(~allowed_TS, torch.finfo(torch.float32).min)
+    hidden_TS = torch.zeros(allowed_TS.shape).masked_fill(
+        ~allowed_TS, torch.finfo(torch.float32).min
+    )
     return {**call, "attention_mask": hidden_TS[None, None].to(torch.get_default_dtype())}
 
 

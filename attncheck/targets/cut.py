@@ -1,4 +1,6 @@
-"""The first layers of a real model: its config cut short, and what the checkpoint then has left over."""
+"""The first layers of a real model: its config cut short, and what the checkpoint then has left
+over.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ NUMBER = re.compile(r"\.(\d+)\.")
 
 
 def cut_layers(config: Any, layers: int) -> Any:
-    """The same config with its first `layers` layers, in place; lists with one entry a layer are cut with it.
+    """The same config with its first `layers` layers, in place; lists with one entry a layer are
+    cut with it.
 
     Raises:
         TargetError: the config names no number of layers, or has fewer.
@@ -21,7 +24,9 @@ def cut_layers(config: Any, layers: int) -> Any:
     text = text_config(config)
     total = layers_of(text)
     if total is None or not 0 < layers <= total:
-        raise TargetError(f"`--layers {layers}`: the model has {total if total is not None else 'no number of'} layers")
+        raise TargetError(
+            f"`--layers {layers}`: the model has {total if total is not None else 'no number of'} layers"
+        )
     for name in per_layer_fields(text, field_names(type(text))):
         setattr(text, name, list(getattr(text, name))[:layers])
     for name in DEPTHS:

@@ -1,4 +1,6 @@
-"""Whether the hub can be reached: asked once and quickly, since the client would retry for half a minute first."""
+"""Whether the hub can be reached: asked once and quickly, since the client would retry for half a
+minute first.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ PROXIES = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
 
 @cache
 def reachable() -> bool:
-    """Whether a connection to the hub opens within `PATIENCE` seconds; behind a proxy the client has to find out itself."""
+    """Whether a connection to the hub opens within `PATIENCE` seconds; behind a proxy the client
+    has to find out itself.
+    """
     if any(os.environ.get(name) for name in PROXIES):
         return True
     where = urlparse(os.environ.get("HF_ENDPOINT", ENDPOINT))

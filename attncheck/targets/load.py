@@ -1,4 +1,6 @@
-"""A target -> a Subject: the real `from_pretrained` paths, what loading noticed, and the dtype that semantics are checked in."""
+"""A target -> a Subject: the real `from_pretrained` paths, what loading noticed, and the dtype that
+semantics are checked in.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,15 @@ from attncheck.core.registry import import_file
 from attncheck.core.settings import Settings
 from attncheck.distributed import sharded
 from attncheck.model import compat
-from attncheck.model.placement import device_map_arguments, device_named, drop_with, move, offloaded, quantised, why_not_cast
+from attncheck.model.placement import (
+    device_map_arguments,
+    device_named,
+    drop_with,
+    move,
+    offloaded,
+    quantised,
+    why_not_cast,
+)
 from attncheck.model.precision import DTYPES, NAMES, cast_back, own_dtypes, widens
 from attncheck.model.subject import Subject
 from attncheck.targets import builtin, random_init
@@ -67,13 +77,17 @@ def load(text: str, settings: Settings) -> Subject:
 def _read(target: Target, settings: Settings) -> Loaded:
     """The model in this process, or this process's part of it."""
     if settings.device_map and target.kind not in CHECKPOINTS:
-        raise TargetError(f"{target.text}: --device-map places checkpoints as they are read; this one is made in memory")
+        raise TargetError(
+            f"{target.text}: --device-map places checkpoints as they are read; this one is made in memory"
+        )
     if not sharded.wanted(settings):
         return LOADERS[target.kind](target, settings)
     with sharded.together(target, settings):
         if target.kind in CHECKPOINTS and not settings.random_init:
             found = LOADERS[target.kind](target, settings)
-            sharded.remember_whole(found[0], lambda: LOADERS[target.kind](target, replace(settings, tp=None))[0])
+            sharded.remember_whole(
+                found[0], lambda: LOADERS[target.kind](target, replace(settings, tp=None))[0]
+            )
             return found
         made, tokenizer, _ = LOADERS[target.kind](target, replace(settings, tp=None))
         with sharded.saved(made) as folder:
@@ -92,20 +106,30 @@ def explain_load(error: Exception) -> str:
     return first_line(error)
 
 
-def _prepared(target: Target, settings: Settings, model: nn.Module, tokenizer: Any, info: dict[str, Any]) -> Subject:
+def _prepared(
+    target: Target, settings: Settings, model: nn.Module, tokenizer: Any, info: dict[str, Any]
+) -> Subject:
     model = without_wrapper(model)
     device = device_named(settings.device)
     if settings.device_map is None and not sharded.wanted(settings):
         move(model, device)
-    subject = Subject(name=target.text, model=model, tokenizer=tokenizer, settings=settings, load_notes=notices(info))
+    subject = Subject(
+        name=target.text,
+        model=model,
+        tokenizer=tokenizer,
+        settings=settings,
+        load_notes=notices(info),
+    )
     settle_dtype(subject, settings.dtype)
     return subject
 
 
 def settle_dtype(subject: Subject, spec: str) -> None:
-    """Bring the weights to the dtype that is asked for; `auto` takes the highest that fits and runs.
+    """Bring the weights to the dtype that is asked for; `auto` takes the highest that fits and
+    runs.
 
-    Weights that are too many or cannot be cast stay, and are widened to float64 operator by operator.
+    Weights that are too many or cannot be cast stay, and are widened to float64 operator by
+    operator.
 
     Raises:
         TargetError: the weights cannot be cast to what is asked for.
@@ -126,8 +150,16 @@ def _take(subject: Subject, spec: str) -> None:
 
 def _settle_highest(subject: Subject) -> None:
     before, own = subject.stored_dtype, own_dtypes(subject.model)
-    names = [name for name in ("float64", "float32") if DTYPES[name].itemsize >= before.itemsize and subject.casts(DTYPES[name])]
-    widest = ["float64"] if widens(before) and "float64" not in names and not quantised(subject.model) else []
+    names = [
+        name
+        for name in ("float64", "float32")
+        if DTYPES[name].itemsize >= before.itemsize and subject.casts(DTYPES[name])
+    ]
+    widest = (
+        ["float64"]
+        if widens(before) and "float64" not in names and not quantised(subject.model)
+        else []
+    )
     for name in (*names, *widest):
         if _runs(subject, name):
             return
@@ -138,12 +170,17 @@ def _settle_highest(subject: Subject) -> None:
 
 def _remarks(subject: Subject) -> list[str]:
     """What a reader has to know about where and how this model computes."""
-    stored, count = NAMES.get(subject.stored_dtype, str(subject.stored_dtype)), offloaded(subject.model)
+    stored, count = (
+        NAMES.get(subject.stored_dtype, str(subject.stored_dtype)),
+        offloaded(subject.model),
+    )
     away = f"{count} of {subject.facts.parameters} parameters are offloaded: they come in when their layer runs"
     found = [away] if count else []
     kind = quantised(subject.model)
     if kind:
-        found.append(f"quantised weights ({kind}) are checked as they are; where rounding leaves doubt, dequantised in float64")
+        found.append(
+            f"quantised weights ({kind}) are checked as they are; where rounding leaves doubt, dequantised in float64"
+        )
     if subject.widened:
         why = why_not_cast(subject.model) or "the whole model does not fit in float64"
         found.append(f"float64 from {stored} weights, widened operator by operator: {why}")
@@ -151,11 +188,15 @@ def _remarks(subject: Subject) -> list[str]:
 
 
 def _runs(subject: Subject, dtype: str) -> bool:
-    """Whether one short forward works in this dtype: fused expert kernels, for instance, may refuse float64."""
+    """Whether one short forward works in this dtype: fused expert kernels, for instance, may refuse
+    float64.
+    """
     try:
         subject.take(DTYPES[dtype])
         with torch.no_grad(), subject.numerics():
-            ids = torch.tensor([[0, 1, 2, 3]], device=subject.device).clamp(max=max(0, subject.facts.vocab - 1))
+            ids = torch.tensor([[0, 1, 2, 3]], device=subject.device).clamp(
+                max=max(0, subject.facts.vocab - 1)
+            )
             subject.forward_adapter.call(ids, use_cache=False)
     except Exception:
         return False
@@ -163,8 +204,14 @@ def _runs(subject: Subject, dtype: str) -> bool:
 
 
 def notices(info: dict[str, Any]) -> tuple[Measurement, ...]:
-    """What loading noticed, one case each: any such weight breaks the load, since it would be a silent random layer."""
-    return tuple(_notice(key, what, sorted(map(_named, info.get(key) or ()))) for key, what in NOTICED.items() if info)
+    """What loading noticed, one case each: any such weight breaks the load, since it would be a
+    silent random layer.
+    """
+    return tuple(
+        _notice(key, what, sorted(map(_named, info.get(key) or ())))
+        for key, what in NOTICED.items()
+        if info
+    )
 
 
 def _named(entry: Any) -> str:
@@ -226,7 +273,10 @@ def _from_pretrained(where: str, settings: Settings, **extra: Any) -> Loaded:
 
 def _read_config(where: str, settings: Settings, extra: dict[str, Any]) -> Any:
     return transformers.AutoConfig.from_pretrained(
-        where, trust_remote_code=settings.trust_remote_code, local_files_only=settings.offline, **extra
+        where,
+        trust_remote_code=settings.trust_remote_code,
+        local_files_only=settings.offline,
+        **extra,
     )
 
 
@@ -234,7 +284,10 @@ def _tokenizer(where: str, settings: Settings, **extra: Any) -> Any:
     """The tokenizer, or None: a model without one is asked with seeded ids."""
     try:
         return transformers.AutoTokenizer.from_pretrained(
-            where, trust_remote_code=settings.trust_remote_code, local_files_only=settings.offline, **extra
+            where,
+            trust_remote_code=settings.trust_remote_code,
+            local_files_only=settings.offline,
+            **extra,
         )
     except Exception:
         return None
@@ -263,7 +316,9 @@ def _factory(target: Target, settings: Settings) -> Loaded:
     module = import_file(Path(target.where))
     factory = getattr(module, target.attribute, None)
     if not callable(factory):
-        raise TargetError(f"{target.text}: `{target.where}` defines no function `{target.attribute}`")
+        raise TargetError(
+            f"{target.text}: `{target.where}` defines no function `{target.attribute}`"
+        )
     try:
         made = factory()
     except Exception as error:

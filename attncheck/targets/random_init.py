@@ -1,4 +1,5 @@
-"""A small model with weights drawn here, from nothing but a config: a config class by its type, a config.json, a hub id.
+"""A small model with weights drawn here, from nothing but a config: a config class by its type, a
+config.json, a hub id.
 
 Weights are amplified, so that a fault in attention shows in the logits.
 """
@@ -30,9 +31,14 @@ HEADS: Mapping[str, tuple[str, str]] = {
     "seq2seq": ("AutoModelForSeq2SeqLM", "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES"),
     "masked": ("AutoModelForMaskedLM", "MODEL_FOR_MASKED_LM_MAPPING_NAMES"),
 }
-"""The kinds of model in the order in which a bare type is looked up: auto class, and its table of class names by type."""
+"""The kinds of model in the order in which a bare type is looked up: auto class, and its table of
+class names by type.
+"""
 TRIED = (11, 12, 13, 14)
-DECODER_PARTS: Mapping[str, str] = {"musicgen": "MusicgenDecoderConfig", "musicgen_melody": "MusicgenMelodyDecoderConfig"}
+DECODER_PARTS: Mapping[str, str] = {
+    "musicgen": "MusicgenDecoderConfig",
+    "musicgen_melody": "MusicgenMelodyDecoderConfig",
+}
 """Types under which the causal table names a class that wants the config of the decoder alone."""
 
 
@@ -42,12 +48,16 @@ def types_of(head: str) -> list[str]:
 
 
 def matching(pattern: str) -> list[str]:
-    """The targets behind a glob: `config:*` the causal models, `config:seq2seq/*` and `config:masked/*` the others."""
+    """The targets behind a glob: `config:*` the causal models, `config:seq2seq/*` and
+    `config:masked/*` the others.
+    """
     head, _, glob = pattern.removeprefix("config:").rpartition("/")
     if head and head not in HEADS:
         raise TargetError(f"{pattern}: {unknown('kind of model', head, HEADS)}")
     prefix = f"config:{head}/" if head else "config:"
-    found = [f"{prefix}{name}" for name in types_of(head or "causal") if fnmatch.fnmatchcase(name, glob)]
+    found = [
+        f"{prefix}{name}" for name in types_of(head or "causal") if fnmatch.fnmatchcase(name, glob)
+    ]
     if not found:
         raise TargetError(f"{pattern}: no config type of this release matches")
     return found
@@ -57,7 +67,8 @@ def build(where: str, settings: Settings) -> Any:
     """The model behind `config:WHERE`: a type, `kind/type`, or the path of a config.json.
 
     Raises:
-        TargetError: no such type or file, or the library cannot build the model; the reason is given.
+        TargetError: no such type or file, or the library cannot build the model; the reason is
+        given.
     """
     path = Path(where)
     if path.suffix == ".json" or path.exists():
@@ -70,11 +81,15 @@ def _head_of(name: str) -> str:
     for head in HEADS:
         if name in types_of(head):
             return head
-    raise TargetError(unknown("config type", name, {each for head in HEADS for each in types_of(head)}))
+    raise TargetError(
+        unknown("config type", name, {each for head in HEADS for each in types_of(head)})
+    )
 
 
 def from_type(name: str, head: str, settings: Settings) -> Any:
-    """A small model from the default config of a type; windows that the default leaves off are switched on."""
+    """A small model from the default config of a type; windows that the default leaves off are
+    switched on.
+    """
     if head not in HEADS:
         raise TargetError(unknown("kind of model", head, HEADS))
     if name not in types_of(head):
@@ -92,9 +107,13 @@ def _explored(name: str, head: str, settings: Settings, *, explore: bool) -> Any
     config = shrink(kind(), _wanted(settings), explore=explore)
     if head == "causal":
         _as_decoder(config)
-    model = _drawn(config, HEADS[head][0], settings, class_name=getattr(modeling_auto, HEADS[head][1])[name])
+    model = _drawn(
+        config, HEADS[head][0], settings, class_name=getattr(modeling_auto, HEADS[head][1])[name]
+    )
     with torch.no_grad():
-        ForwardAdapter(model.eval(), fixed_input(model, TRIED)).call(torch.tensor([TRIED]), use_cache=False)
+        ForwardAdapter(model.eval(), fixed_input(model, TRIED)).call(
+            torch.tensor([TRIED]), use_cache=False
+        )
     return model
 
 
@@ -104,7 +123,9 @@ def from_config(config: Any, settings: Settings) -> Any:
 
 
 def auto_class_name(config: Any) -> str:
-    """The auto class that fits a config: encoder-decoder, masked language model, else causal language model."""
+    """The auto class that fits a config: encoder-decoder, masked language model, else causal
+    language model.
+    """
     architectures = getattr(config, "architectures", None) or []
     if getattr(config, "is_encoder_decoder", False):
         return HEADS["seq2seq"][0]
@@ -122,7 +143,9 @@ def _read(path: Path) -> Any:
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise TargetError(f"{path}: cannot be read as a config.json: {first_line(error)}") from error
+        raise TargetError(
+            f"{path}: cannot be read as a config.json: {first_line(error)}"
+        ) from error
     kind = fields.get("model_type") if isinstance(fields, dict) else None
     if kind not in CONFIG_MAPPING:
         raise TargetError(f"{path}: {unknown('config type', str(kind), CONFIG_MAPPING)}")
@@ -146,6 +169,8 @@ def _drawn(config: Any, auto: str, settings: Settings, class_name: str = "") -> 
     if kind is not None and type(config) not in getattr(transformers, auto)._model_mapping:
         model = kind._from_config(config, **extra)
     else:
-        model = getattr(transformers, auto).from_config(config, **compat.experts_argument("eager"), **extra)
+        model = getattr(transformers, auto).from_config(
+            config, **compat.experts_argument("eager"), **extra
+        )
     amplify(model, settings.seed)
     return model

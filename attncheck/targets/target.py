@@ -1,6 +1,7 @@
 """What the user typed -> which kind of target it is. Loads neither torch nor transformers.
 
-`org/name[@revision]`, a folder, a `.gguf` file, `builtin:NAME`, `config:TYPE`, `path/to/file.py:factory`.
+`org/name[@revision]`, a folder, a `.gguf` file, `builtin:NAME`, `config:TYPE`,
+`path/to/file.py:factory`.
 """
 
 from __future__ import annotations
@@ -71,7 +72,9 @@ def _factory(text: str, path: str, attribute: str) -> Target:
     if not Path(path).is_file():
         raise TargetError(f"{text}: no such file `{path}`")
     if not attribute.isidentifier():
-        raise TargetError(f"{text}: expected the name of a function after the colon, got `{attribute}`")
+        raise TargetError(
+            f"{text}: expected the name of a function after the colon, got `{attribute}`"
+        )
     return Target(text=text, kind="factory", where=path, attribute=attribute)
 
 
@@ -83,13 +86,23 @@ def _file(text: str) -> Target:
 
 def _folder_or_hub(text: str) -> Target:
     if Path(text).is_dir():
-        if (Path(text) / "adapter_config.json").is_file() and not (Path(text) / "config.json").is_file():
+        if (Path(text) / "adapter_config.json").is_file() and not (
+            Path(text) / "config.json"
+        ).is_file():
             return Target(text=text, kind="adapter", where=text)
         if not (Path(text) / "config.json").is_file():
             raise TargetError(f"{text}: the folder holds no config.json")
         return Target(text=text, kind="folder", where=text)
-    if Path(text).exists() or text.startswith((".", "/", "~")) or text.endswith((".py", ".json", ".safetensors", ".bin")):
-        what = "not a folder, a .gguf file or file.py:factory" if Path(text).exists() else "no such file or folder"
+    if (
+        Path(text).exists()
+        or text.startswith((".", "/", "~"))
+        or text.endswith((".py", ".json", ".safetensors", ".bin"))
+    ):
+        what = (
+            "not a folder, a .gguf file or file.py:factory"
+            if Path(text).exists()
+            else "no such file or folder"
+        )
         raise TargetError(f"{text}: {what}")
     name, _, revision = text.partition("@")
     if not name or name.count("/") > 1:

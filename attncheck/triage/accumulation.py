@@ -1,7 +1,9 @@
-"""One batch against the same rows in two accumulation steps: the losses must add up to the loss of the batch.
+"""One batch against the same rows in two accumulation steps: the losses must add up to the loss of
+the batch.
 
-The library's trainer hands `num_items_in_batch`, the labels of all steps together, to every model whose forward takes keyword
-arguments, and then divides no more by the number of steps. A loss that does not divide by it is too high by that number.
+The library's trainer hands `num_items_in_batch`, the labels of all steps together, to every model
+whose forward takes keyword arguments, and then divides no more by the number of steps. A loss that
+does not divide by it is too high by that number.
 
 Axes: B batch, T positions.
 """
@@ -30,11 +32,18 @@ ADVICE = (
 
 
 def accumulated(subject: Subject, log: Log) -> Finding | None:
-    """The finding of a loss that accumulation steps change; None where they do not, or where the trainer divides itself."""
+    """The finding of a loss that accumulation steps change; None where they do not, or where the
+    trainer divides itself.
+    """
     log.says("accumulation steps")
     started = time.perf_counter()
     if not told_items(subject):
-        log.add("accumulation", Verdict.SKIP, "forward takes no keyword arguments: the trainer averages over the steps", started)
+        log.add(
+            "accumulation",
+            Verdict.SKIP,
+            "forward takes no keyword arguments: the trainer averages over the steps",
+            started,
+        )
         return None
     try:
         case = _measured(subject)
@@ -46,18 +55,24 @@ def accumulated(subject: Subject, log: Log) -> Finding | None:
     if verdict is not Verdict.FAIL:
         return None
     found = Diagnosis(fault="loss-not-accumulated", how="reproduced", residual=0.0, advice=ADVICE)
-    return Finding(probe="accumulation", verdict=verdict, summary=case.note, cases=(case,), diagnosis=found)
+    return Finding(
+        probe="accumulation", verdict=verdict, summary=case.note, cases=(case,), diagnosis=found
+    )
 
 
 def _measured(subject: Subject) -> Measurement:
     length = subject.inputs.length
     rows = tuple(subject.inputs.fresh(length, salt=61 + row) for row in range(ROWS))
-    labels = tuple(row[: length - 3 * number] + (IGNORED,) * (3 * number) for number, row in enumerate(rows))
+    labels = tuple(
+        row[: length - 3 * number] + (IGNORED,) * (3 * number) for number, row in enumerate(rows)
+    )
     own = own_shift(subject)
     items = sum(token != IGNORED for row in labels for token in row[own:])
     whole = _loss(subject, rows, labels, items)
     half = ROWS // 2
-    parts = _loss(subject, rows[:half], labels[:half], items) + _loss(subject, rows[half:], labels[half:], items)
+    parts = _loss(subject, rows[:half], labels[:half], items) + _loss(
+        subject, rows[half:], labels[half:], items
+    )
     return Measurement(
         name="accumulation",
         max_abs=abs(whole - parts),
@@ -68,5 +83,7 @@ def _measured(subject: Subject) -> Measurement:
 
 
 def _loss(subject: Subject, rows: Tokens, labels: Tokens, items: int) -> float:
-    spec = Asked(tokens=rows, labels_BT=subject.passes.ids(labels), own=own_shift(subject), items=items)
+    spec = Asked(
+        tokens=rows, labels_BT=subject.passes.ids(labels), own=own_shift(subject), items=items
+    )
     return float(answered(subject, spec)[1])

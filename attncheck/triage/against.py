@@ -1,4 +1,6 @@
-"""A good run beside the one that is complained about: whether weights or computation differ, and where first."""
+"""A good run beside the one that is complained about: whether weights or computation differ, and
+where first.
+"""
 
 from __future__ import annotations
 
@@ -62,4 +64,9 @@ def _diagnosis(found: Sides) -> Diagnosis:
     kinds = [each.kind for each in found.how]
     kind = max(sorted(set(kinds)), key=kinds.count) if kinds else "other"
     fault = "weights-reordered" if kind == "order" else "weights-differ"
-    return Diagnosis(fault=fault, how="reproduced", residual=0.0 if kind == "order" else None, advice=ADVICE[kind])
+    return Diagnosis(
+        fault=fault,
+        how="reproduced",
+        residual=0.0 if kind == "order" else None,
+        advice=ADVICE[kind],
+    )

@@ -30,9 +30,11 @@ class Answer(str, Enum):
 @final
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What the reporter has: prompts, how many tokens they generate, what they saw, and how they ask.
+    """What the reporter has: prompts, how many tokens they generate, what they saw, and how they
+    ask.
 
-    `setting` is how they ask, `dtype` in which precision (empty: the checkpoint's own). `passes` bounds the search.
+    `setting` is how they ask, `dtype` in which precision (empty: the checkpoint's own). `passes`
+    bounds the search.
     """
 
     prompts: tuple[str, ...] = ()
@@ -84,7 +86,9 @@ class Line:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """Where a greedy text and a forward over it first choose another token: how near the two best were."""
+    """Where a greedy text and a forward over it first choose another token: how near the two best
+    were.
+    """
 
     position: int
     chosen: str
@@ -96,7 +100,9 @@ class Split:
 
     @property
     def explained(self) -> bool:
-        """Whether rounding can turn it: the two best are nearer than twice what the logits differ by."""
+        """Whether rounding can turn it: the two best are nearer than twice what the logits differ
+        by.
+        """
         return self.margin <= 2 * self.difference
 
 

@@ -1,4 +1,5 @@
-"""Crossing the axes: a setting becomes a pass, and every row of it is held against the same row on the trusted path.
+"""Crossing the axes: a setting becomes a pass, and every row of it is held against the same row on
+the trusted path.
 
 Axes: B batch, T positions, V vocabulary.
 """
@@ -21,7 +22,9 @@ from attncheck.triage.material import Material
 from attncheck.triage.setting import Setting
 
 PAD = 5
-"""How many slots of padding a row gets where nothing longer stands beside it: more than a step, no whole chunk."""
+"""How many slots of padding a row gets where nothing longer stands beside it: more than a step, no
+whole chunk.
+"""
 BATCH = 3
 IMPLEMENTATIONS = ("eager", "sdpa")
 
@@ -29,15 +32,24 @@ IMPLEMENTATIONS = ("eager", "sdpa")
 def values(subject: Subject) -> dict[str, tuple[object, ...]]:
     """What each axis can be set to on this model, the trusted path's own value left out."""
     can = subject.can
-    decodes = can.decodes  # what reads both ways by design may answer otherwise in pieces, or beside padding
+    decodes = (
+        can.decodes
+    )  # what reads both ways by design may answer otherwise in pieces, or beside padding
     left = ("left",) if can.takes_positions and can.reads_mask else ()
     offered: dict[str, tuple[object, ...]] = {
-        "attn": tuple(name for name in IMPLEMENTATIONS if name != subject.attn) if can.kernel else (),
-        "schedule": () if not can.steps or not decodes else (("steps", "chunks") if can.cache else ("steps",)),
+        "attn": tuple(name for name in IMPLEMENTATIONS if name != subject.attn)
+        if can.kernel
+        else (),
+        "schedule": ()
+        if not can.steps or not decodes
+        else (("steps", "chunks") if can.cache else ("steps",)),
         "cache": () if not can.steps or not decodes else ("on", "static"),
         "padding": () if not can.reads_mask or not decodes else (*left, "right"),
         "batch": (BATCH,),
-        "mask": (*(("2d",) if can.mask_2d else ()), *(("4d",) if can.mask_4d and not subject.facts.window else ())),
+        "mask": (
+            *(("2d",) if can.mask_2d else ()),
+            *(("4d",) if can.mask_4d and not subject.facts.window else ()),
+        ),
         "positions": ("explicit",) if can.takes_positions else (),
     }
     return {axis: found for axis, found in offered.items() if found}
@@ -45,7 +57,9 @@ def values(subject: Subject) -> dict[str, tuple[object, ...]]:
 
 def alone(offered: dict[str, tuple[object, ...]], first: tuple[str, ...]) -> list[Setting]:
     """Every axis moved by itself, those of `first` before the others."""
-    order = sorted(offered, key=lambda axis: (axis not in first, first.index(axis) if axis in first else 0))
+    order = sorted(
+        offered, key=lambda axis: (axis not in first, first.index(axis) if axis in first else 0)
+    )
     return [Setting().but([(axis, value)]) for axis in order for value in offered[axis]]
 
 
@@ -53,7 +67,10 @@ def crossed(offered: dict[str, tuple[object, ...]]) -> Iterator[Setting]:
     """A few settings in which every two values of two axes meet at least once."""
     names = list(offered)
     usual = vars(Setting())
-    rows = [dict(zip(names, row, strict=True)) for row in product(*((usual[name], *offered[name]) for name in names))]
+    rows = [
+        dict(zip(names, row, strict=True))
+        for row in product(*((usual[name], *offered[name]) for name in names))
+    ]
     open_pairs = {pair for row in rows for pair in _pairs(row, usual)}
     while open_pairs:
         best = max(rows, key=lambda row: len(open_pairs & _pairs(row, usual)))
@@ -74,7 +91,10 @@ def measure(subject: Subject, material: Material, setting: Setting) -> Measureme
     """
     spec, rows, real = passed(subject, material, setting)
     logits_BTV = subject.logits(spec)
-    cases = [_row(subject, setting, spec, logits_BTV, index, row, real[index]) for index, row in enumerate(rows)]
+    cases = [
+        _row(subject, setting, spec, logits_BTV, index, row, real[index])
+        for index, row in enumerate(rows)
+    ]
     return merged(str(setting), cases)
 
 
@@ -92,14 +112,24 @@ def decided(subject: Subject, material: Material, setting: Setting) -> Measureme
 
 
 def _row(
-    subject: Subject, setting: Setting, spec: ForwardSpec, logits_BTV: Tensor, index: int, row: Row, real: slice
+    subject: Subject,
+    setting: Setting,
+    spec: ForwardSpec,
+    logits_BTV: Tensor,
+    index: int,
+    row: Row,
+    real: slice,
 ) -> Measurement:
     usual = ForwardSpec((row,))
     got_BTV, want_BTV = logits_BTV[index : index + 1, real], subject.logits(usual)
-    return subject.compare(str(setting), got_BTV, want_BTV, offset=real.start or 0, spec=(spec, usual))
+    return subject.compare(
+        str(setting), got_BTV, want_BTV, offset=real.start or 0, spec=(spec, usual)
+    )
 
 
-def passed(subject: Subject, material: Material, setting: Setting) -> tuple[ForwardSpec, Tokens, tuple[slice, ...]]:
+def passed(
+    subject: Subject, material: Material, setting: Setting
+) -> tuple[ForwardSpec, Tokens, tuple[slice, ...]]:
     """The pass of a setting, the rows in it, and where the real tokens of each are.
 
     Raises:
@@ -122,11 +152,16 @@ def passed(subject: Subject, material: Material, setting: Setting) -> tuple[Forw
 
 
 def _rows(material: Material, setting: Setting) -> Tokens:
-    """As many rows as the batch has: cut to one length where nothing pads them, of unequal lengths where something does."""
+    """As many rows as the batch has: cut to one length where nothing pads them, of unequal lengths
+    where something does.
+    """
     rows = material.rows[: setting.batch]
     if setting.padding:
         equal = len({len(row) for row in rows}) == 1
-        return tuple(row[: max(2, len(row) - index * (PAD - 2))] if equal else row for index, row in enumerate(rows))
+        return tuple(
+            row[: max(2, len(row) - index * (PAD - 2))] if equal else row
+            for index, row in enumerate(rows)
+        )
     shortest = min(len(row) for row in rows)
     return tuple(row[:shortest] for row in rows)
 
@@ -134,7 +169,12 @@ def _rows(material: Material, setting: Setting) -> Tokens:
 def _padded(subject: Subject, rows: Tokens) -> Padded:
     longest = max(len(row) for row in rows)
     unequal = len({len(row) for row in rows}) > 1
-    return Padded(rows=rows, length=longest if unequal else longest + PAD, pad=pad_id(subject), inputs=subject.inputs)
+    return Padded(
+        rows=rows,
+        length=longest if unequal else longest + PAD,
+        pad=pad_id(subject),
+        inputs=subject.inputs,
+    )
 
 
 def _chunks(setting: Setting, length: int) -> tuple[int, ...]:
@@ -152,7 +192,9 @@ def _chunks(setting: Setting, length: int) -> tuple[int, ...]:
 def _positions(
     subject: Subject, setting: Setting, rows: Tokens, padded: Padded | None, side: Side
 ) -> tuple[tuple[int, ...], ...] | None:
-    """Padding on the left always comes with positions: without them a forward counts the padding, and may."""
+    """Padding on the left always comes with positions: without them a forward counts the padding,
+    and may.
+    """
     if padded is not None and (setting.positions or side == "left"):
         subject.can.takes_positions.require()
         return padded.positions(side)
@@ -162,7 +204,11 @@ def _positions(
 def _mask(setting: Setting, rows: Tokens, padded: Padded | None, side: Side) -> Mask:
     if padded is not None:
         real = padded.mask(side)
-        return Mask4D(tuple(tuple(1 - each for each in row) for row in real.rows)) if setting.mask == "4d" else real
+        return (
+            Mask4D(tuple(tuple(1 - each for each in row) for row in real.rows))
+            if setting.mask == "4d"
+            else real
+        )
     if not setting.mask:
         return None
     return causal(rows) if setting.mask == "4d" else all_ones(rows)

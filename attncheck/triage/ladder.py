@@ -36,7 +36,9 @@ def dtypes(subject: Subject, reported: str) -> list[str]:
     return [name for name in wanted if fits(subject.model, DTYPES[name], subject.device)]
 
 
-def ladder(subject: Subject, material: Material, settings: Sequence[Setting], reported: str) -> Iterator[Line]:
+def ladder(
+    subject: Subject, material: Material, settings: Sequence[Setting], reported: str
+) -> Iterator[Line]:
     """One line a precision: of all settings the one that moves the logits most."""
     for dtype in dtypes(subject, reported):
         try:
@@ -48,7 +50,9 @@ def ladder(subject: Subject, material: Material, settings: Sequence[Setting], re
             yield line
 
 
-def _line(subject: Subject, material: Material, settings: Iterable[Setting], dtype: str) -> Line | None:
+def _line(
+    subject: Subject, material: Material, settings: Iterable[Setting], dtype: str
+) -> Line | None:
     cases = list(_measured(subject, material, settings))
     if not cases:
         return None
@@ -65,7 +69,9 @@ def _line(subject: Subject, material: Material, settings: Iterable[Setting], dty
     )
 
 
-def _measured(subject: Subject, material: Material, settings: Iterable[Setting]) -> Iterator[Measurement]:
+def _measured(
+    subject: Subject, material: Material, settings: Iterable[Setting]
+) -> Iterator[Measurement]:
     for setting in settings:
         try:
             yield axes.measure(subject, material, setting)
@@ -74,7 +80,8 @@ def _measured(subject: Subject, material: Material, settings: Iterable[Setting])
 
 
 def split(subject: Subject, material: Material, tokens: int) -> Split | None:
-    """Greedy generation against forwards over what it returned: where they first choose another token.
+    """Greedy generation against forwards over what it returned: where they first choose another
+    token.
 
     None where they never do. Runs in the present precision.
 
@@ -93,7 +100,9 @@ def split(subject: Subject, material: Material, tokens: int) -> Split | None:
     return _split(subject.tokenizer, full_NV, forced_NV, at, len(row), len(turned_N))
 
 
-def _split(tokenizer: Any, full_NV: Tensor, forced_NV: Tensor, at: int, start: int, flips: int) -> Split:
+def _split(
+    tokenizer: Any, full_NV: Tensor, forced_NV: Tensor, at: int, start: int, flips: int
+) -> Split:
     two = full_NV[at].float().topk(2)
     other, chosen = int(two.indices[0]), int(forced_NV[at].argmax())
     return Split(
@@ -112,7 +121,9 @@ def _shown(tokenizer: Any, token: int) -> str:
 
 
 def generated_rows(subject: Subject, material: Material, tokens: int) -> Material:
-    """The first row with what the model itself goes on with: text, where random ids would hide near ties."""
+    """The first row with what the model itself goes on with: text, where random ids would hide near
+    ties.
+    """
     row = material.rows[0]
     made = greedy(subject, row, tokens)
     return replace(material, rows=(row + made.tokens, *material.rows[1:]))

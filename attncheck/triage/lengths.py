@@ -1,4 +1,5 @@
-"""Ever longer rows: what only shows past a power of two, a window or a rotary switch that shorter rows did not reach.
+"""Ever longer rows: what only shows past a power of two, a window or a rotary switch that shorter
+rows did not reach.
 
 Axes: B batch, T positions, V vocabulary.
 """
@@ -22,9 +23,11 @@ LONGEST = 520
 
 
 def lengths(subject: Subject, log: steps.Log) -> Finding | None:
-    """Ever longer rows, one past each power of two and each border of the config that the probes did not reach.
+    """Ever longer rows, one past each power of two and each border of the config that the probes
+    did not reach.
 
-    A row in pieces on a cache, and its first half by itself, must give what one forward over it gives.
+    A row in pieces on a cache, and its first half by itself, must give what one forward over it
+    gives.
     """
     started = time.perf_counter()
     cases: list[Measurement] = []
@@ -34,24 +37,30 @@ def lengths(subject: Subject, log: steps.Log) -> Finding | None:
         for name, spec in _of_length(subject, row):
             try:
                 want_BTV = subject.logits(ForwardSpec((row,)))[:, : spec.length]
-                cases.append(subject.compare(name, subject.logits(spec), want_BTV, spec=(spec, ForwardSpec((row,)))))
+                cases.append(
+                    subject.compare(
+                        name, subject.logits(spec), want_BTV, spec=(spec, ForwardSpec((row,)))
+                    )
+                )
             except (Unsupported, *REFUSALS):
                 continue
             if axes.fails(cases[-1]) and not cases[-1].in_doubt:
                 log.add("lengths", Verdict.FAIL, f"{name}: {describe(cases[-1])}", started)
                 return steps.explained(subject, tuple(cases), log)
     if cases:
-        words = (
-            f"{len(cases)} rows of up to {max(case.positions for case in cases)} tokens answer the same in pieces and cut short"
-        )
+        words = f"{len(cases)} rows of up to {max(case.positions for case in cases)} tokens answer the same in pieces and cut short"
         log.add("lengths", Verdict.PASS, words, started)
     return None
 
 
 def _lengths(subject: Subject) -> list[int]:
     context = subject.facts.context or LONGEST
-    wanted = {size + 1 for size in POWERS} | {boundary.length + 3 for boundary in subject.inputs.unreached}
-    return sorted(length for length in wanted if subject.inputs.length < length <= min(LONGEST, context))
+    wanted = {size + 1 for size in POWERS} | {
+        boundary.length + 3 for boundary in subject.inputs.unreached
+    }
+    return sorted(
+        length for length in wanted if subject.inputs.length < length <= min(LONGEST, context)
+    )
 
 
 def _of_length(subject: Subject, row: Row) -> Iterator[tuple[str, ForwardSpec]]:
@@ -59,4 +68,7 @@ def _of_length(subject: Subject, row: Row) -> Iterator[tuple[str, ForwardSpec]]:
     if subject.can.decodes:
         yield f"the first {half} of {len(row)} tokens by themselves", ForwardSpec((row[:half],))
         if subject.can.cache:
-            yield f"{len(row)} tokens in two pieces", ForwardSpec((row,), chunks=(half, len(row) - half))
+            yield (
+                f"{len(row)} tokens in two pieces",
+                ForwardSpec((row,), chunks=(half, len(row) - half)),
+            )

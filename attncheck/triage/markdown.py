@@ -30,7 +30,10 @@ def _lines(triage: Triage) -> Iterator[str]:
     yield ""
     yield "<details><summary>What was tried</summary>"
     yield ""
-    yield from _table(("tried", "verdict", "what came out"), [(s.name, s.verdict.value, s.words) for s in triage.steps])
+    yield from _table(
+        ("tried", "verdict", "what came out"),
+        [(s.name, s.verdict.value, s.words) for s in triage.steps],
+    )
     yield "</details>"
     yield ""
     if triage.script:

@@ -1,4 +1,5 @@
-"""The rows that triage asks with: the reporter's prompts, or the model's own material; cut shorter and shallower in turn.
+"""The rows that triage asks with: the reporter's prompts, or the model's own material; cut shorter
+and shallower in turn.
 
 Axes: B batch, T positions.
 """
@@ -18,7 +19,9 @@ from attncheck.model.inputs import Row, Tokens
 from attncheck.model.subject import Subject
 
 LONGEST = 96
-"""Prompts are cut to this many tokens: enough for every border within reach, and every pass stays quick."""
+"""Prompts are cut to this many tokens: enough for every border within reach, and every pass stays
+quick.
+"""
 
 
 @final
@@ -40,7 +43,8 @@ class Material:
 
 
 def material(subject: Subject, prompts: tuple[str, ...]) -> Material:
-    """The reporter's prompts as rows; without a tokenizer or prompts the main row and two others of its length.
+    """The reporter's prompts as rows; without a tokenizer or prompts the main row and two others of
+    its length.
 
     Raises:
         Unsupported: no prompt gives at least two tokens.

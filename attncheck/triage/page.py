@@ -41,9 +41,15 @@ def _blocks(triage: Triage) -> Iterator[RenderableType]:
     yield Padding(_steps(triage), (0, 0, 0, 2))
     yield Text()
     if triage.script or triage.no_script:
-        yield _paragraph("script", triage.no_script or "written: it shows the fault without attncheck")
+        yield _paragraph(
+            "script", triage.no_script or "written: it shows the fault without attncheck"
+        )
     yield _paragraph("would change this", triage.mind)
-    yield Text(", ".join(f"{name} {value}" for name, value in triage.read) + f"; {seconds(triage.seconds)}", style="dim")
+    yield Text(
+        ", ".join(f"{name} {value}" for name, value in triage.read)
+        + f"; {seconds(triage.seconds)}",
+        style="dim",
+    )
 
 
 def mentioned(triage: Triage) -> list[Remark]:
@@ -52,7 +58,9 @@ def mentioned(triage: Triage) -> list[Remark]:
 
 
 def _paragraph(title: str, words: str) -> Padding:
-    return Padding(Text(overflow="fold").append(f"{title}: ", style="bold").append(words), (0, 0, 1, 2))
+    return Padding(
+        Text(overflow="fold").append(f"{title}: ", style="bold").append(words), (0, 0, 1, 2)
+    )
 
 
 def parts(triage: Triage) -> Iterator[tuple[str, str]]:
@@ -62,7 +70,11 @@ def parts(triage: Triage) -> Iterator[tuple[str, str]]:
         residual = f" to {number(diagnosis.residual)}" if diagnosis.residual is not None else ""
         rival = diagnosis.runner_up or {}
         other = f"; next best {rival.get('fault')} {number(rival.get('residual'))}" if rival else ""
-        how = {"reproduced": "reproduced by", "repaired": "healed by", "unexplained": "no known fault gives these numbers"}
+        how = {
+            "reproduced": "reproduced by",
+            "repaired": "healed by",
+            "unexplained": "no known fault gives these numbers",
+        }
         yield "cause", f"{how[diagnosis.how]} {diagnosis.fault}{residual}{other}".strip()
     if place is not None and place.module:
         at = f", query position {place.query_position}" if place.query_position is not None else ""
@@ -80,7 +92,11 @@ def small(found: Smallest) -> str:
     sizes = [f"{found.tokens} tokens" if found.tokens else "", _layers(found.layers)]
     said = ", ".join(filter(None, (found.words, *sizes)))
     said += f"; right {' or '.join(found.right)}" if found.right else ""
-    return f"{said} ({found.passes} passes{', stopped there' if found.spent else ''})" if found.passes else said
+    return (
+        f"{said} ({found.passes} passes{', stopped there' if found.spent else ''})"
+        if found.passes
+        else said
+    )
 
 
 def _layers(count: int | None) -> str:
@@ -89,7 +105,11 @@ def _layers(count: int | None) -> str:
 
 def turned(split: Split) -> str:
     """Where a greedy text turns, in words."""
-    why = "nearer than rounding moves them" if split.explained else "farther apart than rounding moves them"
+    why = (
+        "nearer than rounding moves them"
+        if split.explained
+        else "farther apart than rounding moves them"
+    )
     return (
         f"at position {split.position} generate() chose {split.chosen} and a forward over the same ids {split.other}: the two "
         f"best are {number(split.margin)} apart and the logits differ by {number(split.difference)}, so they are {why}; "
@@ -111,7 +131,13 @@ LADDER = ("dtype", "max|Δ|", "rounding explains", "top-1 flips", "most in")
 
 def cells(line: Line) -> tuple[str, ...]:
     """One line of the ladder."""
-    return (line.dtype, number(line.max_abs), number(line.budget), f"{line.flips} of {line.positions}", line.way)
+    return (
+        line.dtype,
+        number(line.max_abs),
+        number(line.budget),
+        f"{line.flips} of {line.positions}",
+        line.way,
+    )
 
 
 def _steps(triage: Triage) -> Table:

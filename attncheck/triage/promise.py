@@ -1,4 +1,6 @@
-"""Whether a way of asking keeps the config's promise in every layer: that says which of two answers is the right one."""
+"""Whether a way of asking keeps the config's promise in every layer: that says which of two answers
+is the right one.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from attncheck.model.subject import Subject
 
 
 def kept(subject: Subject, spec: ForwardSpec) -> bool:
-    """Whether at least one layer could be judged on this pass, and all that could keep their promise."""
+    """Whether at least one layer could be judged on this pass, and all that could keep their
+    promise.
+    """
     held: list[bool] = []
 
     def reader(layer: Attended) -> None:

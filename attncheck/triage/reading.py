@@ -1,4 +1,6 @@
-"""What can be read off a model before anything runs: how it is really set, and what of it explains a report by itself."""
+"""What can be read off a model before anything runs: how it is really set, and what of it explains
+a report by itself.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +26,19 @@ def facts(subject: Subject, reported: str) -> Iterator[tuple[str, str]]:
     yield "dtype", reported
     if subject.tokenizer is not None:
         yield "padding side", str(getattr(subject.tokenizer, "padding_side", "unknown"))
-    yield "versions", f"attncheck {__version__}, torch {torch.__version__}, transformers {transformers.__version__}"
+    yield (
+        "versions",
+        f"attncheck {__version__}, torch {torch.__version__}, transformers {transformers.__version__}",
+    )
 
 
 def remarks(subject: Subject, question: Question, material: Material) -> Iterator[Remark]:
     """What is no fault of attention and still changes what people see."""
     if question.prompts and not material.own:
-        yield Remark(title="the prompts were not used", words="The target has no tokenizer: seeded ids were asked instead.")
+        yield Remark(
+            title="the prompts were not used",
+            words="The target has no tokenizer: seeded ids were asked instead.",
+        )
     yield from _sampling(subject, question)
     yield from _right_padding(subject, question, material)
     yield from _pad_is_eos(subject, question)
@@ -41,7 +49,11 @@ def remarks(subject: Subject, question: Question, material: Material) -> Iterato
 def _sampling(subject: Subject, question: Question) -> Iterator[Remark]:
     config = getattr(subject.model, "generation_config", None)
     if getattr(config, "do_sample", False):
-        said = ", ".join(f"{name}={value}" for name in SAMPLING if (value := getattr(config, name, None)) is not None)
+        said = ", ".join(
+            f"{name}={value}"
+            for name in SAMPLING
+            if (value := getattr(config, name, None)) is not None
+        )
         yield Remark(
             title="sampling is on",
             words=f"The model's generation config has do_sample=True ({said}): generate() draws another text on every call "
@@ -49,7 +61,9 @@ def _sampling(subject: Subject, question: Question) -> Iterator[Remark]:
             decides=question.symptom in ("", "batch", "cache", "implementation"),
         )
     changed = {
-        name: getattr(config, name, None) for name, usual in CHANGING.items() if getattr(config, name, None) not in (None, usual)
+        name: getattr(config, name, None)
+        for name, usual in CHANGING.items()
+        if getattr(config, name, None) not in (None, usual)
     }
     if changed:
         said = ", ".join(f"{name}={value}" for name, value in changed.items())
@@ -91,10 +105,14 @@ def _pad_is_eos(subject: Subject, question: Question) -> Iterator[Remark]:
 
 
 def _label_lost(tokenizer: Any, eos: int) -> int | None:
-    """How often the end of text is a target when the library's own collator makes the labels; None where it cannot run."""
+    """How often the end of text is a target when the library's own collator makes the labels; None
+    where it cannot run.
+    """
     try:
         collator = transformers.DataCollatorForLanguageModeling(tokenizer, mlm=False)
-        texts = [{"input_ids": [*tokenizer(text)["input_ids"], eos]} for text in ("one two three", "one")]
+        texts = [
+            {"input_ids": [*tokenizer(text)["input_ids"], eos]} for text in ("one two three", "one")
+        ]
         return int((collator(texts)["labels"] == eos).sum())
     except Exception:
         return None  # a tokenizer that cannot pad or a collator of another release: the remark is made without a count
@@ -104,7 +122,11 @@ def _template(subject: Subject, question: Question) -> Iterator[Remark]:
     template = getattr(subject.tokenizer, "chat_template", None)
     if not template or not question.prompts:
         return
-    marks = [token for token in getattr(subject.tokenizer, "all_special_tokens", ()) if token and token in str(template)]
+    marks = [
+        token
+        for token in getattr(subject.tokenizer, "all_special_tokens", ())
+        if token and token in str(template)
+    ]
     if not any(mark in prompt for mark in marks for prompt in question.prompts):
         yield Remark(
             title="the chat template is missing",

@@ -1,4 +1,5 @@
-"""Which way to go for which symptom: the order in which real reports of that kind were solved. Standard library only.
+"""Which way to go for which symptom: the order in which real reports of that kind were solved.
+Standard library only.
 
 Probes are named in words; one that is not installed is left out.
 """
@@ -15,7 +16,9 @@ from attncheck.core.errors import UsageError, unknown
 @final
 @dataclass(frozen=True)
 class Route:
-    """The probes to run, cheapest and most decisive first; the axes that the symptom is about; whose traps explain it."""
+    """The probes to run, cheapest and most decisive first; the axes that the symptom is about;
+    whose traps explain it.
+    """
 
     probes: tuple[str, ...]
     axes: tuple[str, ...] = ("schedule", "cache", "batch", "padding", "attn")
@@ -43,21 +46,44 @@ GENERAL = Route(
 )
 ROUTES = {
     "": GENERAL,
-    "batch": Route(("reference", "batch-rows", "padding", "implementations"), ("batch", "padding", "attn"), ()),
+    "batch": Route(
+        ("reference", "batch-rows", "padding", "implementations"), ("batch", "padding", "attn"), ()
+    ),
     "cache": Route(
-        ("reference", "future-token", "decode-paths", "position-reset", "cache-kinds", "generate"), ("schedule", "cache")
+        ("reference", "future-token", "decode-paths", "position-reset", "cache-kinds", "generate"),
+        ("schedule", "cache"),
     ),
     "long": Route(
-        ("reference", "window", "decode-paths", "position-reset", "repeatability", "cache-kinds"), ("schedule", "cache")
+        ("reference", "window", "decode-paths", "position-reset", "repeatability", "cache-kinds"),
+        ("schedule", "cache"),
     ),
-    "padding": Route(("reference", "padding", "batch-rows", "implementations"), ("padding", "batch", "attn"), ("padding",)),
-    "packing": Route(("document-leakage", "labels", "reference"), ("mask", "positions"), ("document-leakage",)),
+    "padding": Route(
+        ("reference", "padding", "batch-rows", "implementations"),
+        ("padding", "batch", "attn"),
+        ("padding",),
+    ),
+    "packing": Route(
+        ("document-leakage", "labels", "reference"), ("mask", "positions"), ("document-leakage",)
+    ),
     "upgrade": Route(
-        ("reference", "future-token", "implementations", "window", "kv-groups", "decode-paths", "padding", "labels"),
+        (
+            "reference",
+            "future-token",
+            "implementations",
+            "window",
+            "kv-groups",
+            "decode-paths",
+            "padding",
+            "labels",
+        ),
     ),
-    "implementation": Route(("reference", "implementations", "padding", "batch-rows"), ("attn", "padding"), ()),
+    "implementation": Route(
+        ("reference", "implementations", "padding", "batch-rows"), ("attn", "padding"), ()
+    ),
     "training": Route(
-        ("labels", "gradient", "future-token", "implementations", "document-leakage", "reference"), ("attn", "cache"), ("labels",)
+        ("labels", "gradient", "future-token", "implementations", "document-leakage", "reference"),
+        ("attn", "cache"),
+        ("labels",),
     ),
 }
 

@@ -1,6 +1,7 @@
 """From a report to an answer: what runs, in which order, and what decides.
 
-A fault decides first, then what the model does by design, then rounding; only what none of them explains was not reproduced.
+A fault decides first, then what the model does by design, then rounding; only what none of them
+explains was not reproduced.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ SEARCH = 60
 @final
 @dataclass
 class Investigation:
-    """One triage of one loaded model. `reported` is the reporter's own precision; `first` are attempts before all others;
-    `repro` is the folder for a script that shows the fault.
+    """One triage of one loaded model. `reported` is the reporter's own precision; `first` are
+    attempts before all others; `repro` is the folder for a script that shows the fault.
     """
 
     subject: Subject
@@ -102,21 +103,35 @@ class Investigation:
     def _attempts(self) -> list[Callable[[], Finding | None]]:
         loaded = load_findings(self.subject)
         own = self.question.setting
-        found: list[Callable[[], Finding | None]] = [lambda finding=each: finding for each in loaded]  # type: ignore[misc]
+        found: list[Callable[[], Finding | None]] = [
+            lambda finding=each: finding for each in loaded
+        ]  # type: ignore[misc]
         found += self.first
         found.append(lambda: steps.scanned(self.subject, self.material, self.reported, self.log))
         names = present(self.route.probes, registry.installed())
         judge = names[:1] if names[:1] == ["reference"] else []
         found += [lambda name=name: self._probe(name) for name in judge]  # type: ignore[misc]
         if own.axes:
-            found.append(lambda: steps.spec(self.subject, self.material, [own], "the reporter's own way", self.log))
+            found.append(
+                lambda: steps.spec(
+                    self.subject, self.material, [own], "the reporter's own way", self.log
+                )
+            )
         found += [lambda name=name: self._probe(name) for name in names if name not in judge]  # type: ignore[misc]
         if self.question.symptom == "training":
             found.append(self._accumulated)
         if self.question.compiled:
             found.append(lambda: steps.compiled(self.subject, self.material, self.log))
-        found.append(lambda: steps.spec(self.subject, self.material, self._singles(), "one axis at a time", self.log))
-        found.append(lambda: steps.spec(self.subject, self.material, self._crossed(), "axes crossed", self.log))
+        found.append(
+            lambda: steps.spec(
+                self.subject, self.material, self._singles(), "one axis at a time", self.log
+            )
+        )
+        found.append(
+            lambda: steps.spec(
+                self.subject, self.material, self._crossed(), "axes crossed", self.log
+            )
+        )
         if self.question.symptom in LONG:
             found.append(lambda: lengths.lengths(self.subject, self.log))
         return found
@@ -129,17 +144,26 @@ class Investigation:
             trap = steps.trapped(self.subject, finding, self.reported)
             self.traps += [trap] if trap is not None else []
         if finding.verdict is Verdict.FAIL and steps.by_the_way(finding):
-            self.asides.append(Remark(title="not what was reported, but wrong here", words=finding.summary))
+            self.asides.append(
+                Remark(title="not what was reported, but wrong here", words=finding.summary)
+            )
             return None
         return finding
 
     def _accumulated(self) -> Finding | None:
-        """A fault of accumulation steps: mentioned only, where what the labels mean has already explained the report."""
+        """A fault of accumulation steps: mentioned only, where what the labels mean has already
+        explained the report.
+        """
         finding = accumulated(self.subject, self.log)
         if finding is None or not self.traps:
             return finding
         advice = finding.diagnosis.advice if finding.diagnosis else ""
-        self.traps.append(Remark(title="accumulation steps change the loss as well", words=f"{finding.summary}. {advice}"))
+        self.traps.append(
+            Remark(
+                title="accumulation steps change the loss as well",
+                words=f"{finding.summary}. {advice}",
+            )
+        )
         return None
 
     def _singles(self) -> list[Setting]:
@@ -152,23 +176,47 @@ class Investigation:
         """The failing case as axes, cut down; else the probe itself on ever shorter rows."""
         self.says("the smallest setting that still fails")
         case = next((each for each in finding.cases if verdict_of(each) is Verdict.FAIL), None)
-        if case is None or finding.probe in ("finite-values", "load", "against", "compiled", "accumulation"):
+        if case is None or finding.probe in (
+            "finite-values",
+            "load",
+            "against",
+            "compiled",
+            "accumulation",
+        ):
             return Smallest(words=f"one plain forward in {self.reported}")
         setting = setting_of(case.spec[0]) if case.spec else Setting()
         if setting.axes and self._fails(setting):
             small, found = smallest.of_setting(self.subject, self.material, setting, SEARCH)
-            self._pair = axes.pair(self.subject, self.material.first(found.tokens or self.material.length), small)
+            self._pair = axes.pair(
+                self.subject, self.material.first(found.tokens or self.material.length), small
+            )
             return found
         if finding.probe == steps.AXES:
             return Smallest(words=str(setting))
-        words = case.name if not case.spec else f"{setting} ({case.name})" if setting.axes else str(setting)
+        words = (
+            case.name
+            if not case.spec
+            else f"{setting} ({case.name})"
+            if setting.axes
+            else str(setting)
+        )
         found = smallest.of_probe(self.subject, registry.load(finding.probe), words, SEARCH)
         return found if setting.axes else replace(found, right=self._right())
 
     def _right(self) -> tuple[str, ...]:
-        """Where the plain forward is wrong: what gives other logits and keeps the promise in every layer."""
-        offered = {axis: found for axis, found in axes.values(self.subject).items() if axis in ("cache", "attn", "mask")}
-        settings = [setting for setting in axes.alone(offered, ()) if setting.cache in ("", "on") and self._fails(setting)]
+        """Where the plain forward is wrong: what gives other logits and keeps the promise in every
+        layer.
+        """
+        offered = {
+            axis: found
+            for axis, found in axes.values(self.subject).items()
+            if axis in ("cache", "attn", "mask")
+        }
+        settings = [
+            setting
+            for setting in axes.alone(offered, ())
+            if setting.cache in ("", "on") and self._fails(setting)
+        ]
         passes = {str(each): axes.passed(self.subject, self.material, each)[0] for each in settings}
         return tuple(words for words, spec in passes.items() if promise.kept(self.subject, spec))
 
@@ -185,14 +233,22 @@ class Investigation:
             return False
 
     def _numerics(self) -> tuple[tuple[Line, ...], Split | None]:
-        """The ladder over the axes of the symptom, and where a greedy text turns, both with the reporter's own prompts."""
+        """The ladder over the axes of the symptom, and where a greedy text turns, both with the
+        reporter's own prompts.
+        """
         spec = self.question
         if not (spec.symptom in (*NUMERIC, "long") or spec.generate or self.reported in HALF):
             return (), None
         self.says("the same in every precision")
         offered = axes.values(self.subject)
-        about = {axis: found for axis, found in offered.items() if axis in self.route.axes} or offered
-        settings = [self.question.setting] if self.question.setting.axes else axes.alone(about, self.route.axes)
+        about = {
+            axis: found for axis, found in offered.items() if axis in self.route.axes
+        } or offered
+        settings = (
+            [self.question.setting]
+            if self.question.setting.axes
+            else axes.alone(about, self.route.axes)
+        )
         rows, split = self.material, None
         if spec.generate:
             try:

@@ -1,4 +1,5 @@
-"""Are all values finite, and how near do they come to the largest number of their precision: module by module.
+"""Are all values finite, and how near do they come to the largest number of their precision: module
+by module.
 
 Axes: B batch, T positions, W hidden width.
 """
@@ -21,7 +22,9 @@ from attncheck.model.subject import Subject
 @final
 @dataclass(frozen=True)
 class Overflow:
-    """The first module whose output is not finite although what it was given is, and the largest value before it."""
+    """The first module whose output is not finite although what it was given is, and the largest
+    value before it.
+    """
 
     module: str
     lost: int
@@ -41,7 +44,9 @@ class Overflow:
 @final
 @dataclass
 class Watch:
-    """What the modules of one forward put out: the largest finite value so far, and the first that is not finite."""
+    """What the modules of one forward put out: the largest finite value so far, and the first that
+    is not finite.
+    """
 
     largest: float = 0.0
     first: tuple[str, int] | None = None
@@ -52,7 +57,11 @@ class Watch:
         self.seen.add(name)
         for tensor in _floating(output):
             finite = torch.isfinite(tensor)
-            if not bool(finite.all()) and self.first is None and all(bool(torch.isfinite(t).all()) for t in _floating(given)):
+            if (
+                not bool(finite.all())
+                and self.first is None
+                and all(bool(torch.isfinite(t).all()) for t in _floating(given))
+            ):
                 self.first = (name, int((~finite).sum()))
             if self.first is None and tensor.numel():
                 self.largest = max(self.largest, float(tensor.abs().max()))
@@ -68,7 +77,9 @@ def _floating(value: Any) -> Iterator[Tensor]:
 
 
 def overflow(subject: Subject, rows: Tokens) -> Overflow | None:
-    """The first module that loses a finite value in one plain forward in the present precision, or None."""
+    """The first module that loses a finite value in one plain forward in the present precision, or
+    None.
+    """
     watch = Watch()
     lost = 0
     for row in dict.fromkeys(rows):
@@ -88,7 +99,9 @@ def watching(model: nn.Module, watch: Watch) -> Iterator[None]:
     def hook(name: str) -> Any:
         return lambda module, given, output: watch.note(name, given, output)
 
-    handles = [module.register_forward_hook(hook(name)) for name, module in model.named_modules() if name]
+    handles = [
+        module.register_forward_hook(hook(name)) for name, module in model.named_modules() if name
+    ]
     try:
         yield
     finally:

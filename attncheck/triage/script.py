@@ -1,4 +1,6 @@
-"""The reproduction of a confirmed fault: the smallest two passes as a script, offered only if it shows the fault by itself."""
+"""The reproduction of a confirmed fault: the smallest two passes as a script, offered only if it
+shows the fault by itself.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,12 @@ from attncheck.model.subject import Subject
 Pair = tuple[ForwardSpec, ForwardSpec]
 
 
-def reproduction(subject: Subject, finding: Finding, smallest: Pair | None, directory: Path) -> tuple[str, str]:
-    """(text of the script, why there is none): from the smallest passes, else from those of the failing case."""
+def reproduction(
+    subject: Subject, finding: Finding, smallest: Pair | None, directory: Path
+) -> tuple[str, str]:
+    """(text of the script, why there is none): from the smallest passes, else from those of the
+    failing case.
+    """
     reason = ""
     for pair in (smallest, None):
         tried = finding if pair is None else replace(finding, replay=_replay(finding, pair))

@@ -1,4 +1,6 @@
-"""One way of asking a model, as axes: each field has the value of the trusted path as its default. Standard library only."""
+"""One way of asking a model, as axes: each field has the value of the trusted path as its default.
+Standard library only.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ WORDS = {
 @final
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """How logits are asked for. The defaults: one forward, one row, no cache, no padding, no mask, the model's own choices."""
+    """How logits are asked for. The defaults: one forward, one row, no cache, no padding, no mask,
+    the model's own choices.
+    """
 
     attn: str = ""
     schedule: str = ""
@@ -37,7 +41,11 @@ class Setting:
     @property
     def axes(self) -> tuple[tuple[str, Any], ...]:
         """What differs from the trusted path."""
-        return tuple((each.name, getattr(self, each.name)) for each in fields(self) if getattr(self, each.name) != each.default)
+        return tuple(
+            (each.name, getattr(self, each.name))
+            for each in fields(self)
+            if getattr(self, each.name) != each.default
+        )
 
     def but(self, axes: Iterable[tuple[str, Any]]) -> Setting:
         """The trusted path with these axes only."""

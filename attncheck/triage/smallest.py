@@ -1,6 +1,8 @@
-"""The smallest setting that still fails: delta debugging over axes, then the shortest input and the fewest layers.
+"""The smallest setting that still fails: delta debugging over axes, then the shortest input and the
+fewest layers.
 
-Every search here is bounded by a number of forward passes; what is found when they are spent is what is answered.
+Every search here is bounded by a number of forward passes; what is found when they are spent is
+what is answered.
 """
 
 from __future__ import annotations
@@ -47,8 +49,11 @@ class Budgeted:
         return self.used >= self.limit
 
 
-def ddmin(items: Sequence[Item], fails: Callable[[Sequence[Item]], bool], spent: Callable[[], bool]) -> list[Item]:
-    """The items cut down until none of them can be left out: Zeller's delta debugging. `fails(items)` must hold.
+def ddmin(
+    items: Sequence[Item], fails: Callable[[Sequence[Item]], bool], spent: Callable[[], bool]
+) -> list[Item]:
+    """The items cut down until none of them can be left out: Zeller's delta debugging.
+    `fails(items)` must hold.
 
     The result is 1-minimal unless `spent` says stop before it is.
     """
@@ -56,7 +61,9 @@ def ddmin(items: Sequence[Item], fails: Callable[[Sequence[Item]], bool], spent:
     while len(left) > 1 and not spent():
         size = -(-len(left) // parts)
         pieces = [left[start : start + size] for start in range(0, len(left), size)]
-        smaller = next((kept for kept in _candidates(pieces, left) if not spent() and fails(kept)), None)
+        smaller = next(
+            (kept for kept in _candidates(pieces, left) if not spent() and fails(kept)), None
+        )
         if smaller is not None:
             parts = max(2, parts - 1 if len(smaller) > size else 2)
             left = smaller
@@ -69,7 +76,9 @@ def ddmin(items: Sequence[Item], fails: Callable[[Sequence[Item]], bool], spent:
 
 def _candidates(pieces: list[list[Item]], left: list[Item]) -> list[list[Item]]:
     """Each piece alone, then everything but each piece."""
-    without = [[each for other in pieces if other is not piece for each in other] for piece in pieces]
+    without = [
+        [each for other in pieces if other is not piece for each in other] for piece in pieces
+    ]
     return [each for each in [*pieces, *without] if 0 < len(each) < len(left)]
 
 
@@ -84,7 +93,9 @@ def least(low: int, high: int, fails: Callable[[int], bool], spent: Callable[[],
     return high
 
 
-def of_setting(subject: Subject, material: Material, setting: Setting, limit: int) -> tuple[Setting, Smallest]:
+def of_setting(
+    subject: Subject, material: Material, setting: Setting, limit: int
+) -> tuple[Setting, Smallest]:
     """The smallest setting, row and depth at which the axes still disagree with the trusted path."""
     count = Budgeted(subject, limit)
 
@@ -92,9 +103,16 @@ def of_setting(subject: Subject, material: Material, setting: Setting, limit: in
         return _broken(subject, material, Setting().but(kept))
 
     small = Setting().but(ddmin(setting.axes, broken, lambda: count.spent))
-    tokens = least(SHORTEST, material.length, lambda n: _broken(subject, material.first(n), small), lambda: count.spent)
+    tokens = least(
+        SHORTEST,
+        material.length,
+        lambda n: _broken(subject, material.first(n), small),
+        lambda: count.spent,
+    )
     layers = _fewest(subject, lambda: _broken(subject, material.first(tokens), small), count)
-    return small, Smallest(words=str(small), tokens=tokens, layers=layers, passes=count.used, spent=count.spent)
+    return small, Smallest(
+        words=str(small), tokens=tokens, layers=layers, passes=count.used, spent=count.spent
+    )
 
 
 def _broken(subject: Subject, material: Material, setting: Setting) -> bool:

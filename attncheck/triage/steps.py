@@ -1,4 +1,6 @@
-"""The single steps of a triage: each runs something on the model and leaves a `Step`, and a `Finding` where it found a fault."""
+"""The single steps of a triage: each runs something on the model and leaves a `Step`, and a
+`Finding` where it found a fault.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,16 @@ import torch
 
 from attncheck.core import registry
 from attncheck.core.errors import Unsupported, first_line
-from attncheck.core.finding import Diagnosis, Evidence, Finding, Location, Measurement, Ruling, Verdict, verdict_of
+from attncheck.core.finding import (
+    Diagnosis,
+    Evidence,
+    Finding,
+    Location,
+    Measurement,
+    Ruling,
+    Verdict,
+    verdict_of,
+)
 from attncheck.diagnosis.diagnose import Diagnoser
 from attncheck.faults.catalogue import FAULTS
 from attncheck.model.forward_spec import ForwardSpec, Mask4D
@@ -27,13 +38,22 @@ from attncheck.triage.scan import Overflow, overflow
 from attncheck.triage.setting import Setting
 
 AXES = "axes"
-PLANTED = ("position-restart", "cache-drops-token", "padding-visible", "mask-top-left", "rows-mixed", "softmax-scale")
+PLANTED = (
+    "position-restart",
+    "cache-drops-token",
+    "padding-visible",
+    "mask-top-left",
+    "rows-mixed",
+    "softmax-scale",
+)
 
 
 @final
 @dataclass(frozen=True)
 class Quick:
-    """A probe without its controls: a report is answered by what fails, and one control at the end backs the rest."""
+    """A probe without its controls: a report is answered by what fails, and one control at the end
+    backs the rest.
+    """
 
     inner: Probe
     controls: ClassVar[tuple[str, ...]] = ()
@@ -78,7 +98,9 @@ class Log:
 
     def add(self, name: str, verdict: Verdict, words: str, started: float) -> None:
         """Write down one step."""
-        self.steps.append(Step(name=name, verdict=verdict, words=words, seconds=time.perf_counter() - started))
+        self.steps.append(
+            Step(name=name, verdict=verdict, words=words, seconds=time.perf_counter() - started)
+        )
 
 
 def probed(subject: Subject, name: str, log: Log) -> Finding:
@@ -103,7 +125,12 @@ def scanned(subject: Subject, material: Material, dtype: str, log: Log) -> Findi
         log.add("finite values", Verdict.SKIP, f"{dtype}: {first_line(reason)}", started)
         return None
     if found is None:
-        log.add("finite values", Verdict.PASS, f"every value of a plain forward is finite in {dtype}", started)
+        log.add(
+            "finite values",
+            Verdict.PASS,
+            f"every value of a plain forward is finite in {dtype}",
+            started,
+        )
         return None
     log.add("finite values", Verdict.FAIL, found.words, started)
     return _overflow(found)
@@ -132,7 +159,9 @@ def _overflow(found: Overflow) -> Finding:
     )
 
 
-def spec(subject: Subject, material: Material, settings: Sequence[Setting], what: str, log: Log) -> Finding | None:
+def spec(
+    subject: Subject, material: Material, settings: Sequence[Setting], what: str, log: Log
+) -> Finding | None:
     """Settings against the trusted path, until the first that fails; None where all hold."""
     started = time.perf_counter()
     cases: list[Measurement] = []
@@ -165,30 +194,43 @@ def explained(subject: Subject, cases: tuple[Measurement, ...], log: Log) -> Fin
 
 
 def compiled(subject: Subject, material: Material, log: Log) -> Finding | None:
-    """The compiled model against the plain one, in float32: compilers do not take hidden float32 away."""
+    """The compiled model against the plain one, in float32: compilers do not take hidden float32
+    away.
+    """
     log.says("compiling")
     started = time.perf_counter()
     row, name = material.rows[0], "the compiled model"
     try:
         with subject.at("float32"), torch.no_grad():
             want_BTV = subject.logits(ForwardSpec((row,)))
-            arguments = subject.forward_adapter.arguments(subject.passes.ids((row,)), use_cache=False)
+            arguments = subject.forward_adapter.arguments(
+                subject.passes.ids((row,)), use_cache=False
+            )
             case = subject.compare(name, torch.compile(subject.model)(**arguments).logits, want_BTV)
     except Exception as error:  # compilers raise errors of their own kinds
         log.add(name, Verdict.SKIP, first_line(error), started)
         return None
     broken = verdict_of(case) is Verdict.FAIL and not case.in_doubt
     log.add(name, Verdict.FAIL if broken else Verdict.PASS, describe(case), started)
-    return Finding(probe="compiled", verdict=Verdict.FAIL, summary=describe(case), cases=(case,)) if broken else None
+    return (
+        Finding(probe="compiled", verdict=Verdict.FAIL, summary=describe(case), cases=(case,))
+        if broken
+        else None
+    )
 
 
 def control(subject: Subject, material: Material, settings: Sequence[Setting], log: Log) -> None:
-    """Plant one fault and ask the same settings again: had there been a fault, they would have shown it."""
+    """Plant one fault and ask the same settings again: had there been a fault, they would have
+    shown it.
+    """
     started = time.perf_counter()
     for name in PLANTED:
         log.says(f"{name} planted")
         try:
-            with FAULTS[name].inject(subject), subject.passes.under(name, FAULTS[name].on_cache_only):
+            with (
+                FAULTS[name].inject(subject),
+                subject.passes.under(name, FAULTS[name].on_cache_only),
+            ):
                 noticed = _noticed(subject, material, settings)
         except (Unsupported, *REFUSALS):
             continue
@@ -196,10 +238,17 @@ def control(subject: Subject, material: Material, settings: Sequence[Setting], l
             words = f"with {name} planted, {noticed.name} moves the logits by {noticed.max_abs:.2g}: a fault would have shown"
             log.add("control", Verdict.PASS, words, started)
             return
-    log.add("control", Verdict.VACUOUS, "no planted fault was noticed: these ways of asking prove nothing", started)
+    log.add(
+        "control",
+        Verdict.VACUOUS,
+        "no planted fault was noticed: these ways of asking prove nothing",
+        started,
+    )
 
 
-def _noticed(subject: Subject, material: Material, settings: Sequence[Setting]) -> Measurement | None:
+def _noticed(
+    subject: Subject, material: Material, settings: Sequence[Setting]
+) -> Measurement | None:
     for setting in settings:
         try:
             case = axes.measure(subject, material, setting)
@@ -211,11 +260,17 @@ def _noticed(subject: Subject, material: Material, settings: Sequence[Setting]) 
 
 
 def trapped(subject: Subject, finding: Finding, reported: str) -> Remark | None:
-    """The warnings of a finding that the reporter can run into: those that their own precision shows as well.
+    """The warnings of a finding that the reporter can run into: those that their own precision
+    shows as well.
 
-    A loss that accumulation steps change is no trap: it is held against one batch in a step of its own.
+    A loss that accumulation steps change is no trap: it is held against one batch in a step of its
+    own.
     """
-    warned = {case.name: case for case in finding.cases if verdict_of(case) is Verdict.WARN and case.name not in ACCUMULATING}
+    warned = {
+        case.name: case
+        for case in finding.cases
+        if verdict_of(case) is Verdict.WARN and case.name not in ACCUMULATING
+    }
     if not warned:
         return None
     probe = registry.load(finding.probe)
@@ -229,12 +284,18 @@ def trapped(subject: Subject, finding: Finding, reported: str) -> Remark | None:
 
 
 def _trap(finding: Finding, met: list[Measurement]) -> Remark:
-    """What the trap is, what else moves because nothing asks it not to, and which calls do what they seem to."""
+    """What the trap is, what else moves because nothing asks it not to, and which calls do what
+    they seem to.
+    """
     shown = [case for case in finding.cases if case.expect == "figure" and case.max_abs]
     moved = "; ".join(f"{case.name}: {describe(case)}" for case in [*met, *shown])
-    held = "; ".join(case.name for case in finding.cases if case.judged and verdict_of(case) is Verdict.PASS)
+    held = "; ".join(
+        case.name for case in finding.cases if case.judged and verdict_of(case) is Verdict.PASS
+    )
     title = f"these calls ask for something else than they seem to: {', '.join(case.name for case in met)}"
-    return Remark(title=title, words=moved + (f". What holds: {held}." if held else "."), decides=True)
+    return Remark(
+        title=title, words=moved + (f". What holds: {held}." if held else "."), decides=True
+    )
 
 
 def _met(case: Measurement) -> bool:
@@ -242,7 +303,9 @@ def _met(case: Measurement) -> bool:
 
 
 def by_the_way(finding: Finding) -> bool:
-    """Whether all that fails is a call that only somebody who writes masks as booleans makes: it explains no other report."""
+    """Whether all that fails is a call that only somebody who writes masks as booleans makes: it
+    explains no other report.
+    """
     failing = [case for case in finding.cases if verdict_of(case) is Verdict.FAIL]
     masks = [case.spec[0].mask if case.spec else None for case in failing]
     return bool(failing) and all(isinstance(mask, Mask4D) and mask.boolean for mask in masks)

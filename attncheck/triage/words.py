@@ -64,7 +64,9 @@ def advised(triage: Triage) -> str:
             "(teacher-forced) in float32, or the share of equal best tokens where the two best are far apart."
         )
     if triage.answer is Answer.BEHAVIOUR:
-        return " ".join(remark.words for remark in triage.remarks if remark.decides or len(triage.remarks) == 1)
+        return " ".join(
+            remark.words for remark in triage.remarks if remark.decides or len(triage.remarks) == 1
+        )
     return ""
 
 

@@ -1,20 +1,23 @@
 """A row's answer does not depend on its neighbours.
 
 What it checks
-    The logits of a row stay when another row of the batch changes, when the rows change places, and when the row is asked
-    alone; at once, and decoded on one cache for all rows.
+    The logits of a row stay when another row of the batch changes, when the rows change places, and
+    when the row is asked alone; at once, and decoded on one cache for all rows.
 
 Why it matters
-    Batches are put together by chance. A reshape that merges batch and heads in one order and splits them in another, a
-    cache whose rows were moved, or a buffer kept for row 0 makes an answer depend on who else was asked.
+    Batches are put together by chance. A reshape that merges batch and heads in one order and
+    splits them in another, a cache whose rows were moved, or a buffer kept for row 0 makes an
+    answer depend on who else was asked.
 
 How it measures
-    Three rows of one length and no padding: their batch against itself with the middle row replaced, against the batch in
-    another order, and against each row's own forward, at once and in pieces on a cache.
+    Three rows of one length and no padding: their batch against itself with the middle row
+    replaced, against the batch in another order, and against each row's own forward, at once and in
+    pieces on a cache.
 
 False alarms
-    Kernels sum in another order for another batch size: in half precision that is visible, and the ladder decides. Mixture
-    models whose experts have a capacity drop tokens depending on the whole batch, by design.
+    Kernels sum in another order for another batch size: in half precision that is visible, and the
+    ladder decides. Mixture models whose experts have a capacity drop tokens depending on the whole
+    batch, by design.
 
 References
     vLLM issue 5898 and many like it (the answer changes with the batch: rounding, nearly always).
@@ -70,7 +73,10 @@ def _rows(subject: Subject) -> Tokens:
 
 
 def _neighbour(subject: Subject, rows: Tokens) -> Measurement:
-    usual, moved = ForwardSpec(rows), ForwardSpec((rows[0], subject.inputs.other(rows[1], salt=13), rows[2]))
+    usual, moved = (
+        ForwardSpec(rows),
+        ForwardSpec((rows[0], subject.inputs.other(rows[1], salt=13), rows[2])),
+    )
     got_BTV, want_BTV = subject.logits(moved)[::2], subject.logits(usual)[::2]
     name, note = "another row changed", "the rows beside it stay"
     return subject.compare(name, got_BTV, want_BTV, note=note, spec=(moved, usual))
@@ -85,7 +91,9 @@ def _turned(subject: Subject, rows: Tokens) -> Measurement:
 def _decoded(subject: Subject, rows: Tokens) -> Measurement:
     subject.can.steps.require()
     length = subject.inputs.length
-    return _alone(subject, "alone, decoded on one cache", rows, pieces(subject, length, length - TAIL))
+    return _alone(
+        subject, "alone, decoded on one cache", rows, pieces(subject, length, length - TAIL)
+    )
 
 
 def _alone(subject: Subject, name: str, rows: Tokens, chunks: tuple[int, ...]) -> Measurement:
@@ -94,5 +102,7 @@ def _alone(subject: Subject, name: str, rows: Tokens, chunks: tuple[int, ...]) -
     for index, row in enumerate(rows):
         alone = yardstick(subject, row, chunks[0]) if chunks else ForwardSpec((row,))
         pair = (logits_BTV[index : index + 1], subject.logits(alone))
-        cases.append(subject.compare(name, *pair, note=f"row {index} of three", spec=(together, alone)))
+        cases.append(
+            subject.compare(name, *pair, note=f"row {index} of three", spec=(together, alone))
+        )
     return merged(name, cases)

@@ -1,29 +1,33 @@
 """Every kind of cache, and what is done to caches between calls.
 
 What it checks
-    Decoding on a cache that is handed in (dynamic, static, offloaded, quantised) gives the logits of one forward. So does
-    decoding after tokens were rolled back, after rows were reordered, selected or repeated, and on each copy of a cache
-    that holds a shared prefix. With `use_cache=False` a filled cache is read all the same.
+    Decoding on a cache that is handed in (dynamic, static, offloaded, quantised) gives the logits
+    of one forward. So does decoding after tokens were rolled back, after rows were reordered,
+    selected or repeated, and on each copy of a cache that holds a shared prefix. With
+    `use_cache=False` a filled cache is read all the same.
 
 Why it matters
-    The usual path never crops, reorders or copies a cache; beam search, assisted decoding and prompt caching do nothing
-    else. A static cache is longer than what it holds: a mask or a window that sits at the end of the buffer reads the
-    wrong slots and stays finite.
+    The usual path never crops, reorders or copies a cache; beam search, assisted decoding and
+    prompt caching do nothing else. A static cache is longer than what it holds: a mask or a window
+    that sits at the end of the buffer reads the wrong slots and stays finite.
 
 How it measures
-    One forward without a cache is the yardstick. Each kind takes the row in pieces of many, one and several tokens; static
-    buffers have slots to spare, few and many, and take a padded batch as well. Roll-back: wrong tokens are fed and cropped,
-    as assisted decoding does, twice. Rows: two rows in one cache, turned round, one of them kept, each repeated. A prefix
-    is filled once, copied, and continued in two ways. A quantised cache is judged by its own precision: keys and values are
-    sent once through its own rounding in a dynamic cache, and it may be no further off than that explains.
+    One forward without a cache is the yardstick. Each kind takes the row in pieces of many, one and
+    several tokens; static buffers have slots to spare, few and many, and take a padded batch as
+    well. Roll-back: wrong tokens are fed and cropped, as assisted decoding does, twice. Rows: two
+    rows in one cache, turned round, one of them kept, each repeated. A prefix is filled once,
+    copied, and continued in two ways. A quantised cache is judged by its own precision: keys and
+    values are sent once through its own rounding in a dynamic cache, and it may be no further off
+    than that explains.
 
 False alarms
-    Models that make a cache of their own kind, and caches that say that they cannot be rolled back (recurrent states), are
-    skipped for that case. Where single steps on the model's own cache differ from one forward already, `decode-paths` says
-    so, and the yardstick here is that decode.
+    Models that make a cache of their own kind, and caches that say that they cannot be rolled back
+    (recurrent states), are skipped for that case. Where single steps on the model's own cache
+    differ from one forward already, `decode-paths` says so, and the yardstick here is that decode.
 
 References
-    Hugging Face transformers documentation, "Caching"; Leviathan et al. 2023 (speculative decoding). mlx-examples issue 977.
+    Hugging Face transformers documentation, "Caching"; Leviathan et al. 2023 (speculative
+    decoding). mlx-examples issue 977.
 """
 
 from __future__ import annotations
@@ -58,7 +62,9 @@ class CacheKinds:
     """Decodes on caches of every kind and handles them as decoding schemes do."""
 
     name: ClassVar[str] = "cache-kinds"
-    title: ClassVar[str] = "every cache, cropped, reordered or copied, gives the logits of one forward"
+    title: ClassVar[str] = (
+        "every cache, cropped, reordered or copied, gives the logits of one forward"
+    )
     cost: ClassVar[Cost] = "cheap"
     needs: ClassVar[tuple[str, ...]] = ("sees_history", "steps")
     controls: ClassVar[tuple[str, ...]] = (
@@ -73,7 +79,9 @@ class CacheKinds:
     def measure(self, subject: Subject) -> Iterator[Measurement]:
         """The operations, a roll-back first, then the kinds of caches."""
         if subject.passes.injected and not subject.can.steps_agree:
-            raise Unsupported(f"{subject.can.steps_agree.reason}; a fault would change the yardstick as well")
+            raise Unsupported(
+                f"{subject.can.steps_agree.reason}; a fault would change the yardstick as well"
+            )
         operations: dict[str, Callable[[Subject, str], Measurement]] = {
             "tokens rolled back": _rolled_back,
             "rows turned round": partial(_rows, how="reorder_cache", index=(1, 0)),
@@ -86,7 +94,9 @@ class CacheKinds:
             yield attempt_call(name, lambda: operation(subject, name))  # noqa: B023
         for kind in self.kinds:
             name = f"{kind} cache"
-            yield attempt_call(name, lambda: (_kind if kind in EXACT else approximate)(subject, name, kind))  # noqa: B023
+            yield attempt_call(
+                name, lambda: (_kind if kind in EXACT else approximate)(subject, name, kind)
+            )
         name = "static cache, left-padded batch"
         yield attempt_call(name, lambda: _static_padded(subject, name))
 
@@ -97,17 +107,26 @@ class CacheKinds:
 
 def _kind(subject: Subject, name: str, kind: str) -> Measurement:
     spec = ForwardSpec(
-        subject.inputs.tokens, chunks=pieces(subject, subject.inputs.length, subject.inputs.length // 2), cache_kind=kind
+        subject.inputs.tokens,
+        chunks=pieces(subject, subject.inputs.length, subject.inputs.length // 2),
+        cache_kind=kind,
     )
     full = yardstick(subject, subject.inputs.row, subject.inputs.length // 2)
     return subject.compare(name, subject.logits(spec), subject.logits(full), spec=(spec, full))
 
 
 def _static_padded(subject: Subject, name: str) -> Measurement:
-    """A padded batch decoded on a static cache against the same on the model's own, where the real tokens are."""
+    """A padded batch decoded on a static cache against the same on the model's own, where the real
+    tokens are.
+    """
     subject.can.reads_mask.require()
     batch, length = pad_rows(subject), subject.inputs.length
-    usual = batch.spec("left", salt=1, explicit=bool(subject.can.takes_positions), chunks=pieces(subject, length, length - 3))
+    usual = batch.spec(
+        "left",
+        salt=1,
+        explicit=bool(subject.can.takes_positions),
+        chunks=pieces(subject, length, length - 3),
+    )
     spec, cases = (replace(usual, cache_kind="static"), usual), []
     got_BTV, want_BTV = (subject.logits(each) for each in spec)
     for row, real in enumerate(batch.real("left")):
@@ -117,7 +136,9 @@ def _static_padded(subject: Subject, name: str) -> Measurement:
 
 
 def _rolled_back(subject: Subject, name: str) -> Measurement:
-    """Two rounds of candidates: wrong ones are fed after the prefix and cropped, then real ones follow."""
+    """Two rounds of candidates: wrong ones are fed after the prefix and cropped, then real ones
+    follow.
+    """
     subject.can.steps_agree.require()
     inputs, half = subject.inputs, subject.inputs.length // 2
     cache = new_cache("dynamic", subject.model, rows=1, length=inputs.length, dtype=subject.dtype)
@@ -130,16 +151,26 @@ def _rolled_back(subject: Subject, name: str) -> Measurement:
         parts.append(continued(subject, cache, (inputs.row[start:stop],)))
         start = stop
     want_BTV = subject.logits(yardstick(subject, inputs.row, half))[:, half:]
-    case = subject.compare(name, torch.cat(parts, 1), want_BTV, offset=half, note=f"{ROLLED_BACK} tokens cropped, twice")
+    case = subject.compare(
+        name,
+        torch.cat(parts, 1),
+        want_BTV,
+        offset=half,
+        note=f"{ROLLED_BACK} tokens cropped, twice",
+    )
     return _named(subject, case, torch.cat(parts, 1), half) if case.excess > 1.0 else case
 
 
 def _named(subject: Subject, case: Measurement, got_BTV: Tensor, half: int) -> Measurement:
-    """The case with the fault that reproduces it: a crop that leaves some of the rejected tokens in the cache."""
+    """The case with the fault that reproduces it: a crop that leaves some of the rejected tokens in
+    the cache.
+    """
     row, rejected = subject.inputs.row, subject.inputs.fresh(ROLLED_BACK, salt=21)
     for left in range(1, ROLLED_BACK + 1):
         kept = rejected[:left]
-        whole_BTV = subject.logits(ForwardSpec(((*row[:half], *kept, row[half], *kept, *row[half + 1 :]),)))
+        whole_BTV = subject.logits(
+            ForwardSpec(((*row[:half], *kept, row[half], *kept, *row[half + 1 :]),))
+        )
         first, rest = half + left, half + 2 * left + 1
         predicted_BTV = torch.cat([whole_BTV[:, first : first + 1], whole_BTV[:, rest:]], 1)
         residual = float((predicted_BTV - got_BTV).abs().max())
@@ -156,17 +187,28 @@ def _rows(subject: Subject, name: str, how: str, index: Row) -> Measurement:
     rearrange(cache, how, index, subject.passes.device)
     wanted = tuple(rows[i] for i in index)
     got_BTV = continued(subject, cache, tuple(row[half:] for row in wanted))
-    want_BTV = torch.cat([subject.logits(yardstick(subject, row, half))[:, half:] for row in wanted])
+    want_BTV = torch.cat(
+        [subject.logits(yardstick(subject, row, half))[:, half:] for row in wanted]
+    )
     return subject.compare(name, got_BTV, want_BTV, offset=half, note=f"`{how}`")
 
 
 def _prefix(subject: Subject, name: str) -> Measurement:
-    """One prefix filled once; two copies of its cache, each continued with its own text, then the original once more."""
+    """One prefix filled once; two copies of its cache, each continued with its own text, then the
+    original once more.
+    """
     half, row = subject.inputs.length // 2, subject.inputs.row
     shared = filled(subject, (row[:half],))
     cases = []
     for salt, cache in ((23, copied(shared)), (24, copied(shared)), (0, shared)):
         whole = subject.inputs.other(row, half, salt=salt) if salt else row
         got_BTV = continued(subject, cache, (whole[half:],))
-        cases.append(subject.compare(name, got_BTV, subject.logits(yardstick(subject, whole, half))[:, half:], offset=half))
+        cases.append(
+            subject.compare(
+                name,
+                got_BTV,
+                subject.logits(yardstick(subject, whole, half))[:, half:],
+                offset=half,
+            )
+        )
     return merged(name, cases)

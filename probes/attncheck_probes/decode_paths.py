@@ -1,27 +1,30 @@
 """The same tokens at once, one by one and in chunks.
 
 What it checks
-    The logits of a forward over the whole row equal those of the same row fed token by token, and in chunks of many sizes,
-    on a cache.
+    The logits of a forward over the whole row equal those of the same row fed token by token, and
+    in chunks of many sizes, on a cache.
 
 Why it matters
-    Training and evaluation use one path, serving the other. With P tokens in the cache, query i of a new block may read the
-    keys at positions up to P + i; a square mask, positions that start again, a lost slot or a recurrent state that starts
-    from zero keep every shape and change the answer.
+    Training and evaluation use one path, serving the other. With P tokens in the cache, query i of
+    a new block may read the keys at positions up to P + i; a square mask, positions that start
+    again, a lost slot or a recurrent state that starts from zero keep every shape and change the
+    answer.
 
 How it measures
-    One forward without a cache is the yardstick. Schedules: one token at a time; halves; uneven pieces; all but one, then
-    one; chunks of every window and chunk size of the config, one less and one more. Each with the positions left to the
-    model, given explicitly, and left to the model beside a full-length 2D mask. Then a row of 130 tokens after a long prefill
-    and in a long chunk, since kernels have block sizes that no config names.
+    One forward without a cache is the yardstick. Schedules: one token at a time; halves; uneven
+    pieces; all but one, then one; chunks of every window and chunk size of the config, one less and
+    one more. Each with the positions left to the model, given explicitly, and left to the model
+    beside a full-length 2D mask. Then a row of 130 tokens after a long prefill and in a long chunk,
+    since kernels have block sizes that no config names.
 
 False alarms
-    Schemes that change with the length by construction (dynamic NTK, LongRoPE at its switch) do disagree with themselves:
-    that is a `fail` whose cause is the scheme. Approximate caches (quantised, evicting) are for the probe `cache-kinds`.
+    Schemes that change with the length by construction (dynamic NTK, LongRoPE at its switch) do
+    disagree with themselves: that is a `fail` whose cause is the scheme. Approximate caches
+    (quantised, evicting) are for the probe `cache-kinds`.
 
 References
-    Hugging Face transformers issues 46084 and 46741 (state-space models lose their state between chunks); 36536 (rounding
-    that looks like this fault: the ladder tells them apart).
+    Hugging Face transformers issues 46084 and 46741 (state-space models lose their state between
+    chunks); 36536 (rounding that looks like this fault: the ladder tells them apart).
 """
 
 from __future__ import annotations
@@ -116,9 +119,16 @@ def schedules_for(subject: Subject) -> tuple[Schedule, ...]:
         (1,) * length,
     ]
     near = [
-        chunks_of(size, length) for b in subject.inputs.boundaries for size in (b.length - 1, b.length, b.length + 1) if size > 1
+        chunks_of(size, length)
+        for b in subject.inputs.boundaries
+        for size in (b.length - 1, b.length, b.length + 1)
+        if size > 1
     ]
-    return tuple(dict.fromkeys(schedule for schedule in (*usual, *near) if all(schedule) and len(schedule) > 1))
+    return tuple(
+        dict.fromkeys(
+            schedule for schedule in (*usual, *near) if all(schedule) and len(schedule) > 1
+        )
+    )
 
 
 def chunks_of(size: int, length: int) -> Schedule:

@@ -1,25 +1,29 @@
 """Change the future, watch the past.
 
 What it checks
-    The logits before a cut do not move when tokens from the cut on are replaced: all of them, only the first of them, or
-    only the last token of the row. Nor do they depend on how many tokens follow.
+    The logits before a cut do not move when tokens from the cut on are replaced: all of them, only
+    the first of them, or only the last token of the row. Nor do they depend on how many tokens
+    follow.
 
 Why it matters
-    A decoder that can read ahead has a wonderful training loss and writes nonsense. The mask has the right shape in every
-    such bug; only its content is wrong. A leak can sit in one implementation, one mask form or one side of a window.
+    A decoder that can read ahead has a wonderful training loss and writes nonsense. The mask has
+    the right shape in every such bug; only its content is wrong. A leak can sit in one
+    implementation, one mask form or one side of a window.
 
 How it measures
-    Two full forwards with one prefix. Cuts lie on both sides of every window, chunk and rotary switch that the config
-    names. Every cut is tried without a mask and with a 2D mask of ones, with the cache off and on. Healthy models move by
-    exactly nothing, or by rounding where a kernel sums in another order. The first 32, 33, 64 and 128 tokens of a row of 130
-    are also asked alone, since kernels have block sizes that no config names.
+    Two full forwards with one prefix. Cuts lie on both sides of every window, chunk and rotary
+    switch that the config names. Every cut is tried without a mask and with a 2D mask of ones, with
+    the cache off and on. Healthy models move by exactly nothing, or by rounding where a kernel sums
+    in another order. The first 32, 33, 64 and 128 tokens of a row of 130 are also asked alone,
+    since kernels have block sizes that no config names.
 
 False alarms
-    Bidirectional and prefix models (XLNet, CPM-Ant, Reformer's hashing) read ahead by design. Mixture models whose experts
-    have a capacity drop tokens depending on later ones.
+    Bidirectional and prefix models (XLNet, CPM-Ant, Reformer's hashing) read ahead by design.
+    Mixture models whose experts have a capacity drop tokens depending on later ones.
 
 References
-    Vaswani et al. 2017, section 3.2.3. Hugging Face transformers issue 48748 (Doge: sdpa ran without any mask).
+    Vaswani et al. 2017, section 3.2.3. Hugging Face transformers issue 48748 (Doge: sdpa ran
+    without any mask).
 """
 
 from __future__ import annotations
@@ -49,7 +53,11 @@ class FutureToken:
         "decodes",
         "sees_history",
     )
-    controls: ClassVar[tuple[str, ...]] = ("causal-mask-missing", "mask-off-by-one", "leak-outside-attention")
+    controls: ClassVar[tuple[str, ...]] = (
+        "causal-mask-missing",
+        "mask-off-by-one",
+        "leak-outside-attention",
+    )
 
     cuts: tuple[int, ...] = ()
 
@@ -59,14 +67,18 @@ class FutureToken:
             for use_cache in (False, True):
                 for change in ("all later tokens", "only the next token", "only the last token"):
                     name = f"{change}, {'2D mask' if masked else 'no mask'}, cache {'on' if use_cache else 'off'}"
-                    yield attempt(name, lambda: self._case(subject, name, change, masked, use_cache))  # noqa: B023
+                    yield attempt(
+                        name, lambda: self._case(subject, name, change, masked, use_cache)
+                    )
         yield attempt("prefixes of a long row", lambda: self._prefixes(subject))
 
     def judge(self, evidence: Evidence) -> Ruling:
         """The worst case decides."""
         return judge_cases(evidence)
 
-    def _case(self, subject: Subject, name: str, change: str, masked: bool, use_cache: bool) -> Measurement:
+    def _case(
+        self, subject: Subject, name: str, change: str, masked: bool, use_cache: bool
+    ) -> Measurement:
         if masked:
             subject.can.mask_2d.require()
         tokens = subject.inputs.tokens
@@ -77,7 +89,11 @@ class FutureToken:
         for cut, row in self._futures(subject, change):
             moved = ForwardSpec((row,), mask=mask, use_cache=use_cache)
             moved_BTV, note = subject.logits(moved), f"tokens from position {cut} on changed"
-            compared.append(subject.compare(name, moved_BTV[:, :cut], usual_BTV[:, :cut], note=note, spec=(moved, usual)))
+            compared.append(
+                subject.compare(
+                    name, moved_BTV[:, :cut], usual_BTV[:, :cut], note=note, spec=(moved, usual)
+                )
+            )
         return merged(name, compared)
 
     def _prefixes(self, subject: Subject) -> Measurement:

@@ -1,28 +1,32 @@
 """The gradient: causal to the bit, and the derivative of what forward computes.
 
 What it checks
-    Logits before a cut have no gradient at all with respect to later embeddings. The gradient of the query, key and value
-    projections is the derivative of forward. Gradient checkpointing and the attention implementations give the same gradient.
+    Logits before a cut have no gradient at all with respect to later embeddings. The gradient of
+    the query, key and value projections is the derivative of forward. Gradient checkpointing and
+    the attention implementations give the same gradient.
 
 Why it matters
-    A leak into the past of one part in a hundred million drowns in the rounding of logits, and shows in the gradient, where a
-    healthy model has exactly zero. Keys that were detached, or a checkpointed layer that lost its mask, leave forward as it
-    was and train another model.
+    A leak into the past of one part in a hundred million drowns in the rounding of logits, and
+    shows in the gradient, where a healthy model has exactly zero. Keys that were detached, or a
+    checkpointed layer that lost its mask, leave forward as it was and train another model.
 
 How it measures
-    Embeddings become leaves, and a fixed random mixture of logits is differentiated. The derivative along a random direction
-    of all projections is compared with a central difference in float64, and that of each kind alone where the two disagree.
-    There are several steps; how well neighbouring ones agree is the budget, and a kink (a router, a clipped activation) that
-    keeps them from agreeing skips the case. A row of 12 tokens is enough where no border depends on length. The weights stay
-    as they are: operators are given moved ones, widened one at a time. Training mode runs with every dropout at zero.
+    Embeddings become leaves, and a fixed random mixture of logits is differentiated. The derivative
+    along a random direction of all projections is compared with a central difference in float64,
+    and that of each kind alone where the two disagree. There are several steps; how well
+    neighbouring ones agree is the budget, and a kink (a router, a clipped activation) that keeps
+    them from agreeing skips the case. A row of 12 tokens is enough where no border depends on
+    length. The weights stay as they are: operators are given moved ones, widened one at a time.
+    Training mode runs with every dropout at zero.
 
 False alarms
-    Some models cut their gradient on purpose (steps of a recurrence without one): a derivative that is off, but not zero, is a
-    `warn`. Routers that draw at random in training mode differ between two equal calls: checkpointing is then skipped. Models
-    that read ahead by design are not asked.
+    Some models cut their gradient on purpose (steps of a recurrence without one): a derivative that
+    is off, but not zero, is a `warn`. Routers that draw at random in training mode differ between
+    two equal calls: checkpointing is then skipped. Models that read ahead by design are not asked.
 
 References
-    Griewank and Walther 2008 (central differences and their steps). Chen et al. 2016 (gradient checkpointing).
+    Griewank and Walther 2008 (central differences and their steps). Chen et al. 2016 (gradient
+    checkpointing).
 """
 
 from __future__ import annotations
@@ -34,7 +38,15 @@ from typing import ClassVar, final
 import torch
 
 from attncheck.core.errors import Unsupported
-from attncheck.core.finding import Evidence, Measurement, Ruling, Verdict, merged, skipped, verdict_of
+from attncheck.core.finding import (
+    Evidence,
+    Measurement,
+    Ruling,
+    Verdict,
+    merged,
+    skipped,
+    verdict_of,
+)
 from attncheck.model.directional_derivatives import projections, slope_of, why_no_slope
 from attncheck.model.gradients import compare_gradients, input_gradient, switched_gradient
 from attncheck.model.subject import Subject
@@ -80,7 +92,9 @@ class Gradient:
 
     def _causal(self, subject: Subject) -> Measurement:
         inputs = subject.inputs
-        cuts = sorted({inputs.cuts[0], inputs.cuts[-1], *inputs.cuts[:: max(1, len(inputs.cuts) // CUTS)]})
+        cuts = sorted(
+            {inputs.cuts[0], inputs.cuts[-1], *inputs.cuts[:: max(1, len(inputs.cuts) // CUTS)]}
+        )
         return merged("no gradient to later embeddings", [self._cut(subject, cut) for cut in cuts])
 
     def _cut(self, subject: Subject, cut: int) -> Measurement:
@@ -130,7 +144,9 @@ def _derivative(subject: Subject, name: str, *kinds: str) -> Measurement:
     size = max(abs(slope.numeric), abs(slope.analytic))
     budget = HEADROOM * slope.trust
     if not budget <= RESOLVED * size:
-        return skipped(name, f"a kink, or nothing to see: differences agree to {slope.trust:.1g} of {size:.1g}")
+        return skipped(
+            name, f"a kink, or nothing to see: differences agree to {slope.trust:.1g} of {size:.1g}"
+        )
     return Measurement(
         name=name,
         broken=Verdict.FAIL if slope.analytic == 0.0 else Verdict.WARN,

@@ -1,26 +1,30 @@
 """Which query heads answer to which KV head.
 
 What it checks
-    In every layer, query head h reads KV head h // (heads / kv_heads): neighbouring query heads share a KV head. With one
-    KV head for each query head the map is the identity; with a single one all heads read it. The map is reported.
+    In every layer, query head h reads KV head h // (heads / kv_heads): neighbouring query heads
+    share a KV head. With one KV head for each query head the map is the identity; with a single one
+    all heads read it. The map is reported.
 
 Why it matters
-    `repeat` instead of `repeat_interleave`, or a reshape in the wrong order, deals the heads out in turn. Shapes and
-    norms stay as they were, and a converted checkpoint speaks nonsense.
+    `repeat` instead of `repeat_interleave`, or a reshape in the wrong order, deals the heads out in
+    turn. Shapes and norms stay as they were, and a converted checkpoint speaks nonsense.
 
 How it measures
-    At the attention kernel, during a forward: the same call is made again with some KV heads disturbed, and the query
-    heads that move by anything are the ones that read them. Heads are disturbed in the pattern of the binary digits of
-    their numbers, keys and values apart, so that a layer takes a few kernel calls. At once and in a decode step, in each
-    implementation. Where the kernel is handed repeated heads already, heads with identical keys show the groups.
+    At the attention kernel, during a forward: the same call is made again with some KV heads
+    disturbed, and the query heads that move by anything are the ones that read them. Heads are
+    disturbed in the pattern of the binary digits of their numbers, keys and values apart, so that a
+    layer takes a few kernel calls. At once and in a decode step, in each implementation. Where the
+    kernel is handed repeated heads already, heads with identical keys show the groups.
 
 False alarms
-    Models that pass no scores through a softmax are skipped. Latent attention (MLA) hands over one key for each query head:
-    the identity. A model that repeats its keys by itself may deal them out in turn on purpose, with weights stored so (JetMoE,
-    where each expert brings a head for every KV head): a `warn`, where every layer does.
+    Models that pass no scores through a softmax are skipped. Latent attention (MLA) hands over one
+    key for each query head: the identity. A model that repeats its keys by itself may deal them out
+    in turn on purpose, with weights stored so (JetMoE, where each expert brings a head for every KV
+    head): a `warn`, where every layer does.
 
 References
-    Ainslie et al. 2023 (GQA). llama.cpp issue 2376, TinyLlama issue 24 (heads un-permuted with the wrong number of heads).
+    Ainslie et al. 2023 (GQA). llama.cpp issue 2376, TinyLlama issue 24 (heads un-permuted with the
+    wrong number of heads).
 """
 
 from __future__ import annotations
@@ -53,7 +57,9 @@ HeadMap = tuple[int, ...]
 @final
 @dataclass(frozen=True)
 class _Layer:
-    """What one layer's kernel does: the map it has, the one it should have, and whether the model repeats keys by itself."""
+    """What one layer's kernel does: the map it has, the one it should have, and whether the model
+    repeats keys by itself.
+    """
 
     module: str
     found: HeadMap
@@ -62,7 +68,9 @@ class _Layer:
 
     @property
     def wrong(self) -> int:
-        return sum(found != expected for found, expected in zip(self.found, self.expected, strict=True))
+        return sum(
+            found != expected for found, expected in zip(self.found, self.expected, strict=True)
+        )
 
 
 @final
@@ -121,8 +129,16 @@ def _watched(subject: Subject, attn: str | None, decode: bool) -> list[_Layer]:
     def watch(call: AttentionCall) -> Any:
         output = call.run()
         heads, held = call.query_BHTD.shape[1], call.key_BGSD.shape[1]
-        if isinstance(output[0], Tensor) and output[0].ndim == 4 and output[0].shape[2] == heads and heads % held == 0:
-            found, expected = _map(call, output[0]), tuple(head // (heads // held) for head in range(heads))
+        if (
+            isinstance(output[0], Tensor)
+            and output[0].ndim == 4
+            and output[0].shape[2] == heads
+            and heads % held == 0
+        ):
+            found, expected = (
+                _map(call, output[0]),
+                tuple(head // (heads // held) for head in range(heads)),
+            )
             layers.append(_Layer(names[id(call.module)], *_unrepeated(call, found, expected)))
         return output
 
@@ -134,7 +150,9 @@ def _watched(subject: Subject, attn: str | None, decode: bool) -> list[_Layer]:
 
 
 def _map(call: AttentionCall, usual_BTHD: Tensor) -> HeadMap:
-    """Read the number of the KV head behind each query head, one binary digit (of the number plus one) a kernel call."""
+    """Read the number of the KV head behind each query head, one binary digit (of the number plus
+    one) a kernel call.
+    """
     held = call.key_BGSD.shape[1]
     numbers: list[HeadMap] = []
     for part in ("value_BGSD", "key_BGSD"):
@@ -145,7 +163,9 @@ def _map(call: AttentionCall, usual_BTHD: Tensor) -> HeadMap:
             code_H += (~same_BTHD).flatten(0, 1).any(0).any(-1).cpu().long() << digit
         numbers.append(tuple(int(code) - 1 for code in code_H))
     # a query that may read one key only does not move with it: then the values alone tell
-    return tuple(value if key in (value, NOTHING) else NOTHING for value, key in zip(*numbers, strict=True))
+    return tuple(
+        value if key in (value, NOTHING) else NOTHING for value, key in zip(*numbers, strict=True)
+    )
 
 
 def _disturbed(call: AttentionCall, part: str, heads: list[int]) -> Tensor:
@@ -155,14 +175,24 @@ def _disturbed(call: AttentionCall, part: str, heads: list[int]) -> Tensor:
     return output_BTHD
 
 
-def _unrepeated(call: AttentionCall, found: HeadMap, expected: HeadMap) -> tuple[HeadMap, HeadMap, bool]:
-    """Where the kernel is handed repeated keys, which the third value says: the first head with the same keys is the group."""
+def _unrepeated(
+    call: AttentionCall, found: HeadMap, expected: HeadMap
+) -> tuple[HeadMap, HeadMap, bool]:
+    """Where the kernel is handed repeated keys, which the third value says: the first head with the
+    same keys is the group.
+    """
     keys = call.key_BGSD.unbind(1)
     if len(keys) < len(found):
         return found, expected, False
-    first = tuple(next(h for h, other in enumerate(keys) if torch.equal(other, key)) for key in keys)
+    first = tuple(
+        next(h for h, other in enumerate(keys) if torch.equal(other, key)) for key in keys
+    )
     size = len(first) // len(set(first))
-    return (found, expected, False) if size == 1 else (first, tuple(head - head % size for head in range(len(first))), True)
+    return (
+        (found, expected, False)
+        if size == 1
+        else (first, tuple(head - head % size for head in range(len(first))), True)
+    )
 
 
 def _tiled(expected: HeadMap) -> HeadMap:
@@ -171,7 +201,10 @@ def _tiled(expected: HeadMap) -> HeadMap:
 
 def _in_words(found: HeadMap) -> str:
     """0, 0, 1, 1 as `query heads 0 1 -> KV 0, 2 3 -> KV 1`."""
-    groups = {held: [head for head, read in enumerate(found) if read == held] for held in dict.fromkeys(found)}
+    groups = {
+        held: [head for head, read in enumerate(found) if read == held]
+        for held in dict.fromkeys(found)
+    }
     return "query heads " + ", ".join(
         f"{' '.join(map(str, heads))} -> {f'KV {held}' if held != NOTHING else 'no single KV head'}"
         for held, heads in groups.items()

@@ -1,30 +1,35 @@
 """Each layer's attention against attention that we compute ourselves.
 
 What it checks
-    What every attention layer puts out is softmax(scale q k) v as its config promises it: that scale, that window, soft-cap,
-    sinks, linear biases, and query head h on KV head h // group, with queries and keys that are the layer's own projections,
-    turned once, by the angles that its rotary numbers give. In one forward, in pieces on a cache, and under left padding.
+    What every attention layer puts out is softmax(scale q k) v as its config promises it: that
+    scale, that window, soft-cap, sinks, linear biases, and query head h on KV head h // group, with
+    queries and keys that are the layer's own projections, turned once, by the angles that its
+    rotary numbers give. In one forward, in pieces on a cache, and under left padding.
 
 Why it matters
-    Two implementations that agree prove nothing. OPT once scaled its scores twice: eager and sdpa agreed to seven digits, and
-    accuracy was gone. Only somebody who computes attention independently can tell.
+    Two implementations that agree prove nothing. OPT once scaled its scores twice: eager and sdpa
+    agreed to seven digits, and accuracy was gone. Only somebody who computes attention
+    independently can tell.
 
 How it measures
-    The kernel's inputs, or those of the products that a model attends with by itself, are traced back to the layer's
-    projections by the lengths of their vectors, which positions do not change; any factor on the way is taken off. Attention
-    is then computed in float64 from the promise. A layer that differs is compared with the promise changed in one ingredient
-    at a time; only an exact reproduction names the fault. Scale and heads are also fitted to the kernel's true weights. Calls
-    on a cache are held to what one forward has shown. The budget is what rounding does to the same formula in the model's
-    precision, in three orders. Angles are read off what projections gave and kernels got, so that no table is believed.
+    The kernel's inputs, or those of the products that a model attends with by itself, are traced
+    back to the layer's projections by the lengths of their vectors, which positions do not change;
+    any factor on the way is taken off. Attention is then computed in float64 from the promise. A
+    layer that differs is compared with the promise changed in one ingredient at a time; only an
+    exact reproduction names the fault. Scale and heads are also fitted to the kernel's true
+    weights. Calls on a cache are held to what one forward has shown. The budget is what rounding
+    does to the same formula in the model's precision, in three orders. Angles are read off what
+    projections gave and kernels got, so that no table is believed.
 
 False alarms
-    Where the config is silent, a layer is held to what it declares itself (its `scaling`), or to 1/sqrt(head width), and its
-    rotation to that of its siblings; a scale that nothing states is not judged. Layers that choose keys by content, do what is
-    not known here, or are of a kind that nothing in sight turns, are skipped with the reason.
+    Where the config is silent, a layer is held to what it declares itself (its `scaling`), or to
+    1/sqrt(head width), and its rotation to that of its siblings; a scale that nothing states is not
+    judged. Layers that choose keys by content, do what is not known here, or are of a kind that
+    nothing in sight turns, are skipped with the reason.
 
 References
-    Vaswani et al. 2017, section 3.2.1. Hugging Face transformers issue 38277 (OPT scaled twice in every implementation),
-    32848 (a soft-cap that the default implementation dropped).
+    Vaswani et al. 2017, section 3.2.1. Hugging Face transformers issue 38277 (OPT scaled twice in
+    every implementation), 32848 (a soft-cap that the default implementation dropped).
 """
 
 from __future__ import annotations
@@ -67,7 +72,9 @@ class Reference:
     )
 
     def measure(self, subject: Subject) -> Iterator[Measurement]:
-        """One forward without and one with a 2D mask, pieces on a cache, a padded batch; rotation; then what was fitted."""
+        """One forward without and one with a 2D mask, pieces on a cache, a padded batch; rotation;
+        then what was fitted.
+        """
         tokens = subject.inputs.tokens
         try:
             read = read_forward(subject, ForwardSpec(tokens))
@@ -76,12 +83,21 @@ class Reference:
             return
         yield from _cases(subject, "one forward", read)
         if subject.can.mask_2d:
-            yield from _cases(subject, "one forward, 2D mask", read_forward(subject, ForwardSpec(tokens, mask=all_ones(tokens))))
+            yield from _cases(
+                subject,
+                "one forward, 2D mask",
+                read_forward(subject, ForwardSpec(tokens, mask=all_ones(tokens))),
+            )
         if read.known:
             yield from _decoded(subject, read)
         yield from scale_cases(subject, read.layers)
-        # where no attention was judged, planted faults have nothing to show in: what holds is then no verdict on the model
-        yield from (case for case in projection_cases(subject) if read.layers or verdict_of(case) is not Verdict.PASS)
+        # where no attention was judged, planted faults have nothing to show in: what holds is then
+        # no verdict on the model
+        yield from (
+            case
+            for case in projection_cases(subject)
+            if read.layers or verdict_of(case) is not Verdict.PASS
+        )
         yield from _fits(read.layers)
 
     def judge(self, evidence: Evidence) -> Ruling:
@@ -90,16 +106,27 @@ class Reference:
 
 
 def _decoded(subject: Subject, read: Reading) -> Iterator[Measurement]:
-    """A prefill, a chunk and a step on a cache; then a batch with padding on the left, and a step of it."""
+    """A prefill, a chunk and a step on a cache; then a batch with padding on the left, and a step
+    of it.
+    """
     length, sizes = subject.inputs.length, schedule(subject)
-    ways = (*(("prefill with a cache", "a chunk on the cache")[: len(sizes) - 1]), "a step on the cache")
-    yield from _pieces(subject, ForwardSpec(subject.inputs.tokens, chunks=sizes), ways, read, subject.can.steps)
-    batch = pad_rows(subject).spec("left", salt=1, explicit=bool(subject.can.takes_positions), chunks=(length - 1, 1))
+    ways = (
+        *(("prefill with a cache", "a chunk on the cache")[: len(sizes) - 1]),
+        "a step on the cache",
+    )
+    yield from _pieces(
+        subject, ForwardSpec(subject.inputs.tokens, chunks=sizes), ways, read, subject.can.steps
+    )
+    batch = pad_rows(subject).spec(
+        "left", salt=1, explicit=bool(subject.can.takes_positions), chunks=(length - 1, 1)
+    )
     ways = ("left padding, prefill", "left padding, a step on the cache")
     yield from _pieces(subject, batch, ways, read, subject.can.steps & subject.can.mask_2d)
 
 
-def _pieces(subject: Subject, spec: ForwardSpec, ways: tuple[str, ...], read: Reading, can: Capability) -> Iterator[Measurement]:
+def _pieces(
+    subject: Subject, spec: ForwardSpec, ways: tuple[str, ...], read: Reading, can: Capability
+) -> Iterator[Measurement]:
     try:
         can.require()
         pieces = read_pieces(subject, spec, read.known)
@@ -120,7 +147,9 @@ def _cases(subject: Subject, way: str, read: Reading) -> Iterator[Measurement]:
 
 
 def _broken(way: str, layers: list[Verdicted]) -> Iterator[Measurement]:
-    """Layers that lack keys, or form what they compare otherwise than in one forward: no output need be computed for that."""
+    """Layers that lack keys, or form what they compare otherwise than in one forward: no output
+    need be computed for that.
+    """
     if layers:
         yield Measurement(
             name=f"what layers read and compare, {way}",
@@ -154,21 +183,29 @@ def _compared(subject: Subject, way: str, layers: list[Verdicted]) -> Measuremen
 
 
 def _fits(layers: list[Verdicted]) -> Iterator[Measurement]:
-    """What the kernel's weights say about scale and heads, and whether caps and sinks show at all on this input."""
+    """What the kernel's weights say about scale and heads, and whether caps and sinks show at all
+    on this input.
+    """
     if not layers:
         return
     farthest = max(layers, key=lambda layer: abs(layer.fitted / layer.promised.value - 1))
     yield _figure(
-        "scale that fits best", farthest.fitted, f"{farthest.name}: {farthest.promised.value:.6g} by {farthest.promised.source}"
+        "scale that fits best",
+        farthest.fitted,
+        f"{farthest.name}: {farthest.promised.value:.6g} by {farthest.promised.source}",
     )
     shared = [layer for layer in layers if layer.kv_heads < len(layer.heads)]
     if shared:
         maps = {layer.heads for layer in shared}
         note = "; ".join(" ".join(map(str, heads)) for heads in sorted(maps)[:2])
-        yield _figure("KV heads that fit the query heads", float(shared[0].kv_heads), f"head by head: {note}")
+        yield _figure(
+            "KV heads that fit the query heads", float(shared[0].kv_heads), f"head by head: {note}"
+        )
     for name in sorted({name for layer in layers for name in layer.effects}):
         effect = max(layer.effects.get(name, 0.0) for layer in layers)
-        yield _figure(f"what the {name} changes", effect, "in the output of the layer that it changes most")
+        yield _figure(
+            f"what the {name} changes", effect, "in the output of the layer that it changes most"
+        )
 
 
 def _figure(name: str, value: float, note: str) -> Measurement:

@@ -1,26 +1,28 @@
 """The same call twice, whatever ran in between.
 
 What it checks
-    In evaluation mode a call gives the same logits every time: at once again, after a longer input, after a conversation on a
-    cache, in one forward and in steps. No weight changes on the way.
+    In evaluation mode a call gives the same logits every time: at once again, after a longer input,
+    after a conversation on a cache, in one forward and in steps. No weight changes on the way.
 
 Why it matters
-    Dropout left on, a cache that outlives its conversation, a rotary table that grew for a long prompt and never shrank: each
-    makes an answer depend on who asked before. No comparison of two paths is worth anything where one path disagrees with
-    itself.
+    Dropout left on, a cache that outlives its conversation, a rotary table that grew for a long
+    prompt and never shrank: each makes an answer depend on who asked before. No comparison of two
+    paths is worth anything where one path disagrees with itself.
 
 How it measures
-    Calls are run again, never taken from memory, and compared. The same short input is asked after a shorter and after a
-    longer one, with lengths on both sides of every rotary switch. Weights are compared before and after; buffers that
-    changed are listed.
+    Calls are run again, never taken from memory, and compared. The same short input is asked after
+    a shorter and after a longer one, with lengths on both sides of every rotary switch. Weights are
+    compared before and after; buffers that changed are listed.
 
 False alarms
-    Kernels that add atomically (on a GPU) differ by rounding, which the budget covers; the note says so when the two calls
-    are equal but not to the bit. Dynamic NTK scaling depends on history by construction of its implementation: that is a
-    `fail` about the scheme. Routers that draw at random in training mode are not asked: the model is in evaluation mode.
+    Kernels that add atomically (on a GPU) differ by rounding, which the budget covers; the note
+    says so when the two calls are equal but not to the bit. Dynamic NTK scaling depends on history
+    by construction of its implementation: that is a `fail` about the scheme. Routers that draw at
+    random in training mode are not asked: the model is in evaluation mode.
 
 References
-    Hugging Face transformers issue 25104 (dynamic NTK: the cosine cache keeps the longest length seen).
+    Hugging Face transformers issue 25104 (dynamic NTK: the cosine cache keeps the longest length
+    seen).
 """
 
 from __future__ import annotations
@@ -61,10 +63,15 @@ class Repeatability:
     controls: ClassVar[tuple[str, ...]] = ("dropout-active", "rope-scale-switch")
 
     def measure(self, subject: Subject) -> Iterator[Measurement]:
-        """Twice at once, short after long, after another conversation, in steps; then the weights and buffers."""
+        """Twice at once, short after long, after another conversation, in steps; then the weights
+        and buffers.
+        """
         marks, held = _marks(subject), buffers_of(subject.model)
         row = subject.inputs.row
-        yield attempt("the same forward twice", lambda: self._case(subject, "the same forward twice", row, lambda spec: None))
+        yield attempt(
+            "the same forward twice",
+            lambda: self._case(subject, "the same forward twice", row, lambda spec: None),
+        )
         for length in _shorts(subject):
             name = f"{length} tokens after {_shorter(length)} and after {len(row)}"
             yield attempt(name, lambda: self._around(subject, name, length))  # noqa: B023
@@ -82,12 +89,16 @@ class Repeatability:
         first_BTV = _asked(subject, spec)
         between(subject)
         case = _compared(subject, name, _asked(subject, spec), first_BTV)
-        return replace(case, spec=(spec, spec), made=Provenance(AFTER, partial(_again, spec, between)))
+        return replace(
+            case, spec=(spec, spec), made=Provenance(AFTER, partial(_again, spec, between))
+        )
 
     def _around(self, subject: Subject, name: str, length: int) -> Measurement:
         row = subject.inputs.row
         _asked(subject, ForwardSpec((row[: _shorter(length)],)))
-        return self._case(subject, name, row[:length], lambda spec: spec.passes.replay(ForwardSpec((row,))))
+        return self._case(
+            subject, name, row[:length], lambda spec: spec.passes.replay(ForwardSpec((row,)))
+        )
 
     def _steps(self, subject: Subject) -> Measurement:
         subject.can.steps.require()
@@ -121,8 +132,15 @@ def _shorter(length: int) -> int:
 def _shorts(subject: Subject) -> tuple[int, ...]:
     """Lengths below the input's: half of it, and just beyond and below each rotary switch."""
     whole = subject.inputs.length
-    near = [b.length + step for b in subject.inputs.boundaries if b.kind == "rope switch" for step in (4, -2)]
-    return tuple(dict.fromkeys(length for length in (*near, whole // 2) if 2 * SHORTEST <= length < whole))[:SHORTS]
+    near = [
+        b.length + step
+        for b in subject.inputs.boundaries
+        if b.kind == "rope switch"
+        for step in (4, -2)
+    ]
+    return tuple(
+        dict.fromkeys(length for length in (*near, whole // 2) if 2 * SHORTEST <= length < whole)
+    )[:SHORTS]
 
 
 def _converse(subject: Subject) -> None:
@@ -142,7 +160,9 @@ def _mark(weight: Tensor) -> Tensor:
     return weight.detach().flatten()[:: max(1, weight.numel() // 4096)].clone()
 
 
-def _changes(subject: Subject, marks: dict[str, Tensor], held: dict[str, Tensor]) -> Iterator[Measurement]:
+def _changes(
+    subject: Subject, marks: dict[str, Tensor], held: dict[str, Tensor]
+) -> Iterator[Measurement]:
     weights = [name for name, mark in _marks(subject).items() if not torch.equal(mark, marks[name])]
     buffers = changed(subject.model, held)
     yield Measurement(

@@ -1,26 +1,31 @@
 """How far back every layer reads.
 
 What it checks
-    Each attention layer reads exactly the keys that the config promises for it: the whole past, a sliding window, or its own
-    chunk. No key more on the old side, none less, none from the future; in one forward and on a filled cache.
+    Each attention layer reads exactly the keys that the config promises for it: the whole past, a
+    sliding window, or its own chunk. No key more on the old side, none less, none from the future;
+    in one forward and on a filled cache.
 
 Why it matters
-    A window that is off by one, ignored, or given to the wrong layers changes nothing until the input is longer than the
-    window, and little after that. Implementations disagree in silence, and serving engines copy the wrong one.
+    A window that is off by one, ignored, or given to the wrong layers changes nothing until the
+    input is longer than the window, and little after that. Implementations disagree in silence, and
+    serving engines copy the wrong one.
 
 How it measures
-    The layer's own kernel is called again with blank queries and the identity as values: what comes out is each query's share
-    of each key, and a share above zero means that it is read. Where the kernel is out of reach, the gradient of the attention
-    module's output at a few queries with respect to its input says the same. Every (query, key) pair is compared with the
-    promise of `layer_types`, `sliding_window`, `attention_chunk_size` and the per-layer patterns.
+    The layer's own kernel is called again with blank queries and the identity as values: what comes
+    out is each query's share of each key, and a share above zero means that it is read. Where the
+    kernel is out of reach, the gradient of the attention module's output at a few queries with
+    respect to its input says the same. Every (query, key) pair is compared with the promise of
+    `layer_types`, `sliding_window`, `attention_chunk_size` and the per-layer patterns.
 
 False alarms
-    Layers that choose keys by content (sparse indexers, hashing) or by head promise no fixed reach and are skipped, as are
-    layers that declare themselves not causal. A window longer than the input cannot be seen: pass a longer `--length`.
+    Layers that choose keys by content (sparse indexers, hashing) or by head promise no fixed reach
+    and are skipped, as are layers that declare themselves not causal. A window longer than the
+    input cannot be seen: pass a longer `--length`.
 
 References
-    Beltagy et al. 2020 (Longformer), Jiang et al. 2023 (Mistral 7B). Hugging Face transformers issues 26792, 28980, 33586,
-    35924 (windows off by one, ignored by one implementation, given to the wrong layers).
+    Beltagy et al. 2020 (Longformer), Jiang et al. 2023 (Mistral 7B). Hugging Face transformers
+    issues 26792, 28980, 33586, 35924 (windows off by one, ignored by one implementation, given to
+    the wrong layers).
 """
 
 from __future__ import annotations
@@ -32,7 +37,15 @@ from typing import ClassVar, final
 from attncheck.core.capability import Capability
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Evidence, Measurement, Ruling, skipped
-from attncheck.judge.attention_span import Seen, drawn, excuse, reads_ahead, seen_at_kernel, seen_in_gradient, wrong_pairs
+from attncheck.judge.attention_span import (
+    Seen,
+    drawn,
+    excuse,
+    reads_ahead,
+    seen_at_kernel,
+    seen_in_gradient,
+    wrong_pairs,
+)
 from attncheck.judge.config_spec import FULL, Reach, ReachPromise, promised_reach
 from attncheck.model.forward_spec import ForwardSpec, all_ones
 from attncheck.model.subject import Subject
@@ -67,18 +80,26 @@ class Window:
         ask: Ask = seen_at_kernel if subject.can.watch else seen_in_gradient
         yield from self._cases(subject, "one forward", ForwardSpec(tokens), ask, Capability())
         yield from self._cases(
-            subject, "one forward, 2D mask", ForwardSpec(tokens, mask=all_ones(tokens)), ask, subject.can.mask_2d
+            subject,
+            "one forward, 2D mask",
+            ForwardSpec(tokens, mask=all_ones(tokens)),
+            ask,
+            subject.can.mask_2d,
         )
         half = length // 2
         schedule = tuple(size for size in (half, length - half - 2, 1, 1) if size)
         can = subject.can.watch & subject.can.cache
-        yield from self._cases(subject, "on a cache", ForwardSpec(tokens, chunks=schedule), ask, can)
+        yield from self._cases(
+            subject, "on a cache", ForwardSpec(tokens, chunks=schedule), ask, can
+        )
 
     def judge(self, evidence: Evidence) -> Ruling:
         """The worst case decides."""
         return judge_cases(evidence)
 
-    def _cases(self, subject: Subject, way: str, spec: ForwardSpec, ask: Ask, can: Capability) -> Iterator[Measurement]:
+    def _cases(
+        self, subject: Subject, way: str, spec: ForwardSpec, ask: Ask, can: Capability
+    ) -> Iterator[Measurement]:
         try:
             can.require()
             groups = _by_promise(subject, ask(subject, spec))
@@ -88,18 +109,24 @@ class Window:
         swapped = _swapped(groups)
         for promise, seen in groups.items():
             name = f"{_named(promise)}, {way}"
-            case = _case(subject, name, promise, seen, lambda: ask(subject, _changed(subject, spec)))
+            case = _case(
+                subject, name, promise, seen, lambda: ask(subject, _changed(subject, spec))
+            )
             yield replace(case, fault="window-layers-swapped") if swapped and case.value else case
 
 
 def _changed(subject: Subject, spec: ForwardSpec) -> ForwardSpec:
-    return ForwardSpec((subject.inputs.other(subject.inputs.row),), chunks=spec.chunks, mask=spec.mask)
+    return ForwardSpec(
+        (subject.inputs.other(subject.inputs.row),), chunks=spec.chunks, mask=spec.mask
+    )
 
 
 def _by_promise(subject: Subject, seen: list[Seen]) -> dict[ReachPromise, list[Seen]]:
     groups: dict[ReachPromise, list[Seen]] = {}
     for each in seen:
-        groups.setdefault(promised_reach(subject.text_config, each.module, each.index), []).append(each)
+        groups.setdefault(promised_reach(subject.text_config, each.module, each.index), []).append(
+            each
+        )
     if not groups:
         raise Unsupported("no attention layer over the model's own tokens was seen")
     return groups
@@ -107,24 +134,43 @@ def _by_promise(subject: Subject, seen: list[Seen]) -> dict[ReachPromise, list[S
 
 def _swapped(groups: dict[ReachPromise, list[Seen]]) -> bool:
     """Whether layers of one promise keep that of others, and the other way round."""
-    simple = [(promise.reaches[0], seen) for promise, seen in groups.items() if len(promise.reaches) == 1]
+    simple = [
+        (promise.reaches[0], seen) for promise, seen in groups.items() if len(promise.reaches) == 1
+    ]
     if len(simple) != 2 or not wrong_pairs(simple[0][1][0], simple[0][0]):
         return False
     (one, first), (two, second) = simple
-    return not any(wrong_pairs(each, two) for each in first) and not any(wrong_pairs(each, one) for each in second)
+    return not any(wrong_pairs(each, two) for each in first) and not any(
+        wrong_pairs(each, one) for each in second
+    )
 
 
 def _named(promise: ReachPromise) -> str:
     return " or ".join(map(str, promise.reaches)) or promise.reason
 
 
-def _case(subject: Subject, name: str, promise: ReachPromise, seen: list[Seen], again: Callable[[], list[Seen]]) -> Measurement:
+def _case(
+    subject: Subject,
+    name: str,
+    promise: ReachPromise,
+    seen: list[Seen],
+    again: Callable[[], list[Seen]],
+) -> Measurement:
     if not promise.reaches:
         return skipped(name, promise.reason)
     worst = max(seen, key=lambda each: _least_wrong(each, promise))
     wrong = _least_wrong(worst, promise)
-    sliding = [reach for reach in promise.reaches if reach.kind != "full" and reach.size < subject.inputs.length]
-    if not wrong and len(promise.reaches) > 1 and sliding and all(wrong_pairs(each, FULL) == 0 for each in seen):
+    sliding = [
+        reach
+        for reach in promise.reaches
+        if reach.kind != "full" and reach.size < subject.inputs.length
+    ]
+    if (
+        not wrong
+        and len(promise.reaches) > 1
+        and sliding
+        and all(wrong_pairs(each, FULL) == 0 for each in seen)
+    ):
         wrong = sum(wrong_pairs(each, sliding[0]) for each in seen)
     if wrong and (reason := subject.can.decodes.reason or excuse(worst, again())):
         return skipped(name, reason)
@@ -156,7 +202,9 @@ def _explained(seen: Seen, promise: ReachPromise, wrong: int) -> str:
     last, keys = seen.positions[-1], int(seen.reads_TS[-1].sum())
     if not wrong:
         hidden = max((reach.size for reach in promise.reaches), default=0) >= seen.stop
-        return f"seen at the {seen.how}" + ("; the input is not longer than the window" if hidden else "")
+        return f"seen at the {seen.how}" + (
+            "; the input is not longer than the window" if hidden else ""
+        )
     if len(promise.reaches) > 1 and wrong_pairs(seen, FULL) == 0:
         return f"no layer keeps {promise.reaches[0]}, which the config states without saying for which layers"
     ahead = ", some of them ahead of it" if reads_ahead(seen) else ""
@@ -169,5 +217,10 @@ def _fault(seen: Seen, promise: ReachPromise) -> str:
         return ""
     if promise.reaches != (FULL,) and wrong_pairs(seen, FULL) == 0:
         return "window-ignored"
-    near = (Reach(reach.kind, reach.size + step) for reach in promise.reaches for step in (-1, 1) if reach.size > 1)
+    near = (
+        Reach(reach.kind, reach.size + step)
+        for reach in promise.reaches
+        for step in (-1, 1)
+        if reach.size > 1
+    )
     return "window-off-by-one" if any(wrong_pairs(seen, reach) == 0 for reach in near) else ""

@@ -1,4 +1,6 @@
-"""The judge's own attention against numbers worked out by hand, and its fits against scales and heads that are known."""
+"""The judge's own attention against numbers worked out by hand, and its fits against scales and
+heads that are known.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from attncheck.attention.reference import Terms, attend, fitted_scale, floor_of, grouped, tiled, turned
+from attncheck.attention.reference import (
+    Terms,
+    attend,
+    fitted_scale,
+    floor_of,
+    grouped,
+    tiled,
+    turned,
+)
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:
@@ -32,7 +42,9 @@ def test_a_sink_takes_its_share_and_a_cap_bends_the_scores() -> None:
     query = key = torch.ones(1, 1, 1, 1, dtype=torch.float64)
     value = torch.ones(1, 1, 1, 1, dtype=torch.float64)
     allowed = torch.ones(1, 1, dtype=torch.bool)
-    sunk = attend(query, key, value, Terms(scale=1.0, allowed=allowed, heads=(0,), sinks_H=torch.zeros(1)))
+    sunk = attend(
+        query, key, value, Terms(scale=1.0, allowed=allowed, heads=(0,), sinks_H=torch.zeros(1))
+    )
     assert float(sunk) == pytest.approx(math.e / (math.e + 1))
     capped = Terms(scale=1.0, allowed=allowed, heads=(0,), sinks_H=torch.zeros(1), cap=0.5)
     bent = math.exp(0.5 * math.tanh(2.0))
@@ -63,7 +75,9 @@ def test_scale_and_heads_are_read_off_the_weights(heads: tuple[int, ...]) -> Non
 
 @pytest.mark.parametrize("turn", ["half", "pairs"])
 def test_turns_keep_lengths_and_depend_on_distance_only(turn: str) -> None:
-    angles = torch.arange(7, dtype=torch.float64)[:, None] * torch.tensor([1.0, 0.1], dtype=torch.float64)
+    angles = torch.arange(7, dtype=torch.float64)[:, None] * torch.tensor(
+        [1.0, 0.1], dtype=torch.float64
+    )
     cos, sin = (f(torch.cat([angles, angles], -1))[None] for f in (torch.cos, torch.sin))
     same = drawn(1, 1, 1, 6).expand(1, 1, 7, 6)
     moved = turned(same, cos, sin, turn)  # type: ignore[arg-type]

@@ -1,4 +1,6 @@
-"""Attention seen in a model's own arithmetic: every way of writing it gives the same record, and what is no attention none."""
+"""Attention seen in a model's own arithmetic: every way of writing it gives the same record, and
+what is no attention none.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def _fused_add(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 def _equation(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     q, k, v = (each.permute(2, 0, 1, 3) for each in (q, k, v))
-    scores = torch.einsum("ibnd,jbnd->bnij", q, k) * 0.5 - 1e9 * torch.ones(T, T, dtype=q.dtype).triu(1)
+    scores = torch.einsum("ibnd,jbnd->bnij", q, k) * 0.5 - 1e9 * torch.ones(
+        T, T, dtype=q.dtype
+    ).triu(1)
     return torch.einsum("bnij,jbnd->ibnd", F.softmax(scores, dim=3), v).permute(1, 2, 0, 3)
 
 
@@ -79,11 +83,15 @@ class Layer(nn.Module):
     def __init__(self, attend: Heads) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(0)
-        self.project = nn.Parameter(torch.randn(3, D, H * D, generator=generator, dtype=torch.float64))
+        self.project = nn.Parameter(
+            torch.randn(3, D, H * D, generator=generator, dtype=torch.float64)
+        )
         self.attend = attend
 
     def forward(self, hidden: Tensor) -> Tensor:
-        q, k, v = (F.linear(hidden, each.T).view(B, T, H, D).transpose(1, 2) for each in self.project)
+        q, k, v = (
+            F.linear(hidden, each.T).view(B, T, H, D).transpose(1, 2) for each in self.project
+        )
         return self.attend(q, k, v)
 
 
@@ -124,8 +132,13 @@ def test_every_way_of_writing_it_gives_the_same_record(attend: Heads) -> None:
     assert torch.allclose(call.value_BGSD, plain.value_BGSD, atol=1e-14)
     weights_BHTS = weights_of(call)
     assert torch.allclose(weights_BHTS, weights_of(plain), atol=1e-14)
-    assert torch.equal(weights_of(call, blank=True) > 0, torch.ones(T, T, dtype=torch.bool).tril().expand(B, H, T, T))
-    assert torch.allclose(call.run()[0], (weights_BHTS @ call.value_BGSD).transpose(1, 2), atol=1e-14)
+    assert torch.equal(
+        weights_of(call, blank=True) > 0,
+        torch.ones(T, T, dtype=torch.bool).tril().expand(B, H, T, T),
+    )
+    assert torch.allclose(
+        call.run()[0], (weights_BHTS @ call.value_BGSD).transpose(1, 2), atol=1e-14
+    )
 
 
 @pytest.mark.parametrize("attend", WAYS)
@@ -136,7 +149,9 @@ def test_what_a_handler_changes_takes_effect(attend: Heads) -> None:
         call.options = {**call.options, "is_causal": False}
 
     calls, out, _ = _observed(attend, change)
-    assert torch.allclose(out, calls[0].value_BGSD.mean(2, keepdim=True).expand(B, H, T, D), atol=1e-14)
+    assert torch.allclose(
+        out, calls[0].value_BGSD.mean(2, keepdim=True).expand(B, H, T, D), atol=1e-14
+    )
 
 
 def test_one_observer_inside_another_sees_what_that_one_changes() -> None:
@@ -153,7 +168,9 @@ def test_one_observer_inside_another_sees_what_that_one_changes() -> None:
     model = Model(_matmul)
     with torch.no_grad(), observe_inline(model, halve), observe_inline(model, watch):
         out = model(_hidden())
-    expected, changed, _ = _observed(_matmul, lambda call: setattr(call, "query_BHTD", call.query_BHTD * 0.5))
+    expected, changed, _ = _observed(
+        _matmul, lambda call: setattr(call, "query_BHTD", call.query_BHTD * 0.5)
+    )
     assert torch.allclose(out, changed)
     assert torch.allclose(seen[0], weights_of(expected[0]), atol=1e-14)
 

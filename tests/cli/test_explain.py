@@ -20,7 +20,9 @@ def test_every_name_has_a_page(capsys: pytest.CaptureFixture[str], name: str) ->
 
 def test_a_mistyped_fault_gets_the_nearest_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "position-restrt"]) == 2
-    assert capsys.readouterr().err == ("attncheck: unknown probe or fault `position-restrt`: did you mean `position-restart`?\n")
+    assert capsys.readouterr().err == (
+        "attncheck: unknown probe or fault `position-restrt`: did you mean `position-restart`?\n"
+    )
 
 
 def test_every_plant_has_its_words() -> None:

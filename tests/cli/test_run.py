@@ -42,7 +42,9 @@ def test_the_default_target_is_said_aloud(
     monkeypatch.chdir(tmp_path)
     code, out, err = run(capsys, "--probe", "kv-repeat")
     assert code == 0
-    assert err == "attncheck: no target and no suite given: checking the built-in model builtin:gqa\n"
+    assert (
+        err == "attncheck: no target and no suite given: checking the built-in model builtin:gqa\n"
+    )
     assert out.startswith("builtin:gqa  LlamaForCausalLM, ")
 
 
@@ -55,12 +57,24 @@ def test_nothing_but_skips_exits_with_5(capsys: pytest.CaptureFixture[str]) -> N
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["builtin:gqa", "--probe", "decode-path"], "unknown probe `decode-path`: did you mean `decode-paths`?"),
+        (
+            ["builtin:gqa", "--probe", "decode-path"],
+            "unknown probe `decode-path`: did you mean `decode-paths`?",
+        ),
         (["builtin:gqa", "--dtype", "flaot32"], "unknown dtype `flaot32`: did you mean `float32`?"),
         (["builtin:gqa", "--fail-on", "wran"], "unknown verdict `wran`: did you mean `warn`?"),
-        (["builtin:gqa", "--report", "jsn=x"], "--report jsn=x: unknown report format `jsn`: did you mean `json`?"),
-        (["builtin:gqa", "--report", "json"], "--report json: expected FORMAT=PATH, for instance json=report.json"),
-        (["builtin:gqa", "--report", "json=/nowhere/x.json"], "--report json=/nowhere/x.json: no such folder `/nowhere`"),
+        (
+            ["builtin:gqa", "--report", "jsn=x"],
+            "--report jsn=x: unknown report format `jsn`: did you mean `json`?",
+        ),
+        (
+            ["builtin:gqa", "--report", "json"],
+            "--report json: expected FORMAT=PATH, for instance json=report.json",
+        ),
+        (
+            ["builtin:gqa", "--report", "json=/nowhere/x.json"],
+            "--report json=/nowhere/x.json: no such folder `/nowhere`",
+        ),
         (["builtin:gqa", "--prompt", "@/nowhere"], "--prompt @/nowhere: No such file or directory"),
         (["builtin:gqa", "--no-such-option"], "No such option"),
     ],
@@ -76,7 +90,9 @@ def test_a_wrong_option_is_one_line_and_exit_code_2(
     assert "Traceback" not in err
 
 
-def test_a_target_that_cannot_be_loaded_does_not_stop_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_target_that_cannot_be_loaded_does_not_stop_the_others(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     code, out, _ = run(capsys, "builtin:nope", "builtin:gqa", *FAST)
     assert code == 2
     assert "ERROR builtin:nope: unknown built-in model `nope`: did you mean `moe`?" in out
@@ -89,18 +105,48 @@ def test_json_on_stdout_is_the_contract(capsys: pytest.CaptureFixture[str]) -> N
     report: dict[str, Any] = json.loads(out)
     assert (code, report["exit_code"], report["schema"]) == (1, 1, "attncheck/1")
     (target,) = report["targets"]
-    assert (target["verdict"], target["model"]["kv_heads"], target["settings"]["dtype"]) == ("fail", 2, "float64")
+    assert (target["verdict"], target["model"]["kv_heads"], target["settings"]["dtype"]) == (
+        "fail",
+        2,
+        "float64",
+    )
     (result,) = target["results"]
     assert (result["probe"], result["verdict"]) == ("decode-paths", "fail")
     case = result["cases"][0]
-    assert {"name", "verdict", "max_abs", "mean_abs", "kl", "top1_flips", "positions", "first_position"} <= set(case)
+    assert {
+        "name",
+        "verdict",
+        "max_abs",
+        "mean_abs",
+        "kl",
+        "top1_flips",
+        "positions",
+        "first_position",
+    } <= set(case)
     assert {"budget", "budget_from", "scale", "nonfinite"} <= set(case)
     assert case["first_position"] == 12
-    assert report["summary"] == {"pass": 0, "fail": 1, "warn": 0, "noise": 0, "vacuous": 0, "skip": 0, "error": 0}
+    assert report["summary"] == {
+        "pass": 0,
+        "fail": 1,
+        "warn": 0,
+        "noise": 0,
+        "vacuous": 0,
+        "skip": 0,
+        "error": 0,
+    }
 
 
 def test_jsonl_is_one_line_a_probe(capsys: pytest.CaptureFixture[str]) -> None:
-    _, out, _ = run(capsys, "builtin:gqa", "--probe", "kv-repeat", "--probe", "decode-paths", "--format", "jsonl")
+    _, out, _ = run(
+        capsys,
+        "builtin:gqa",
+        "--probe",
+        "kv-repeat",
+        "--probe",
+        "decode-paths",
+        "--format",
+        "jsonl",
+    )
     assert [json.loads(line)["probe"] for line in out.splitlines()] == ["decode-paths", "kv-repeat"]
 
 
@@ -122,7 +168,9 @@ def test_strict_and_fail_on_move_the_line(capsys: pytest.CaptureFixture[str]) ->
     assert run(capsys, *leaks, "--fail-on", "noise")[0] == 0
 
 
-def test_every_option_has_an_environment_twin(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_option_has_an_environment_twin(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ATTNCHECK_PROBE", "kv-repeat")
     monkeypatch.setenv("ATTNCHECK_FORMAT", "jsonl")
     _, out, _ = run(capsys, "builtin:gqa")
@@ -130,8 +178,13 @@ def test_every_option_has_an_environment_twin(capsys: pytest.CaptureFixture[str]
 
 
 def test_several_implementations_are_several_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    _, out, _ = run(capsys, "builtin:gqa", *FAST, "--attn", "eager", "--attn", "sdpa", "--format", "json")
-    assert [target["settings"]["attn"] for target in json.loads(out)["targets"]] == ["eager", "sdpa"]
+    _, out, _ = run(
+        capsys, "builtin:gqa", *FAST, "--attn", "eager", "--attn", "sdpa", "--format", "json"
+    )
+    assert [target["settings"]["attn"] for target in json.loads(out)["targets"]] == [
+        "eager",
+        "sdpa",
+    ]
 
 
 def test_a_report_is_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -141,7 +194,9 @@ def test_a_report_is_written(capsys: pytest.CaptureFixture[str], tmp_path: Path)
     assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
 
 
-def test_a_model_of_nan_fails_and_is_counted(capsys: pytest.CaptureFixture[str], saved: Callable[..., Path]) -> None:
+def test_a_model_of_nan_fails_and_is_counted(
+    capsys: pytest.CaptureFixture[str], saved: Callable[..., Path]
+) -> None:
     from safetensors.torch import load_file, save_file
 
     folder = saved()
@@ -153,27 +208,41 @@ def test_a_model_of_nan_fails_and_is_counted(capsys: pytest.CaptureFixture[str],
     assert "values are not finite" in out
 
 
-def test_an_encoder_is_skipped_with_a_sentence(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_an_encoder_is_skipped_with_a_sentence(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     import transformers
 
     config = transformers.BertConfig(
-        vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
     )
     transformers.BertForMaskedLM(config).save_pretrained(tmp_path / "bert")
-    code, out, _ = run(capsys, str(tmp_path / "bert"), "--probe", "future-token", "--probe", "decode-paths")
+    code, out, _ = run(
+        capsys, str(tmp_path / "bert"), "--probe", "future-token", "--probe", "decode-paths"
+    )
     assert code == 5
-    assert "SKIP future-token  BertForMaskedLM cannot generate: it reads in both directions by design" in " ".join(
-        out.split()
-    ).replace("  ", " ").replace("SKIP future-token ", "SKIP future-token  ")
+    assert (
+        "SKIP future-token  BertForMaskedLM cannot generate: it reads in both directions by design"
+        in " ".join(out.split())
+        .replace("  ", " ")
+        .replace("SKIP future-token ", "SKIP future-token  ")
+    )
 
 
 @pytest.mark.parametrize(
-    "changes", [{"vocab_size": 3, "bos_token_id": None, "eos_token_id": None}, {"max_position_embeddings": 8}]
+    "changes",
+    [{"vocab_size": 3, "bos_token_id": None, "eos_token_id": None}, {"max_position_embeddings": 8}],
 )
 def test_small_vocabularies_and_contexts_are_checked(
     capsys: pytest.CaptureFixture[str], saved: Callable[..., Path], changes: dict[str, Any]
 ) -> None:
-    code, out, _ = run(capsys, str(saved(**changes)), "--probe", "future-token", "--probe", "decode-paths")
+    code, out, _ = run(
+        capsys, str(saved(**changes)), "--probe", "future-token", "--probe", "decode-paths"
+    )
     assert code == 0
     assert "2 pass on 1 model" in out
 
@@ -208,9 +277,15 @@ class Mine:
 """
 
 
-def test_a_probe_that_raises_is_an_error_and_the_next_one_runs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(PROBE.replace("yield Measurement", "raise KeyError('lost')\n        yield Measurement"))
-    code, out, _ = run(capsys, "builtin:gqa", "--probe", f"{tmp_path}/mine.py:Mine", "--probe", "kv-repeat")
+def test_a_probe_that_raises_is_an_error_and_the_next_one_runs(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        PROBE.replace("yield Measurement", "raise KeyError('lost')\n        yield Measurement")
+    )
+    code, out, _ = run(
+        capsys, "builtin:gqa", "--probe", f"{tmp_path}/mine.py:Mine", "--probe", "kv-repeat"
+    )
     assert code == 3
     assert "ERROR mine  the probe raised KeyError: 'lost'" in out
     assert "PASS kv-repeat" in out
@@ -218,7 +293,9 @@ def test_a_probe_that_raises_is_an_error_and_the_next_one_runs(capsys: pytest.Ca
 
 
 def test_what_is_interrupted_is_reported(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(PROBE.replace("yield Measurement", "raise KeyboardInterrupt\n        yield Measurement"))
+    (tmp_path / "mine.py").write_text(
+        PROBE.replace("yield Measurement", "raise KeyboardInterrupt\n        yield Measurement")
+    )
     command = [
         sys.executable,
         "-m",
@@ -230,7 +307,12 @@ def test_what_is_interrupted_is_reported(tmp_path: Path) -> None:
         "--probe",
         f"{tmp_path}/mine.py:Mine",
     ]
-    done = subprocess.run([*command, "--report", f"json={tmp_path}/r.json"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*command, "--report", f"json={tmp_path}/r.json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 130
     report = json.loads((tmp_path / "r.json").read_text())
     assert [result["probe"] for result in report["targets"][0]["results"]] == ["kv-repeat"]
@@ -250,5 +332,9 @@ def test_explain_offers_the_nearest_name(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_doctor_says_what_works_here(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor"]) == 0
-    lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if not line.startswith("attention"))
+    lines = dict(
+        line.split(maxsplit=1)
+        for line in capsys.readouterr().out.splitlines()
+        if not line.startswith("attention")
+    )
     assert {"attncheck", "torch", "transformers", "memory", "probes"} <= set(lines)

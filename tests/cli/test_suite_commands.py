@@ -26,7 +26,10 @@ def test_init_then_validate_then_run_from_below(repository: Path, capsys: Captur
     shown = capsys.readouterr()
     assert f"running the suite {repository / 'attncheck.yaml'}" in shown.err
     assert shown.out.startswith("1 pass on 1 model")
-    assert json.loads((repository / ".attncheck.schema.json").read_text())["title"] == "attncheck suite"
+    assert (
+        json.loads((repository / ".attncheck.schema.json").read_text())["title"]
+        == "attncheck suite"
+    )
 
 
 def test_init_does_not_write_over_a_suite(repository: Path, capsys: Capture) -> None:
@@ -41,14 +44,24 @@ def test_init_does_not_write_over_a_suite(repository: Path, capsys: Capture) -> 
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.yaml", "models: [builtin:gqaa]\n", "a.yaml:1:10: `builtin:gqaa`: builtin:gqaa: unknown built-in model `gqaa`"),
-        ("a.json", '{"schema": "attncheck/1"}', "a.json: report: 'attncheck' is a required property"),
+        (
+            "a.yaml",
+            "models: [builtin:gqaa]\n",
+            "a.yaml:1:10: `builtin:gqaa`: builtin:gqaa: unknown built-in model `gqaa`",
+        ),
+        (
+            "a.json",
+            '{"schema": "attncheck/1"}',
+            "a.json: report: 'attncheck' is a required property",
+        ),
         ("b.json", '{"schema": "attncheck-baseline/1"}', "baseline b.json: expected `schema`"),
         ("c.json", "{\n]", "c.json:2:1: not valid JSON: Expecting property name"),
         ("d.json", "[NaN]", "d.json: not valid JSON: `NaN` is no JSON"),
     ],
 )
-def test_validate_names_what_is_wrong(repository: Path, capsys: Capture, name: str, text: str, message: str) -> None:
+def test_validate_names_what_is_wrong(
+    repository: Path, capsys: Capture, name: str, text: str, message: str
+) -> None:
     Path(name).write_text(text)
     assert main(["validate", name]) == 2
     shown = capsys.readouterr().err
@@ -56,7 +69,9 @@ def test_validate_names_what_is_wrong(repository: Path, capsys: Capture, name: s
     assert shown.count("\n") == 1
 
 
-@pytest.mark.parametrize(("which", "title"), [("suite", "attncheck suite"), ("report", "attncheck report")])
+@pytest.mark.parametrize(
+    ("which", "title"), [("suite", "attncheck suite"), ("report", "attncheck report")]
+)
 def test_schema(capsys: Capture, which: str, title: str) -> None:
     assert main(["schema", which]) == 0
     assert json.loads(capsys.readouterr().out)["title"] == title
@@ -67,7 +82,9 @@ def test_targets_and_a_suite_are_not_both(repository: Path, capsys: Capture) -> 
     assert "not both" in capsys.readouterr().err
 
 
-def test_a_baseline_silences_what_it_holds_and_tells_what_is_gone(repository: Path, capsys: Capture) -> None:
+def test_a_baseline_silences_what_it_holds_and_tells_what_is_gone(
+    repository: Path, capsys: Capture
+) -> None:
     spec = ["run", "builtin:broken-mask", "-q", "--probe", "future-token", "--probe", "kv-repeat"]
     assert main([*spec, "--write-baseline", "known.json"]) == 1
     assert main(["validate", "known.json"]) == 0
@@ -76,15 +93,43 @@ def test_a_baseline_silences_what_it_holds_and_tells_what_is_gone(repository: Pa
     capsys.readouterr()
     known = json.loads(Path("known.json").read_text())
     known["findings"] = [each for each in known["findings"] if "next" not in each["case"]]
-    gone = {"target": "builtin:broken-mask", "attn": "sdpa", "probe": "kv-repeat", "verdict": "warn", "case": "old", "fault": ""}
+    gone = {
+        "target": "builtin:broken-mask",
+        "attn": "sdpa",
+        "probe": "kv-repeat",
+        "verdict": "warn",
+        "case": "old",
+        "fault": "",
+    }
     Path("known.json").write_text(json.dumps({**known, "findings": [*known["findings"], gone]}))
     assert main([*spec, "--baseline", "known.json"]) == 1
-    assert "note: builtin:broken-mask: kv-repeat, old: in the baseline and gone" in capsys.readouterr().out
+    assert (
+        "note: builtin:broken-mask: kv-repeat, old: in the baseline and gone"
+        in capsys.readouterr().out
+    )
 
 
 def test_options_override_a_suite(repository: Path) -> None:
-    Path("suite.yaml").write_text("models: [builtin:gqa]\nsettings: {attn: [eager, sdpa], dtype: float64}\nprobes: [kv-repeat]\n")
-    assert main(["run", "-q", "--suite", "suite.yaml", "--dtype", "float32", "--attn", "sdpa", "--report", "json=r.json"]) == 0
+    Path("suite.yaml").write_text(
+        "models: [builtin:gqa]\nsettings: {attn: [eager, sdpa], dtype: float64}\nprobes: [kv-repeat]\n"
+    )
+    assert (
+        main(
+            [
+                "run",
+                "-q",
+                "--suite",
+                "suite.yaml",
+                "--dtype",
+                "float32",
+                "--attn",
+                "sdpa",
+                "--report",
+                "json=r.json",
+            ]
+        )
+        == 0
+    )
     (target,) = json.loads(Path("r.json").read_text())["targets"]
     assert (target["settings"]["attn"], target["settings"]["dtype"]) == ("sdpa", "float32")
 

@@ -1,4 +1,6 @@
-"""compare and record: the same to the bit, rounding, something else; by whose weights or in which module."""
+"""compare and record: the same to the bit, rounding, something else; by whose weights or in which
+module.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ def test_two_implementations_differ_by_rounding(subject: Subject) -> None:
         ("leak-outside-attention", PLAIN, "model.layers.0"),
     ],
 )
-def test_the_way_and_the_first_module_of_a_planted_fault(subject: Subject, fault: str, way: str, module: str) -> None:
+def test_the_way_and_the_first_module_of_a_planted_fault(
+    subject: Subject, fault: str, way: str, module: str
+) -> None:
     good = record(subject)
     with FAULTS[fault].inject(subject), subject.passes.under(fault, False):
         bad = record(subject, good.rows, good.pad)
@@ -67,7 +71,10 @@ def test_the_way_and_the_first_module_of_a_planted_fault(subject: Subject, fault
 
 def test_divergence_by_position_starts_at_the_cut(subject: Subject) -> None:
     good = record(subject)
-    with FAULTS["position-restart"].inject(subject), subject.passes.under("position-restart", False):
+    with (
+        FAULTS["position-restart"].inject(subject),
+        subject.passes.under("position-restart", False),
+    ):
         bad = record(subject, good.rows, good.pad)
     (chunked,) = [way for way in compare(good, bad).ways if way.way == CHUNKED]
     assert chunked.first_position == 8
@@ -80,9 +87,16 @@ def test_a_trace_holds_everything_and_reads_back(subject: Subject, tmp_path: Pat
     recording = record(subject)
     trace.save(recording, tmp_path / "t.safetensors")
     back = trace.load(tmp_path / "t.safetensors")
-    assert (back.rows, back.dtype, back.pad, back.meta) == (recording.rows, "float64", recording.pad, recording.meta)
+    assert (back.rows, back.dtype, back.pad, back.meta) == (
+        recording.rows,
+        "float64",
+        recording.pad,
+        recording.meta,
+    )
     assert compare(recording, back).verdict == "identical"
-    assert [each.event for each in back.ways[0].prints] == [each.event for each in recording.ways[0].prints]
+    assert [each.event for each in back.ways[0].prints] == [
+        each.event for each in recording.ways[0].prints
+    ]
 
 
 def test_a_file_that_is_no_trace_is_refused(tmp_path: Path) -> None:
@@ -94,7 +108,9 @@ def test_a_file_that_is_no_trace_is_refused(tmp_path: Path) -> None:
         trace.load(tmp_path / "y.safetensors")
 
 
-def test_record_and_compare_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_record_and_compare_from_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = str(tmp_path / "t.safetensors")
     assert main(["record", "builtin:gqa", "-o", path, "--no-progress"]) == 0
     assert main(["compare", path, "builtin:gqa", "--no-progress"]) == 0
@@ -113,9 +129,20 @@ def test_a_coarse_precision_is_decided_by_a_finer_one() -> None:
     assert other.verdict == "different"
 
 
-def test_an_upgrade_is_recorded_under_one_release_and_compared_under_another(tmp_path: Path) -> None:
-    """The scale flags of GPT-2 were ignored by sdpa attention up to 5.3.0: layer 1 is the first whose number is not 1."""
-    old = next((python for python in sorted(ROOT.glob(".venvs/*/bin/python")) if _release(python) in FORGETFUL), None)
+def test_an_upgrade_is_recorded_under_one_release_and_compared_under_another(
+    tmp_path: Path,
+) -> None:
+    """The scale flags of GPT-2 were ignored by sdpa attention up to 5.3.0: layer 1 is the first
+    whose number is not 1.
+    """
+    old = next(
+        (
+            python
+            for python in sorted(ROOT.glob(".venvs/*/bin/python"))
+            if _release(python) in FORGETFUL
+        ),
+        None,
+    )
     if old is None:
         pytest.skip(f"no environment in .venvs with transformers {' or '.join(FORGETFUL)}")
     target, path = f"{ROOT}/tests/triage/zoo.py:scaled_by_layer", str(tmp_path / "t.safetensors")
@@ -137,7 +164,9 @@ FORGETFUL = ("4.57.6", "5.3.0")
 
 
 def _release(python: Path) -> str:
-    found = next(python.parent.parent.glob("lib/python*/site-packages/transformers-*.dist-info"), None)
+    found = next(
+        python.parent.parent.glob("lib/python*/site-packages/transformers-*.dist-info"), None
+    )
     return found.name.removeprefix("transformers-").removesuffix(".dist-info") if found else ""
 
 
@@ -147,7 +176,9 @@ def test_changed_weights_are_named_before_any_code(saved: Callable[..., Path]) -
     with torch.no_grad():
         other.model.layers[1].mlp.up_proj.weight.add_(0.01)
     other.save_pretrained(folder.parent / "changed")
-    found = held_side_by_side(str(folder), str(folder.parent / "changed"), Settings(), Settings(), quiet)
+    found = held_side_by_side(
+        str(folder), str(folder.parent / "changed"), Settings(), Settings(), quiet
+    )
     assert found.comparison.weights == ("model.layers.1.mlp.up_proj.weight",)
     assert [each.kind for each in found.how] == ["rank"]
     assert found.verdict == "different"
@@ -157,19 +188,29 @@ def test_changed_weights_are_named_before_any_code(saved: Callable[..., Path]) -
     ("order", "said"),
     [
         (lambda rows: weights.interleaved(rows, 4), "halves of 4 heads interleaved"),
-        (lambda rows: weights.apart(weights.interleaved(rows, 2), 8), "interleaved for 2 heads and taken apart for 8"),
+        (
+            lambda rows: weights.apart(weights.interleaved(rows, 2), 8),
+            "interleaved for 2 heads and taken apart for 8",
+        ),
         (lambda rows: torch.cat([rows[5:], rows[:5]]), "the same rows in another order"),
     ],
 )
-def test_rows_in_another_order_are_told_from_other_rows(order: Callable[[Any], Any], said: str) -> None:
+def test_rows_in_another_order_are_told_from_other_rows(
+    order: Callable[[Any], Any], said: str
+) -> None:
     matrix = torch.randn(96, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     (found,) = [weights._how("w", matrix, matrix[order(torch.arange(96))])]
     assert (found.kind, said in found.words) == ("order", True)
-    assert weights._how("w", matrix, matrix + torch.randn(96, 8, dtype=torch.float64) * 0.05).kind == "noise"
+    assert (
+        weights._how("w", matrix, matrix + torch.randn(96, 8, dtype=torch.float64) * 0.05).kind
+        == "noise"
+    )
 
 
 def test_settings_of_a_side_are_checked() -> None:
-    assert changed(Settings(), ["attn=eager,length=12", "dtype=float32"]) == Settings(attn="eager", length=12, dtype="float32")
+    assert changed(Settings(), ["attn=eager,length=12", "dtype=float32"]) == Settings(
+        attn="eager", length=12, dtype="float32"
+    )
     for text, said in [
         ("attn", "expected NAME=VALUE"),
         ("atn=eager", "did you mean `attn`"),

@@ -13,7 +13,10 @@ def test_the_nearest_name_is_offered() -> None:
 
 
 def test_all_names_are_offered_when_none_is_near() -> None:
-    assert unknown("dtype", "xyz", ["float64", "auto"]) == "unknown dtype `xyz`: expected one of `auto`, `float64`"
+    assert (
+        unknown("dtype", "xyz", ["float64", "auto"])
+        == "unknown dtype `xyz`: expected one of `auto`, `float64`"
+    )
     assert nearest("xyz", ["float64"]) == ""
 
 

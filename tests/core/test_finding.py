@@ -6,7 +6,15 @@ import math
 
 import pytest
 
-from attncheck.core.finding import Measurement, PrecisionLevel, Verdict, merged, skipped, verdict_of, worst_of_model
+from attncheck.core.finding import (
+    Measurement,
+    PrecisionLevel,
+    Verdict,
+    merged,
+    skipped,
+    verdict_of,
+    worst_of_model,
+)
 
 BASE = {"name": "case", "max_abs": 1e-6, "budget": 1e-5, "scale": 10.0, "positions": 4}
 
@@ -39,7 +47,10 @@ def test_a_difference_within_a_budget_that_could_hide_a_fault_is_noise_not_pass(
     coarse = Measurement(name="bf16", max_abs=0.5, budget=3.0, scale=30.0, positions=4)
     assert coarse.in_doubt
     assert verdict_of(coarse) is Verdict.NOISE
-    assert verdict_of(Measurement(name="bf16", max_abs=0.0, budget=3.0, scale=30.0, positions=4)) is Verdict.PASS
+    assert (
+        verdict_of(Measurement(name="bf16", max_abs=0.0, budget=3.0, scale=30.0, positions=4))
+        is Verdict.PASS
+    )
 
 
 def test_the_ladder_tells_rounding_from_a_fault() -> None:
@@ -62,7 +73,10 @@ def test_a_difference_of_thousands_of_budgets_needs_no_ladder() -> None:
 
 
 def test_merging_keeps_the_worst_and_counts_everything() -> None:
-    parts = [Measurement(**{**BASE, "max_abs": value, "nonfinite": bad, "top1_flips": 1}) for value, bad in ((1.0, 0), (0.1, 2))]  # type: ignore[arg-type]
+    parts = [
+        Measurement(**{**BASE, "max_abs": value, "nonfinite": bad, "top1_flips": 1})
+        for value, bad in ((1.0, 0), (0.1, 2))
+    ]  # type: ignore[arg-type]
     whole = merged("whole", parts)
     assert (whole.positions, whole.nonfinite, whole.top1_flips) == (8, 2, 2)
     assert math.isinf(whole.excess)
@@ -79,7 +93,10 @@ def test_a_model_is_skipped_only_when_nothing_ran() -> None:
     assert worst_of_model([Verdict.SKIP, Verdict.PASS]) is Verdict.PASS
     assert worst_of_model([Verdict.SKIP, Verdict.SKIP]) is Verdict.SKIP
     assert worst_of_model([]) is Verdict.SKIP
-    assert worst_of_model([Verdict.WARN, Verdict.NOISE, Verdict.VACUOUS, Verdict.ERROR]) is Verdict.ERROR
+    assert (
+        worst_of_model([Verdict.WARN, Verdict.NOISE, Verdict.VACUOUS, Verdict.ERROR])
+        is Verdict.ERROR
+    )
     assert worst_of_model([Verdict.ERROR, Verdict.FAIL]) is Verdict.FAIL
 
 

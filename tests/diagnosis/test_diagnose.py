@@ -57,7 +57,11 @@ def test_the_offset_is_searched(offset: int) -> None:
         cache = call.get("cache") if "cache" in call else call.get("past_key_values")
         before = cache.get_seq_length() if cache is not None else 0
         ids = call["input_ids"]
-        return {**call, "position_ids": torch.arange(before, before + ids.shape[1])[None] + offset} if before else call
+        return (
+            {**call, "position_ids": torch.arange(before, before + ids.shape[1])[None] + offset}
+            if before
+            else call
+        )
 
     with edited(subject.model, moved):
         found = explained(subject, "decode-paths")
@@ -100,9 +104,17 @@ def test_explicit_positions_heal_a_model_that_loses_count() -> None:
 
 def test_a_case_that_names_its_fault_is_believed() -> None:
     case = Measurement(
-        name="scale", expect="at-most", value=2.0, limit=1.0, positions=1, fault="softmax-scale", module="model.layers.3.attn"
+        name="scale",
+        expect="at-most",
+        value=2.0,
+        limit=1.0,
+        positions=1,
+        fault="softmax-scale",
+        module="model.layers.3.attn",
     )
-    found = diagnose(loaded("builtin:gqa"), Finding(probe="reference", verdict=Verdict.FAIL, cases=(case,)))
+    found = diagnose(
+        loaded("builtin:gqa"), Finding(probe="reference", verdict=Verdict.FAIL, cases=(case,))
+    )
     assert found.diagnosis is not None
     assert (found.diagnosis.fault, found.diagnosis.how) == ("softmax-scale", "reproduced")
     assert found.location is not None
@@ -112,7 +124,10 @@ def test_a_case_that_names_its_fault_is_believed() -> None:
 def test_the_healthy_model_equals_the_trusted_path() -> None:
     for target in ("builtin:gqa", "builtin:mha", "builtin:window", "builtin:moe"):
         subject = loaded(target)
-        spec = (ForwardSpec(subject.inputs.tokens, chunks=(9, 1, subject.inputs.length - 10)), ForwardSpec(subject.inputs.tokens))
+        spec = (
+            ForwardSpec(subject.inputs.tokens, chunks=(9, 1, subject.inputs.length - 10)),
+            ForwardSpec(subject.inputs.tokens),
+        )
         assert open_case(subject, Measurement(name="healthy", spec=spec)).wrong == ()
 
 
@@ -129,7 +144,10 @@ def test_a_window_is_reproduced_with_what_the_cache_keeps() -> None:
     window = loaded("builtin:window")
     found = finding_of(window, registry.load("decode-paths"))
     assert found.verdict is Verdict.PASS
-    with FAULTS["window-off-by-one"].inject(window), window.passes.under("window-off-by-one", False):
+    with (
+        FAULTS["window-off-by-one"].inject(window),
+        window.passes.under("window-off-by-one", False),
+    ):
         told = explained(window, "decode-paths").diagnosis
     assert told is not None
     assert told.fault == "window-off-by-one"

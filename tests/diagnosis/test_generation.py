@@ -1,4 +1,6 @@
-"""What generate() hands over and takes back, rotary tables by length, attention inside the model, two faults at once."""
+"""What generate() hands over and takes back, rotary tables by length, attention inside the model,
+two faults at once.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,9 @@ def test_positions_handed_over_from_nought_where_the_model_counts_from_padding(p
         ("config:mamba2", "batch-rows", "cache-reorder"),
     ],
 )
-def test_models_that_attend_by_themselves_or_keep_states_are_named_too(target: str, probe: str, fault: str) -> None:
+def test_models_that_attend_by_themselves_or_keep_states_are_named_too(
+    target: str, probe: str, fault: str
+) -> None:
     found = told(injected(target, probe, fault))
     assert (found.fault, found.how) == (fault, "reproduced")
 
@@ -105,7 +109,9 @@ def test_what_a_release_has_is_named(target: str, probe: str, fault: str, said: 
         ("builtin:gqa", ("mask-top-left", "position-offset")),
     ],
 )
-def test_two_faults_that_begin_at_two_places_are_told_together(target: str, pair: tuple[str, str]) -> None:
+def test_two_faults_that_begin_at_two_places_are_told_together(
+    target: str, pair: tuple[str, str]
+) -> None:
     found = told(injected(target, "decode-paths", *pair))
     assert (found.fault, found.how) == (pair[0], "reproduced")
     assert f"ogether with {pair[1]}" in found.advice
@@ -123,7 +129,9 @@ def test_the_pass_of_a_generation_is_what_it_fed() -> None:
     assert spec.chunks == (12, 1, 1)
     assert spec.positions == ((0, 0, *range(12)),)
     assert spec.mask == Mask2D(((0, 0, *(1,) * 12),))
-    assert float((subject.logits(spec)[:, -3:] - made.logits_BNV).abs().max()) <= subject.budget.value
+    assert (
+        float((subject.logits(spec)[:, -3:] - made.logits_BNV).abs().max()) <= subject.budget.value
+    )
     pieces = written(subject, (prompt,), (made.tokens,), options={"prefill_chunk_size": 4})
     assert pieces.chunks == (4, 4, 2, 1, 1)
     assert written(subject, (prompt,), (made.tokens,), options={"use_cache": False}).chunks == ()

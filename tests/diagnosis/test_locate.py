@@ -38,7 +38,9 @@ def place(target: str, inject: object, probe: str = "future-token") -> Location:
     return found.location
 
 
-@pytest.mark.parametrize("path", ["model.layers.1.mlp", "model.layers.3.input_layernorm", "model.layers.2.mlp.down_proj"])
+@pytest.mark.parametrize(
+    "path", ["model.layers.1.mlp", "model.layers.3.input_layernorm", "model.layers.2.mlp.down_proj"]
+)
 def test_a_leak_outside_attention_is_where_it_was_planted(path: str) -> None:
     found = place("builtin:gqa", hooked(path, ahead))
     assert found.module == path
@@ -59,20 +61,36 @@ MUTANTS = [
     ("builtin:gqa", "model.embed_tokens", ahead, "future-token", "model.embed_tokens"),
     ("builtin:gqa", "model.norm", ahead, "future-token", "model.norm"),
     ("builtin:gqa", "lm_head", ahead, "future-token", "lm_head"),
-    ("builtin:gqa", "model.layers.1.self_attn.v_proj", ahead, "future-token", "model.layers.1.self_attn"),
+    (
+        "builtin:gqa",
+        "model.layers.1.self_attn.v_proj",
+        ahead,
+        "future-token",
+        "model.layers.1.self_attn",
+    ),
     ("builtin:moe", "model.layers.1.mlp", ahead, "future-token", "model.layers.1.mlp"),
     ("config:mamba2", "backbone.layers.1.mixer", ahead, "future-token", "backbone.layers.1.mixer"),
     ("builtin:gqa", "model.layers.2.mlp", louder_in_steps, "decode-paths", "model.layers.2.mlp"),
     ("builtin:gqa", "lm_head", louder_in_steps, "decode-paths", "lm_head"),
-    ("config:mamba2", "backbone.layers.3.mixer", louder_in_steps, "decode-paths", "backbone.layers.3.mixer"),
+    (
+        "config:mamba2",
+        "backbone.layers.3.mixer",
+        louder_in_steps,
+        "decode-paths",
+        "backbone.layers.3.mixer",
+    ),
     ("builtin:mha", "transformer.h.1.mlp", rows_mixed, "batch-rows", "transformer.h.1.mlp"),
 ]
 
 
 @pytest.mark.parametrize(
-    ("target", "path", "change", "probe", "module"), MUTANTS, ids=[f"{each[0]}-{each[1]}" for each in MUTANTS]
+    ("target", "path", "change", "probe", "module"),
+    MUTANTS,
+    ids=[f"{each[0]}-{each[1]}" for each in MUTANTS],
 )
-def test_a_mutant_is_found_where_it_sits(target: str, path: str, change: object, probe: str, module: str) -> None:
+def test_a_mutant_is_found_where_it_sits(
+    target: str, path: str, change: object, probe: str, module: str
+) -> None:
     found = place(target, hooked(path, change), probe)  # type: ignore[arg-type]
     numbers = [int(part) for part in module.split(".") if part.isdigit()]
     assert found.module == module
@@ -97,7 +115,14 @@ def test_a_fault_of_one_head_is_in_its_layer() -> None:
 
 def test_the_key_that_is_read_is_told_where_the_window_is_lost() -> None:
     subject = loaded("builtin:window")
-    with FAULTS["window-ignored"].inject(subject), subject.passes.under("window-ignored", on_cache_only=False):
+    with (
+        FAULTS["window-ignored"].inject(subject),
+        subject.passes.under("window-ignored", on_cache_only=False),
+    ):
         found = diagnose(subject, finding_of(subject, registry.load("decode-paths"))).location
     assert found is not None
-    assert (found.module, found.query_position, found.source_position) == ("model.layers.0.self_attn", 8, 0)
+    assert (found.module, found.query_position, found.source_position) == (
+        "model.layers.0.self_attn",
+        8,
+        0,
+    )

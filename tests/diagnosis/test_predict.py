@@ -43,17 +43,28 @@ def test_the_prediction_equals_the_planted_fault(fault: str) -> None:
     assert min(residuals) <= subject.budget.value
     others = [guess for guess in hypotheses(trusted, spec) if guess.fault != fault]
     assert len(others) > 20
-    assert min(apart(each.logits(trusted, spec), observed) for each in others) > 10 * subject.budget.value
+    assert (
+        min(apart(each.logits(trusted, spec), observed) for each in others)
+        > 10 * subject.budget.value
+    )
 
 
 def test_every_hypothesis_is_a_fault_of_the_catalogue() -> None:
     subject = loaded("builtin:window")
     trusted, half = Trusted(subject), subject.inputs.length // 2
     rows = ((0,) * 3 + (1,) * (subject.inputs.length - 3),)
-    padded = ForwardSpec(subject.inputs.tokens, chunks=(half, subject.inputs.length - half), mask=Mask2D(rows))
+    padded = ForwardSpec(
+        subject.inputs.tokens, chunks=(half, subject.inputs.length - half), mask=Mask2D(rows)
+    )
     found = {guess.fault for guess in hypotheses(trusted, padded)}
     assert found <= set(NAMES)
-    assert {"window-off-by-one", "window-ignored", "padding-visible", "position-restart", "cache-stale"} <= found
+    assert {
+        "window-off-by-one",
+        "window-ignored",
+        "padding-visible",
+        "position-restart",
+        "cache-stale",
+    } <= found
 
 
 def test_documents_are_told_apart_by_mask_or_by_positions() -> None:

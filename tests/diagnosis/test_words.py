@@ -22,7 +22,12 @@ def test_every_fault_is_in_one_group() -> None:
 def test_a_page_says_what_where_from_and_what_to_change(name: str) -> None:
     page = documentation(name)
     assert page.startswith(f"{name}\n")
-    for heading in ("What it is", "What it looks like from outside", "Where it comes from in practice", "What to change"):
+    for heading in (
+        "What it is",
+        "What it looks like from outside",
+        "Where it comes from in practice",
+        "What to change",
+    ):
         assert f"\n{heading}\n    " in page
     assert len(advice(name)) > 30
 

@@ -1,7 +1,9 @@
-"""Faults in how the parts of a sharded model are made and put together, each held against the whole: run by torchrun.
+"""Faults in how the parts of a sharded model are made and put together, each held against the
+whole: run by torchrun.
 
-One line of JSON from the first process: by fault, the verdict, the module that is named, the first failing case's note, and
-whether the fault that is planted behind a pass was noticed. A type that is named instead of a fault is healthy.
+One line of JSON from the first process: by fault, the verdict, the module that is named, the first
+failing case's note, and whether the fault that is planted behind a pass was noticed. A type that is
+named instead of a fault is healthy.
 """
 
 from __future__ import annotations
@@ -95,10 +97,18 @@ if __name__ == "__main__":
         inject(subject.model)
         (finding,) = sharding_findings(subject)
         place = finding.location.module if finding.location else None
-        notes = [case.note for case in finding.cases if verdict_of(case) in (Verdict.FAIL, Verdict.WARN)]
+        notes = [
+            case.note for case in finding.cases if verdict_of(case) in (Verdict.FAIL, Verdict.WARN)
+        ]
         cases = [[case.name, verdict_of(case).value] for case in finding.cases]
         noticed = [control.detected for control in finding.controls]
-        found[name] = [finding.verdict.value, place, notes[0] if notes else finding.summary, noticed, cases]
+        found[name] = [
+            finding.verdict.value,
+            place,
+            notes[0] if notes else finding.summary,
+            noticed,
+            cases,
+        ]
     ranks.part()
     if os.environ["RANK"] == "0":
         print(json.dumps(found))

@@ -1,6 +1,8 @@
-"""attncheck on a model with a fault planted in its sharding: run by torchrun, with the fault's name before the command.
+"""attncheck on a model with a fault planted in its sharding: run by torchrun, with the fault's name
+before the command.
 
-With several names, joined by commas, each is run by two processes of its own, made here: one line of JSON says how they ended.
+With several names, joined by commas, each is run by two processes of its own, made here: one line
+of JSON says how they ended.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ def doubled(model: Any) -> None:
 
 
 def raises(model: Any) -> None:
-    """The second process raises in the middle of its fourth forward, and the first one waits for it."""
+    """The second process raises in the middle of its fourth forward, and the first one waits for
+    it.
+    """
 
     def act() -> None:
         raise ZeroDivisionError("planted")
@@ -112,7 +116,10 @@ def first_exits(model: Any) -> None:
     model.get_submodule("model.layers.0.self_attn.q_proj").register_forward_hook(hook)
 
 
-FAULTS = {each.__name__: each for each in (doubled, raises, raises_outside, sleeps, slow, exits, first_exits, restarts)}
+FAULTS = {
+    each.__name__: each
+    for each in (doubled, raises, raises_outside, sleeps, slow, exits, first_exits, restarts)
+}
 
 
 def run(fault: str, command: list[str]) -> int:
@@ -130,10 +137,16 @@ def run(fault: str, command: list[str]) -> int:
 
 
 def forked(fault: str, command: list[str], folder: Path) -> list[int]:
-    """Two processes made of this one, which has everything loaded; each leaves what it says in a file."""
+    """Two processes made of this one, which has everything loaded; each leaves what it says in a
+    file.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": "2"}
+        place = {
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(free.getsockname()[1]),
+            "WORLD_SIZE": "2",
+        }
     made = []
     for rank in ("0", "1"):
         made.append(os.fork())
@@ -153,9 +166,18 @@ def all_forked(faults: list[str], command: list[str]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         made = {fault: forked(fault, command, folder) for fault in faults}
-        codes = {fault: [os.waitstatus_to_exitcode(os.waitpid(each, 0)[1]) for each in pids] for fault, pids in made.items()}
-        lines = {fault: [(folder / f"{fault}-{rank}").read_text().splitlines() for rank in (0, 1)] for fault in faults}
-    said = {fault: [line for each in both for line in each if line.startswith("attncheck:")] for fault, both in lines.items()}
+        codes = {
+            fault: [os.waitstatus_to_exitcode(os.waitpid(each, 0)[1]) for each in pids]
+            for fault, pids in made.items()
+        }
+        lines = {
+            fault: [(folder / f"{fault}-{rank}").read_text().splitlines() for rank in (0, 1)]
+            for fault in faults
+        }
+    said = {
+        fault: [line for each in both for line in each if line.startswith("attncheck:")]
+        for fault, both in lines.items()
+    }
     return {fault: [codes[fault], said[fault]] for fault in faults}
 
 

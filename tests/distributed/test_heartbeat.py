@@ -1,4 +1,6 @@
-"""Slow and gone are told apart: a process that computes moves, one that sleeps does not, one inside a collective waits."""
+"""Slow and gone are told apart: a process that computes moves, one that sleeps does not, one inside
+a collective waits.
+"""
 
 from __future__ import annotations
 
@@ -69,14 +71,22 @@ class Meeting:
         return self.kept[name]
 
 
-def judged(monkeypatch: pytest.MonkeyPatch, *beats: Beat, inside: bool = True, raised: str = "") -> str:
+def judged(
+    monkeypatch: pytest.MonkeyPatch, *beats: Beat, inside: bool = True, raised: str = ""
+) -> str:
     """What the first of these processes says of all, at a limit of 10 seconds."""
 
     def end(self: Watch, message: str, code: int = 3) -> None:
         raise Told(message)
 
     monkeypatch.setattr(Watch, "end", end)
-    watch = Watch(rank=0, size=len(beats), store=Meeting(), limit=10.0, now=lambda: (beats[0].step, beats[0].what, inside))
+    watch = Watch(
+        rank=0,
+        size=len(beats),
+        store=Meeting(),
+        limit=10.0,
+        now=lambda: (beats[0].step, beats[0].what, inside),
+    )
     watch.heard = {rank: (beat, time.monotonic()) for rank, beat in enumerate(beats)}
     if raised:
         watch.store.set("raised/1", f"{beats[0].step} {raised}")
@@ -88,7 +98,9 @@ def judged(monkeypatch: pytest.MonkeyPatch, *beats: Beat, inside: bool = True, r
 
 
 def beat(still: float, *, waits: bool) -> Beat:
-    return Beat(number=1, step=4, what="a forward", still=still, waits=waits, where="model.py:7 in forward")
+    return Beat(
+        number=1, step=4, what="a forward", still=still, waits=waits, where="model.py:7 in forward"
+    )
 
 
 def test_who_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,10 +109,14 @@ def test_who_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     assert judged(monkeypatch, waiting, beat(9.0, waits=False)) == ""
     gone = judged(monkeypatch, waiting, beat(11.0, waits=False))
     assert gone == "rank 1 has not moved for 10 s, in a forward, at model.py:7 in forward"
-    assert judged(monkeypatch, waiting, waiting).startswith("all processes wait for each other: rank 0, in a forward, at model")
+    assert judged(monkeypatch, waiting, waiting).startswith(
+        "all processes wait for each other: rank 0, in a forward, at model"
+    )
 
 
-def test_one_that_raised_is_waited_for_only_where_others_are_inside(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_raised_is_waited_for_only_where_others_are_inside(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     waiting, on_its_way = beat(4.0, waits=True), beat(0.0, waits=False)
     said = judged(monkeypatch, waiting, on_its_way, raised="ValueError: odd")
     assert said == "rank 1 raised ValueError: odd in a forward, where rank 0 waits for it"
@@ -124,7 +140,9 @@ def test_alone_the_first_process_just_computes() -> None:
     assert ranks.first()
 
 
-def test_the_whole_model_is_held_only_where_it_fits_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_whole_model_is_held_only_where_it_fits_and_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     model, device = tiny_llama(), torch.device("cpu")
     assert sharded.why_not_whole(model, (device,)) == (device, "")
     monkeypatch.setattr(sharded, "free_memory", lambda device: 1000)

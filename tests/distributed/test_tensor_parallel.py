@@ -1,4 +1,6 @@
-"""Two processes share a model: they pass where sharding changed nothing, and say where it did; none waits for ever."""
+"""Two processes share a model: they pass where sharding changed nothing, and say where it did; none
+waits for ever.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +21,33 @@ TYPES = ("llama", "qwen3", "gemma3_text", "gpt_oss")
 SMALL = ("--length", "14", "--layers", "2")
 
 pytestmark = pytest.mark.skipif(
-    not (torch.distributed.is_available() and torch.distributed.is_gloo_available()), reason="torch has no gloo here"
+    not (torch.distributed.is_available() and torch.distributed.is_gloo_available()),
+    reason="torch has no gloo here",
 )
 
 
-def torchrun(*arguments: str, ranks: int = 2, seconds: float = 150.0) -> subprocess.CompletedProcess[str]:
+def torchrun(
+    *arguments: str, ranks: int = 2, seconds: float = 150.0
+) -> subprocess.CompletedProcess[str]:
     """Processes on this machine, on a port of their own."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), *arguments]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200", "ATTNCHECK_TP_TIMEOUT": "20"}
-    return subprocess.run(command, capture_output=True, text=True, timeout=seconds, env=environment, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        str(ranks),
+        *arguments,
+    ]
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "COLUMNS": "200",
+        "ATTNCHECK_TP_TIMEOUT": "20",
+    }
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=seconds, env=environment, check=False
+    )
 
 
 def said(done: subprocess.CompletedProcess[str]) -> list[str]:
@@ -37,19 +57,30 @@ def said(done: subprocess.CompletedProcess[str]) -> list[str]:
 MORE_TYPES = ("mixtral", "qwen3_moe", "deepseek_v3")
 SHARDED_CASES = ["weights", "one forward", "in chunks on a cache", "left-padded batch"]
 NAMED = {
-    "doubled": ("model.layers.1.self_attn.o_proj", "2 times what it should be: its parts are added up more than once"),
-    "missing": ("model.layers.0.mlp.down_proj", "each process has its own part: the parts are not added up"),
+    "doubled": (
+        "model.layers.1.self_attn.o_proj",
+        "2 times what it should be: its parts are added up more than once",
+    ),
+    "missing": (
+        "model.layers.0.mlp.down_proj",
+        "each process has its own part: the parts are not added up",
+    ),
     "biased": ("model.layers.1.self_attn.o_proj", "its bias is added in every process"),
     "swapped": (
         "model.layers.1.self_attn.q_proj",
         "these are not those of the whole model: model.layers.1.self_attn.q_proj.weight",
     ),
-    "exchanged": ("model.layers.1.self_attn.v_proj", "rank 0 has the part of rank 1, rank 1 has the part of rank 0"),
+    "exchanged": (
+        "model.layers.1.self_attn.v_proj",
+        "rank 0 has the part of rank 1, rank 1 has the part of rank 0",
+    ),
     "first_keys": ("model.layers.1.self_attn.k_proj", "rank 1 has the part of rank 0"),
 }
 
 
-def test_the_sharded_model_is_held_against_the_whole_and_the_fault_and_its_module_are_named() -> None:
+def test_the_sharded_model_is_held_against_the_whole_and_the_fault_and_its_module_are_named() -> (
+    None
+):
     done = torchrun(str(HERE / "planted_parts.py"), *TYPES, *MORE_TYPES, *NAMED)
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.strip().splitlines()[-1])
@@ -66,23 +97,41 @@ def test_the_sharded_model_is_held_against_the_whole_and_the_fault_and_its_modul
 def test_both_processes_run_and_one_reports(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     probes = ("--probe", "decode-paths", "--probe", "reference", "--report", f"json={report}")
-    done = torchrun("-m", "attncheck", "run", "config:llama", "config:gpt_oss", "--tp", *SMALL, *probes)
+    done = torchrun(
+        "-m", "attncheck", "run", "config:llama", "config:gpt_oss", "--tp", *SMALL, *probes
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.count("pass on 2 models") == 1
     targets = json.loads(report.read_text())["targets"]
     assert [target["verdict"] for target in targets] == ["pass", "pass"]
-    assert all(control["detected"] for target in targets for result in target["results"] for control in result["controls"])
+    assert all(
+        control["detected"]
+        for target in targets
+        for result in target["results"]
+        for control in result["controls"]
+    )
     assert [target["settings"]["asked"]["tp"] for target in targets] == [2, 2]
 
 
 def test_a_fault_is_diagnosed_by_both_in_step(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
-    command = ("run", "config:llama", "--tp", *SMALL, "--probe", "decode-paths", "--report", f"json={report}")
+    command = (
+        "run",
+        "config:llama",
+        "--tp",
+        *SMALL,
+        "--probe",
+        "decode-paths",
+        "--report",
+        f"json={report}",
+    )
     done = torchrun(str(HERE / "planted_sharding.py"), "restarts", *command)
     assert done.returncode == 1
     assert said(done) == []
     sharding, result = json.loads(report.read_text())["targets"][0]["results"]
-    assert [case["name"] for case in sharding["cases"] if case["verdict"] == "fail"] == ["in chunks on a cache"]
+    assert [case["name"] for case in sharding["cases"] if case["verdict"] == "fail"] == [
+        "in chunks on a cache"
+    ]
     assert (result["probe"], result["verdict"]) == ("decode-paths", "fail")
     assert result["diagnosis"]["fault"] == "position-restart"
     assert result["location"]["module"] == "model.layers.0.self_attn"
@@ -90,9 +139,13 @@ def test_a_fault_is_diagnosed_by_both_in_step(tmp_path: Path) -> None:
 
 def test_a_doubled_reduction_is_named() -> None:
     sides = ("--left", "tp=1", "--right", "tp=2")
-    done = torchrun(str(HERE / "planted_sharding.py"), "doubled", "compare", "config:llama", *SMALL, *sides)
+    done = torchrun(
+        str(HERE / "planted_sharding.py"), "doubled", "compare", "config:llama", *SMALL, *sides
+    )
     assert done.returncode == 1
-    assert "First diverging module: model.layers.1.self_attn.o_proj from position 0 on" in done.stdout
+    assert (
+        "First diverging module: model.layers.1.self_attn.o_proj from position 0 on" in done.stdout
+    )
     assert "weights are the same" in done.stdout
 
 
@@ -108,9 +161,21 @@ ENDS = {
 
 def test_a_process_that_is_gone_ends_all_with_one_line_and_a_slow_one_does_not() -> None:
     script, faults = str(HERE / "planted_sharding.py"), ",".join((*ENDS, "slow"))
-    command = [sys.executable, script, faults, "run", "config:llama", "--tp", *SMALL, "--probe", "future-token"]
+    command = [
+        sys.executable,
+        script,
+        faults,
+        "run",
+        "config:llama",
+        "--tp",
+        *SMALL,
+        "--probe",
+        "future-token",
+    ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "ATTNCHECK_TP_TIMEOUT": "4"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, env=environment, check=False
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.strip().splitlines()[-1])
     assert found.pop("slow") == [[0, 0], []]
@@ -121,13 +186,24 @@ def test_a_process_that_is_gone_ends_all_with_one_line_and_a_slow_one_does_not()
 
 
 def test_torchrun_ends_the_others_and_they_say_whose_process_is_gone() -> None:
-    done = torchrun(str(HERE / "planted_sharding.py"), "exits", "run", "config:llama", "--tp", *SMALL, "--probe", "future-token")
+    done = torchrun(
+        str(HERE / "planted_sharding.py"),
+        "exits",
+        "run",
+        "config:llama",
+        "--tp",
+        *SMALL,
+        "--probe",
+        "future-token",
+    )
     assert said(done) == [f"attncheck: {ENDS['exits']}"]
 
 
 def test_the_limit_is_a_number_of_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATTNCHECK_TP_TIMEOUT", "soon")
-    with pytest.raises(UsageError, match="ATTNCHECK_TP_TIMEOUT=soon: expected a number of seconds above 0"):
+    with pytest.raises(
+        UsageError, match="ATTNCHECK_TP_TIMEOUT=soon: expected a number of seconds above 0"
+    ):
         ranks._limit()
 
 

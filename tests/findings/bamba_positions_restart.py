@@ -1,7 +1,8 @@
 """Bamba: a cached forward without `position_ids` counts from 0 again.
 
-The default positions ignore the length of the cache; with explicit positions the same forwards agree. falcon_h1, the control,
-counts on. The number is the largest logit difference between one forward and 8 + 1 + 1 + 1 tokens on a cache.
+The default positions ignore the length of the cache; with explicit positions the same forwards
+agree. falcon_h1, the control, counts on. The number is the largest logit difference between one
+forward and 8 + 1 + 1 + 1 tokens on a cache.
 """
 
 import torch
@@ -15,7 +16,13 @@ SIZE = {
     "num_key_value_heads": 2,
     "intermediate_size": 48,
 }
-MAMBA = {"mamba_n_heads": 4, "mamba_d_state": 4, "mamba_n_groups": 1, "mamba_chunk_size": 4, "pad_token_id": 0}
+MAMBA = {
+    "mamba_n_heads": 4,
+    "mamba_d_state": 4,
+    "mamba_n_groups": 1,
+    "mamba_chunk_size": 4,
+    "pad_token_id": 0,
+}
 TYPES = {
     "bamba": SIZE | MAMBA | {"attn_layer_indices": [1], "mamba_d_head": 16},
     "falcon_h1": SIZE | MAMBA | {"head_dim": 8, "mamba_d_ssm": 32, "mamba_d_head": 8},

@@ -1,13 +1,21 @@
-"""BLT cuts a row into patches by the entropy of its bytes and does not ask the mask: padding bytes move the patches of the prompt.
+"""BLT cuts a row into patches by the entropy of its bytes and does not ask the mask: padding bytes
+move the patches of the prompt.
 
-The number is the largest logit difference on the prompt when the bytes under the left padding are exchanged; without padding
-in the row (the control) there is nothing to exchange: one prompt is asked twice.
+The number is the largest logit difference on the prompt when the bytes under the left padding are
+exchanged; without padding in the row (the control) there is nothing to exchange: one prompt is
+asked twice.
 """
 
 import torch
 from transformers import BltConfig, BltForCausalLM
 
-SIZE = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+SIZE = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
 PADDING = 4
 
 

@@ -1,12 +1,19 @@
 """Eager attention adds a boolean 4D mask to the scores, as 0 and 1: nothing is masked.
 
-The number is the largest logit difference between a causal 4D mask of booleans and the same mask of floats; sdpa gives 0.
+The number is the largest logit difference between a causal 4D mask of booleans and the same mask of
+floats; sdpa gives 0.
 """
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-SIZE = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+SIZE = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+}
 
 
 def apart(attn: str) -> float:
@@ -19,7 +26,9 @@ def apart(attn: str) -> float:
     allowed = torch.ones(1, 1, 10, 10, dtype=torch.bool).tril()
     added = torch.zeros(1, 1, 10, 10).masked_fill(~allowed, torch.finfo(torch.float32).min)
     with torch.no_grad():
-        one, two = (model(row, attention_mask=mask, use_cache=False).logits for mask in (allowed, added))
+        one, two = (
+            model(row, attention_mask=mask, use_cache=False).logits for mask in (allowed, added)
+        )
     return (one - two).abs().max().item()
 
 

@@ -1,19 +1,58 @@
-"""A cached step reads tokens that the 2D mask hides: the mask is dropped as soon as there is a cache.
+"""A cached step reads tokens that the 2D mask hides: the mask is dropped as soon as there is a
+cache.
 
-The number is how far the last of eight tokens' logits move when the first three, which the mask hides, are replaced: fed on a
-cache of the seven before it, and (the control) in one forward over all eight. Bart is right in both.
+The number is how far the last of eight tokens' logits move when the first three, which the mask
+hides, are replaced: fed on a cache of the seven before it, and (the control) in one forward over
+all eight. Bart is right in both.
 """
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
-WIDTHS = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4, "decoder_attention_heads": 4}
-WIDTHS |= {"encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "vocab_size": 64, "max_position_embeddings": 64}
-PROPHETNET = {"vocab_size": 64, "hidden_size": 32, "num_decoder_layers": 2, "num_decoder_attention_heads": 4}
-PROPHETNET |= {"decoder_ffn_dim": 48, "num_encoder_layers": 2, "num_encoder_attention_heads": 4, "encoder_ffn_dim": 48}
-PROPHETNET |= {"max_position_embeddings": 64, "pad_token_id": 0, "is_decoder": True, "is_encoder_decoder": False}
-LED = {**WIDTHS, "attention_window": 8, "max_encoder_position_embeddings": 64, "max_decoder_position_embeddings": 64}
-FSMT = {**WIDTHS, "langs": ["en", "de"], "src_vocab_size": 64, "tgt_vocab_size": 64, "tie_word_embeddings": False}
+WIDTHS = {
+    "d_model": 32,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+}
+WIDTHS |= {
+    "encoder_ffn_dim": 48,
+    "decoder_ffn_dim": 48,
+    "vocab_size": 64,
+    "max_position_embeddings": 64,
+}
+PROPHETNET = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "num_decoder_layers": 2,
+    "num_decoder_attention_heads": 4,
+}
+PROPHETNET |= {
+    "decoder_ffn_dim": 48,
+    "num_encoder_layers": 2,
+    "num_encoder_attention_heads": 4,
+    "encoder_ffn_dim": 48,
+}
+PROPHETNET |= {
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "is_decoder": True,
+    "is_encoder_decoder": False,
+}
+LED = {
+    **WIDTHS,
+    "attention_window": 8,
+    "max_encoder_position_embeddings": 64,
+    "max_decoder_position_embeddings": 64,
+}
+FSMT = {
+    **WIDTHS,
+    "langs": ["en", "de"],
+    "src_vocab_size": 64,
+    "tgt_vocab_size": 64,
+    "tie_word_embeddings": False,
+}
 KINDS = {"prophetnet": PROPHETNET, "led": LED, "fsmt": FSMT, "bart": WIDTHS}
 HIDDEN, LENGTH = 3, 8
 
@@ -38,7 +77,11 @@ def last_logits(model: torch.nn.Module, row: torch.Tensor, pieces: tuple[int, ..
         given = {"past_key_values": cache, "use_cache": len(pieces) > 1}
         if model.config.is_encoder_decoder:
             encoder = torch.arange(5, 13)[None]
-            given |= {"input_ids": encoder, "decoder_input_ids": row[:, start:stop], "decoder_attention_mask": mask[:, :stop]}
+            given |= {
+                "input_ids": encoder,
+                "decoder_input_ids": row[:, start:stop],
+                "decoder_attention_mask": mask[:, :stop],
+            }
         else:
             given |= {"input_ids": row[:, start:stop], "attention_mask": mask[:, :stop]}
         with torch.no_grad():

@@ -1,13 +1,20 @@
 """Falcon: asking for the attention weights takes the causal mask away.
 
-Under sdpa the mask builder returns no mask, or booleans; the branch for `output_attentions=True` adds it to the scores. The
-number is the largest logit difference between the same forward with and without `output_attentions=True`.
+Under sdpa the mask builder returns no mask, or booleans; the branch for `output_attentions=True`
+adds it to the scores. The number is the largest logit difference between the same forward with and
+without `output_attentions=True`.
 """
 
 import torch
 from transformers import FalconConfig, FalconForCausalLM
 
-SIZE = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "alibi": False}
+SIZE = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "alibi": False,
+}
 
 
 def apart(length: int) -> float:

@@ -1,14 +1,22 @@
 """GPT-Neo on a static cache: the buffer's length is taken for the number of tokens.
 
-The causal buffer of a layer is cut at `key_length`, the length of the whole static buffer, so that queries sit at its end and
-read empty slots. The number is the largest logit difference between one forward without a cache and 6 + 1 + 1 tokens on a
-static cache of 32 slots; on a dynamic cache they agree.
+The causal buffer of a layer is cut at `key_length`, the length of the whole static buffer, so that
+queries sit at its end and read empty slots. The number is the largest logit difference between one
+forward without a cache and 6 + 1 + 1 tokens on a static cache of 32 slots; on a dynamic cache they
+agree.
 """
 
 import torch
 from transformers import DynamicCache, GPTNeoConfig, GPTNeoForCausalLM, StaticCache
 
-SIZE = {"vocab_size": 64, "hidden_size": 32, "num_layers": 2, "num_heads": 4, "window_size": 4, "max_position_embeddings": 64}
+SIZE = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "num_layers": 2,
+    "num_heads": 4,
+    "window_size": 4,
+    "max_position_embeddings": 64,
+}
 
 
 def apart(static: bool) -> float:
@@ -22,7 +30,9 @@ def apart(static: bool) -> float:
     cache = StaticCache(config=config, max_cache_len=32) if static else DynamicCache(config=config)
     with torch.no_grad():
         whole = model(row, use_cache=False).logits
-        logits = [model(piece, cache=cache, use_cache=True).logits for piece in row.split([6, 1, 1], 1)]
+        logits = [
+            model(piece, cache=cache, use_cache=True).logits for piece in row.split([6, 1, 1], 1)
+        ]
     return (torch.cat(logits, 1) - whole).abs().max().item()
 
 

@@ -1,9 +1,12 @@
-"""Left padding with its 2D mask and logical positions, as generate() passes them: these types read the padding all the same.
+"""Left padding with its 2D mask and logical positions, as generate() passes them: these types read
+the padding all the same.
 
-llama4 scales queries by the slot instead of the position (`attn_temperature_tuning`); deepseek_v4 compresses blocks of slots, and
-minimax_m3 chooses blocks of slots, padding included; recurrent_gemma convolves over it; git shifts the mask of a cached step by
-the picture tokens that a text-only cache does not hold. The number is the largest logit difference between one prompt alone and
-the same prompt behind 3 padding tokens (git: at a cached step); llama, the control, gives rounding.
+llama4 scales queries by the slot instead of the position (`attn_temperature_tuning`); deepseek_v4
+compresses blocks of slots, and minimax_m3 chooses blocks of slots, padding included;
+recurrent_gemma convolves over it; git shifts the mask of a cached step by the picture tokens that a
+text-only cache does not hold. The number is the largest logit difference between one prompt alone
+and the same prompt behind 3 padding tokens (git: at a cached step); llama, the control, gives
+rounding.
 """
 
 import torch
@@ -29,7 +32,12 @@ LLAMA4 |= {"layer_types": ["chunked_attention", "full_attention"], "moe_layers":
 GIT = SIZE | {
     "num_image_with_embedding": None,
     "vision_config": GitVisionConfig(
-        hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2, image_size=32, patch_size=16
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        image_size=32,
+        patch_size=16,
     ).to_dict(),
 }
 DEEPSEEK = {
@@ -41,7 +49,10 @@ DEEPSEEK = {
     "qk_rope_head_dim": 8,
     "index_n_heads": 8,
 }
-DEEPSEEK |= {"layer_types": ["heavily_compressed_attention", "compressed_sparse_attention"], "mlp_layer_types": ["moe"] * 2}
+DEEPSEEK |= {
+    "layer_types": ["heavily_compressed_attention", "compressed_sparse_attention"],
+    "mlp_layer_types": ["moe"] * 2,
+}
 DEEPSEEK |= {
     "compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 8},
     "partial_rotary_factor": 0.5,
@@ -62,8 +73,17 @@ MINIMAX = {
     "index_n_heads": 2,
     "index_head_dim": 16,
 }
-MINIMAX |= {"index_block_size": 4, "index_topk_blocks": 2, "index_local_blocks": 1, "layer_types": ["minimax_m3_sparse"] * 2}
-MINIMAX |= {"mlp_layer_types": ["dense"] * 2, "dense_intermediate_size": 48, "shared_intermediate_size": 48}
+MINIMAX |= {
+    "index_block_size": 4,
+    "index_topk_blocks": 2,
+    "index_local_blocks": 1,
+    "layer_types": ["minimax_m3_sparse"] * 2,
+}
+MINIMAX |= {
+    "mlp_layer_types": ["dense"] * 2,
+    "dense_intermediate_size": 48,
+    "shared_intermediate_size": 48,
+}
 TYPES = {
     "llama4_text": LLAMA4 | {"floor_scale": 4, "attn_temperature_tuning": True},
     "llama4_text without the scaling": LLAMA4 | {"attn_temperature_tuning": False},
@@ -98,10 +118,21 @@ def apart(kind: str, fields: dict) -> float:
     mask = (padded != 0).long()
     positions = (mask.cumsum(1) - 1).clamp(min=0)
     with torch.no_grad():
-        prompt = model(padded[:, :-1], attention_mask=mask[:, :-1], position_ids=positions[:, :-1], use_cache=True)
+        prompt = model(
+            padded[:, :-1],
+            attention_mask=mask[:, :-1],
+            position_ids=positions[:, :-1],
+            use_cache=True,
+        )
         alone = model(row, use_cache=False).logits
         if kind == "git":
-            step = model(padded[:, -1:], attention_mask=mask, position_ids=positions[:, -1:], cache=prompt.cache, use_cache=True)
+            step = model(
+                padded[:, -1:],
+                attention_mask=mask,
+                position_ids=positions[:, -1:],
+                cache=prompt.cache,
+                use_cache=True,
+            )
             return (step.logits[:, -1] - alone[:, -1]).abs().max().item()
     return (prompt.logits[:, 3:] - alone[:, :-1]).abs().max().item()
 

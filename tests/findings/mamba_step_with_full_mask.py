@@ -1,13 +1,20 @@
 """Mamba: one token on a cache beside a 2D mask of all tokens, as every other model wants it.
 
-The mask (1, P + 1, 1) multiplies a single hidden state (1, 1, W) and spreads it over P + 1 copies: the step runs, the shape is
-right, the logits are not. The number is the largest logit difference from the same steps without the mask.
+The mask (1, P + 1, 1) multiplies a single hidden state (1, 1, W) and spreads it over P + 1 copies:
+the step runs, the shape is right, the logits are not. The number is the largest logit difference
+from the same steps without the mask.
 """
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-SIZE = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 4, "pad_token_id": 0}
+SIZE = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "state_size": 4,
+    "pad_token_id": 0,
+}
 
 
 def apart(kind: str) -> float:

@@ -1,14 +1,28 @@
-"""MiniMax: beam search reorders keys and values, and leaves the state of the linear layers where it was.
+"""MiniMax: beam search reorders keys and values, and leaves the state of the linear layers where it
+was.
 
-`reorder_cache` of the cache class knows the attention layers alone. The number is the largest logit difference after two rows
-of a filled cache changed places, against the rows fed in that order; with attention layers alone they agree.
+`reorder_cache` of the cache class knows the attention layers alone. The number is the largest logit
+difference after two rows of a filled cache changed places, against the rows fed in that order; with
+attention layers alone they agree.
 """
 
 import torch
 from transformers import MiniMaxConfig, MiniMaxForCausalLM
 
-SIZE = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
-SIZE |= {"intermediate_size": 48, "head_dim": 8, "num_local_experts": 2, "num_experts_per_tok": 1, "max_position_embeddings": 64}
+SIZE = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+SIZE |= {
+    "intermediate_size": 48,
+    "head_dim": 8,
+    "num_local_experts": 2,
+    "num_experts_per_tok": 1,
+    "max_position_embeddings": 64,
+}
 
 
 def apart(kinds: list[str]) -> float:
@@ -27,7 +41,10 @@ def apart(kinds: list[str]) -> float:
 
 
 def main() -> dict[str, float]:
-    return {"linear layers": apart(["linear_attention", "full_attention"]), "attention alone": apart(["full_attention"] * 2)}
+    return {
+        "linear layers": apart(["linear_attention", "full_attention"]),
+        "attention alone": apart(["full_attention"] * 2),
+    }
 
 
 if __name__ == "__main__":

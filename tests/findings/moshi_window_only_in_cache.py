@@ -1,7 +1,8 @@
 """Moshi: the cache keeps `sliding_window` tokens, but the mask of a forward knows no window.
 
-`create_causal_mask` is used where the cache is a sliding one: past the window, a forward over the whole row reads everything and
-decoding reads the last `sliding_window` tokens. The number is the largest logit difference between the two at 20 tokens.
+`create_causal_mask` is used where the cache is a sliding one: past the window, a forward over the
+whole row reads everything and decoding reads the last `sliding_window` tokens. The number is the
+largest logit difference between the two at 20 tokens.
 """
 
 import torch
@@ -19,7 +20,9 @@ SIZE = {
 
 def apart(window: int) -> float:
     torch.manual_seed(0)
-    model = MoshiForCausalLM(MoshiConfig(**SIZE, head_dim=8, sliding_window=window, max_position_embeddings=64)).eval()
+    model = MoshiForCausalLM(
+        MoshiConfig(**SIZE, head_dim=8, sliding_window=window, max_position_embeddings=64)
+    ).eval()
     for parameter in model.parameters():
         if parameter.ndim > 1:
             parameter.data.normal_(0, parameter.shape[-1] ** -0.5)

@@ -1,13 +1,21 @@
-"""Two documents in one row, positions restarting, no mask, no cache: where the library isolates, these types do not.
+"""Two documents in one row, positions restarting, no mask, no cache: where the library isolates,
+these types do not.
 
-`create_causal_mask` recognises packed rows by their `position_ids`, but the models below never hand the positions on to it.
-The number is how far the second document's logits move when the first document is replaced; llama, the control, gives 0.
+`create_causal_mask` recognises packed rows by their `position_ids`, but the models below never hand
+the positions on to it. The number is how far the second document's logits move when the first
+document is replaced; llama, the control, gives 0.
 """
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-SIZE = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+SIZE = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+}
 SIZE |= {"max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 MOE = {"num_key_value_heads": 2, "head_dim": 8, "num_experts_per_tok": 2, "sliding_window": 64}
 ENCODER = SIZE | {"is_decoder": True, "type_vocab_size": 1}
@@ -54,7 +62,9 @@ def leak(kind: str, fields: dict) -> float:
     positions = torch.cat([torch.arange(7), torch.arange(7)])[None] + 1
     with torch.no_grad():
         rows = [torch.cat([first, b])[None] for first in (a, other)]
-        one, two = (model(row, position_ids=positions, use_cache=False).logits[:, 7:] for row in rows)
+        one, two = (
+            model(row, position_ids=positions, use_cache=False).logits[:, 7:] for row in rows
+        )
     return (one - two).abs().max().item()
 
 

@@ -1,14 +1,20 @@
 """ProphetNet: logits depend on later tokens.
 
-`get_predict_relative_pos_embeddings` permutes the axes of the relative bias in another order than the scores have, so that a row
-takes its bias from other positions. The number is how far the logits before position 8 move when the tokens from 8 on are
-replaced; bart, the control, gives 0.
+`get_predict_relative_pos_embeddings` permutes the axes of the relative bias in another order than
+the scores have, so that a row takes its bias from other positions. The number is how far the logits
+before position 8 move when the tokens from 8 on are replaced; bart, the control, gives 0.
 """
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-SIZE = {"vocab_size": 64, "hidden_size": 32, "num_decoder_layers": 3, "num_decoder_attention_heads": 4, "decoder_ffn_dim": 48}
+SIZE = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "num_decoder_layers": 3,
+    "num_decoder_attention_heads": 4,
+    "decoder_ffn_dim": 48,
+}
 SIZE |= {
     "num_encoder_layers": 1,
     "num_encoder_attention_heads": 4,
@@ -37,7 +43,12 @@ def leak(kind: str, fields: dict) -> float:
     other = row.clone()
     other[:, 8:] = row[:, 8:].flip(1)
     with torch.no_grad():
-        return (model(row, use_cache=False).logits - model(other, use_cache=False).logits)[:, :8].abs().max().item()
+        return (
+            (model(row, use_cache=False).logits - model(other, use_cache=False).logits)[:, :8]
+            .abs()
+            .max()
+            .item()
+        )
 
 
 def main() -> dict[str, float]:

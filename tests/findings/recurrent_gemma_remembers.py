@@ -1,8 +1,10 @@
-"""RecurrentGemma keeps its convolution state on the module: a prompt of one token continues the conversation before it.
+"""RecurrentGemma keeps its convolution state on the module: a prompt of one token continues the
+conversation before it.
 
-A forward of more than one token overwrites the state and a forward without a cache clears it; the first token of a prompt of one
-token, on a cache as generate() hands it in, is convolved with the last tokens of whatever ran before. The number is the largest
-logit difference of the same one-token prompt before and after another conversation; with two tokens there is none.
+A forward of more than one token overwrites the state and a forward without a cache clears it; the
+first token of a prompt of one token, on a cache as generate() hands it in, is convolved with the
+last tokens of whatever ran before. The number is the largest logit difference of the same one-token
+prompt before and after another conversation; with two tokens there is none.
 """
 
 import torch
@@ -16,7 +18,12 @@ SIZE = {
     "num_key_value_heads": 1,
     "intermediate_size": 48,
 }
-SIZE |= {"block_types": ["recurrent", "attention"], "lru_width": 32, "head_dim": 8, "pad_token_id": 0}
+SIZE |= {
+    "block_types": ["recurrent", "attention"],
+    "lru_width": 32,
+    "head_dim": 8,
+    "pad_token_id": 0,
+}
 
 
 def asked(model: torch.nn.Module, row: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,8 @@
-"""The family of RoBERTa: generate() hands over positions from 0, the model itself counts from `pad_token_id + 1`.
+"""The family of RoBERTa: generate() hands over positions from 0, the model itself counts from
+`pad_token_id + 1`.
 
-The number is the largest difference between the logits of generate() and of one forward over the tokens that it returned; bert,
-the control, counts from 0.
+The number is the largest difference between the logits of generate() and of one forward over the
+tokens that it returned; bert, the control, counts from 0.
 """
 
 import torch
@@ -15,8 +16,22 @@ SIZE = {
     "intermediate_size": 48,
     "is_decoder": True,
 }
-SIZE |= {"max_position_embeddings": 64, "type_vocab_size": 1, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
-TYPES = ["roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "camembert", "data2vec-text", "xmod"]
+SIZE |= {
+    "max_position_embeddings": 64,
+    "type_vocab_size": 1,
+    "pad_token_id": 1,
+    "bos_token_id": 0,
+    "eos_token_id": 2,
+}
+TYPES = [
+    "roberta",
+    "roberta-prelayernorm",
+    "xlm-roberta",
+    "xlm-roberta-xl",
+    "camembert",
+    "data2vec-text",
+    "xmod",
+]
 
 
 def apart(kind: str) -> float:
@@ -34,7 +49,9 @@ def apart(kind: str) -> float:
         "output_logits": True,
         "return_dict_in_generate": True,
     }
-    made = model.generate(prompt, attention_mask=torch.ones_like(prompt), eos_token_id=None, **options)
+    made = model.generate(
+        prompt, attention_mask=torch.ones_like(prompt), eos_token_id=None, **options
+    )
     with torch.no_grad():
         whole = model(made.sequences, use_cache=False).logits[:, 7:-1]
     return (torch.stack(made.logits, 1) - whole).abs().max().item()

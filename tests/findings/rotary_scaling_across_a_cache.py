@@ -1,7 +1,9 @@
-"""Dynamic NTK and LongRoPE: past the trained length the angles change, and keys in the cache keep the old ones.
+"""Dynamic NTK and LongRoPE: past the trained length the angles change, and keys in the cache keep
+the old ones.
 
-By construction of both schemes, a forward over the whole row and decoding on a cache disagree once the trained length (16 here)
-is crossed. The number is the largest logit difference over 24 tokens; within the trained length they agree.
+By construction of both schemes, a forward over the whole row and decoding on a cache disagree once
+the trained length (16 here) is crossed. The number is the largest logit difference over 24 tokens;
+within the trained length they agree.
 """
 
 import torch
@@ -17,7 +19,12 @@ SIZE = {
 }
 SIZE |= {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 DYNAMIC = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}
-LONG = {"rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 16, "partial_rotary_factor": 1.0}
+LONG = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "original_max_position_embeddings": 16,
+    "partial_rotary_factor": 1.0,
+}
 LONG |= {"short_factor": [1.0] * 4, "long_factor": [2.0, 4.0, 8.0, 16.0]}
 
 
@@ -38,7 +45,12 @@ def apart(model: torch.nn.Module, length: int) -> float:
 def main() -> dict[str, float]:
     torch.manual_seed(0)
     dynamic = LlamaConfig(**SIZE, max_position_embeddings=16, rope_parameters=DYNAMIC)
-    long = Phi3Config(**SIZE, max_position_embeddings=64, original_max_position_embeddings=16, rope_parameters=LONG)
+    long = Phi3Config(
+        **SIZE,
+        max_position_embeddings=64,
+        original_max_position_embeddings=16,
+        rope_parameters=LONG,
+    )
     return {
         "llama, dynamic NTK": apart(LlamaForCausalLM(dynamic), 24),
         "llama within the trained length": apart(LlamaForCausalLM(dynamic), 16),

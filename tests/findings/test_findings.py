@@ -1,6 +1,8 @@
-"""Every confirmed finding still shows its number, by a script that uses none of the code under test.
+"""Every confirmed finding still shows its number, by a script that uses none of the code under
+test.
 
-The scripts are bound to the release that the findings were made in: a later one may have mended them.
+The scripts are bound to the release that the findings were made in: a later one may have mended
+them.
 """
 
 import importlib.util
@@ -16,8 +18,15 @@ SCRIPTS = sorted(path.stem for path in HERE.glob("*.py") if not path.stem.starts
 CONTROLS = {
     "blt_padding_in_patches": {"no padding"},
     "boolean_mask_under_eager": {"sdpa"},
-    "cached_step_without_mask": {"bart", *(f"{kind} in one forward" for kind in ("prophetnet", "led", "fsmt", "bart"))},
-    "cache_dropped_at_switch": {"phi3", "phi3 within the length", "phi4_multimodal within the length"},
+    "cached_step_without_mask": {
+        "bart",
+        *(f"{kind} in one forward" for kind in ("prophetnet", "led", "fsmt", "bart")),
+    },
+    "cache_dropped_at_switch": {
+        "phi3",
+        "phi3 within the length",
+        "phi4_multimodal within the length",
+    },
     "dynamic_ntk_remembers": {"12 tokens"},
     "gpt_neo_static_cache": {"dynamic cache"},
     "sliding_cache_keeps_the_prompt": {"full_attention"},
@@ -33,7 +42,10 @@ CONTROLS = {
     "prophetnet_reads_ahead": {"bart"},
     "recurrent_gemma_remembers": {"two tokens"},
     "roberta_generate_positions": {"bert"},
-    "rotary_scaling_across_a_cache": {"llama within the trained length", "phi3 within the trained length"},
+    "rotary_scaling_across_a_cache": {
+        "llama within the trained length",
+        "phi3 within the trained length",
+    },
     "sharded_by_the_librarys_plan": {"gemma3n without sparse gates", "inkling2", "llama"},
     "state_lost_in_second_chunk": {"mamba2"},
     "time_step_limit_in_steps": {"nemotron_h without the limit", "zamba2 without the limit"},
@@ -53,7 +65,9 @@ def test_every_script_is_listed() -> None:
     assert set(SCRIPTS) == set(CONTROLS)
 
 
-@pytest.mark.skipif(transformers.__version__ != RELEASE, reason=f"the findings are about transformers {RELEASE}")
+@pytest.mark.skipif(
+    transformers.__version__ != RELEASE, reason=f"the findings are about transformers {RELEASE}"
+)
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_finding_is_confirmed(name: str) -> None:
     numbers = numbers_of(name)

@@ -1,8 +1,9 @@
-"""Nemotron-H and Zamba2: time steps are clamped from below in the chunked scan, not in the single step.
+"""Nemotron-H and Zamba2: time steps are clamped from below in the chunked scan, not in the single
+step.
 
-The scan gets `dt_limit=(time_step_min, inf)`, the update of one token gets none: a small time step differs between prefill and
-decode. The number is the largest logit difference between one forward and one token at a time; with the limit taken away from
-the scan they agree.
+The scan gets `dt_limit=(time_step_min, inf)`, the update of one token gets none: a small time step
+differs between prefill and decode. The number is the largest logit difference between one forward
+and one token at a time; with the limit taken away from the scan they agree.
 """
 
 import torch
@@ -26,8 +27,19 @@ TYPES = {
     }
     | {"ssm_state_size": 8, "n_groups": 2, "chunk_size": 8, "head_dim": 8},
     "zamba2": SIZE
-    | {"num_hidden_layers": 4, "layers_block_type": ["linear_attention", "hybrid"] * 2, "num_mem_blocks": 1}
-    | {"n_mamba_heads": 4, "mamba_ngroups": 1, "mamba_d_state": 8, "num_key_value_heads": 4, "chunk_size": 8, "adapter_rank": 8},
+    | {
+        "num_hidden_layers": 4,
+        "layers_block_type": ["linear_attention", "hybrid"] * 2,
+        "num_mem_blocks": 1,
+    }
+    | {
+        "n_mamba_heads": 4,
+        "mamba_ngroups": 1,
+        "mamba_d_state": 8,
+        "num_key_value_heads": 4,
+        "chunk_size": 8,
+        "adapter_rank": 8,
+    },
 }
 
 
@@ -54,7 +66,10 @@ def apart(kind: str, fields: dict, limited: bool) -> float:
 
 def main() -> dict[str, float]:
     numbers = {kind: apart(kind, fields, limited=True) for kind, fields in TYPES.items()}
-    return numbers | {f"{kind} without the limit": apart(kind, fields, limited=False) for kind, fields in TYPES.items()}
+    return numbers | {
+        f"{kind} without the limit": apart(kind, fields, limited=False)
+        for kind, fields in TYPES.items()
+    }
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Where a call stands: positions under padding, on a cropped cache and in a buffer with empty slots."""
+"""Where a call stands: positions under padding, on a cropped cache and in a buffer with empty
+slots.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,10 @@ CPU = torch.device("cpu")
 
 def _rows(standing: Standing, reach: Reach, total: int) -> tuple[list[list[str]], bool]:
     allowed_B1TS, lost = standing.allowed(reach, total, CPU)
-    return [["".join(".#"[each] for each in row) for row in rows] for rows in allowed_B1TS[:, 0].int().tolist()], lost
+    return [
+        ["".join(".#"[each] for each in row) for row in rows]
+        for rows in allowed_B1TS[:, 0].int().tolist()
+    ], lost
 
 
 def test_a_chunk_on_a_cache_reads_what_was_before_it() -> None:

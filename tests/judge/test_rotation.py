@@ -1,4 +1,6 @@
-"""Angles read off what projections gave and kernels got, against angles computed from the numbers in a config."""
+"""Angles read off what projections gave and kernels got, against angles computed from the numbers
+in a config.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +36,26 @@ SCHEMES: list[dict[str, Any]] = [
     {"rope_type": "linear", "factor": 4.0},
     {"rope_type": "dynamic", "factor": 2.0},
     {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64},
-    {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 64, "beta_fast": 16, "truncate": False},
-    {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "mscale": 1.0, "mscale_all_dim": 0.7},
-    {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "attention_factor": 1.5},
+    {
+        "rope_type": "yarn",
+        "factor": 8.0,
+        "original_max_position_embeddings": 64,
+        "beta_fast": 16,
+        "truncate": False,
+    },
+    {
+        "rope_type": "yarn",
+        "factor": 4.0,
+        "original_max_position_embeddings": 64,
+        "mscale": 1.0,
+        "mscale_all_dim": 0.7,
+    },
+    {
+        "rope_type": "yarn",
+        "factor": 4.0,
+        "original_max_position_embeddings": 64,
+        "attention_factor": 1.5,
+    },
     {
         "rope_type": "longrope",
         "short_factor": [1.0 + 0.1 * i for i in range(8)],
@@ -57,13 +76,19 @@ SCHEMES: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("length", [LENGTH, 200])
 @pytest.mark.parametrize("rope", SCHEMES, ids=lambda rope: rope["rope_type"])
-def test_promises_are_those_of_the_library_that_computes_them_in_its_own_way(rope: dict[str, Any], length: int) -> None:
+def test_promises_are_those_of_the_library_that_computes_them_in_its_own_way(
+    rope: dict[str, Any], length: int
+) -> None:
     config = _config(**rope)
-    wanted_P, gain = ROPE_INIT_FUNCTIONS[rope["rope_type"]](config, torch.device("cpu"), seq_len=length)
+    wanted_P, gain = ROPE_INIT_FUNCTIONS[rope["rope_type"]](
+        config, torch.device("cpu"), seq_len=length
+    )
     promises = promised_rotations(config, 0, WIDTH, length)
     assert isinstance(promises, list)
     (promise,) = promises
-    torch.testing.assert_close(promise.frequencies_P, wanted_P.double(), rtol=4 * promise.rounding, atol=0.0)
+    torch.testing.assert_close(
+        promise.frequencies_P, wanted_P.double(), rtol=4 * promise.rounding, atol=0.0
+    )
     assert promise.gain == pytest.approx(gain, rel=1e-12)
     assert 0 < promise.rounding < 1e-5
 
@@ -72,28 +97,42 @@ def test_the_plain_scheme_is_powers_of_the_base_over_the_turned_part() -> None:
     config = SimpleNamespace(rope_theta=100.0, partial_rotary_factor=0.5)
     promises = promised_rotations(config, 0, WIDTH, LENGTH)
     assert isinstance(promises, list)
-    assert promises[0].frequencies_P.tolist() == pytest.approx([100 ** (-p / 4) for p in range(4)], rel=1e-14)
+    assert promises[0].frequencies_P.tolist() == pytest.approx(
+        [100 ** (-p / 4) for p in range(4)], rel=1e-14
+    )
     assert promises[0].words == "rope_theta 100, 8 channels"
 
 
 def test_fields_of_older_releases_are_read() -> None:
-    config = SimpleNamespace(rope_theta=1e4, rope_scaling={"type": "linear", "factor": 2.0}, max_position_embeddings=64)
+    config = SimpleNamespace(
+        rope_theta=1e4, rope_scaling={"type": "linear", "factor": 2.0}, max_position_embeddings=64
+    )
     (promise,) = promised_rotations(config, 0, 4, LENGTH)
     assert promise.frequencies_P.tolist() == pytest.approx([0.5, 0.005])  # type: ignore[union-attr]
-    local = SimpleNamespace(rope_theta=1e6, rope_local_base_freq=1e4, layer_types=["sliding_attention", "full_attention"])
+    local = SimpleNamespace(
+        rope_theta=1e6,
+        rope_local_base_freq=1e4,
+        layer_types=["sliding_attention", "full_attention"],
+    )
     second = [promised_rotations(local, index, 4, LENGTH)[0].frequencies_P[1] for index in (0, 1)]  # type: ignore[union-attr]
     assert second == pytest.approx([1e-2, 1e-3])
 
 
 def test_layers_have_the_base_of_their_type_or_no_rotation() -> None:
     config = SimpleNamespace(
-        layer_types=["a", "b", "c"], rope_parameters={"a": {"rope_theta": 1e4, "rope_type": "default"}, "b": None}
+        layer_types=["a", "b", "c"],
+        rope_parameters={"a": {"rope_theta": 1e4, "rope_type": "default"}, "b": None},
     )
     assert len(promised_rotations(config, 0, 4, LENGTH)[0].frequencies_P) == 2  # type: ignore[union-attr]
     assert len(promised_rotations(config, 1, 4, LENGTH)[0].frequencies_P) == 0  # type: ignore[union-attr]
-    assert promised_rotations(config, 2, 4, LENGTH) == "`rope_parameters` has no entry for layers of type `c`"
+    assert (
+        promised_rotations(config, 2, 4, LENGTH)
+        == "`rope_parameters` has no entry for layers of type `c`"
+    )
     skipping = SimpleNamespace(rope_theta=1e4, no_rope_layers=[1, 0])
-    counts = [len(promised_rotations(skipping, index, 4, LENGTH)[0].frequencies_P) for index in (0, 1)]  # type: ignore[union-attr]
+    counts = [
+        len(promised_rotations(skipping, index, 4, LENGTH)[0].frequencies_P) for index in (0, 1)
+    ]  # type: ignore[union-attr]
     assert counts == [2, 0]
 
 
@@ -110,7 +149,11 @@ def test_layers_have_the_base_of_their_type_or_no_rotation() -> None:
             "the config's rotary scheme `linear` is not complete: 'factor'",
         ),
         (
-            SimpleNamespace(rope_theta=1e4, rope_scaling={"rope_type": "dynamic", "factor": 2.0}, max_position_embeddings=8),
+            SimpleNamespace(
+                rope_theta=1e4,
+                rope_scaling={"rope_type": "dynamic", "factor": 2.0},
+                max_position_embeddings=8,
+            ),
             "its frequencies depend on the longest sequence so far",
         ),
     ],
@@ -136,12 +179,18 @@ def _turn(given_BHTD: Tensor, first: int, pairing: str, into: str) -> Tensor:
 
 @pytest.mark.parametrize("heads", [1, 3])
 @pytest.mark.parametrize("first", [0, 8])
-@pytest.mark.parametrize(("pairing", "into"), [("half", "half"), ("pairs", "pairs"), ("pairs", "half")])
-def test_pairs_and_angles_are_found_in_every_layout(heads: int, first: int, pairing: str, into: str) -> None:
+@pytest.mark.parametrize(
+    ("pairing", "into"), [("half", "half"), ("pairs", "pairs"), ("pairs", "half")]
+)
+def test_pairs_and_angles_are_found_in_every_layout(
+    heads: int, first: int, pairing: str, into: str
+) -> None:
     torch.manual_seed(0)
     given_BHTD = torch.randn(1, heads, LENGTH, WIDTH, dtype=torch.float64)
     stages = {"proj": given_BHTD.transpose(1, 2).flatten(2), "other": torch.randn(1, LENGTH, WIDTH)}
-    found = turning_of(3.0 * _turn(given_BHTD, first, pairing, into), stages, 2 * len(FREQUENCIES), None)
+    found = turning_of(
+        3.0 * _turn(given_BHTD, first, pairing, into), stages, 2 * len(FREQUENCIES), None
+    )
     assert found is not None
     assert found.stage == "proj"
     assert found.steps_P.tolist() == pytest.approx(FREQUENCIES, abs=1e-12)

@@ -1,4 +1,6 @@
-"""A model whose layers live in memory and on disk is checked like any other, and computes what it computes in one place."""
+"""A model whose layers live in memory and on disk is checked like any other, and computes what it
+computes in one place.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +24,25 @@ from attncheck.run.runner import ProbeFinished, run_probes
 from attncheck.targets.load import load
 from attncheck.targets.random_init import build
 
-MAP = {"model.embed_tokens": "cpu", "model.norm": "cpu", "model.rotary_emb": "cpu", "lm_head": "cpu"}
+MAP = {
+    "model.embed_tokens": "cpu",
+    "model.norm": "cpu",
+    "model.rotary_emb": "cpu",
+    "lm_head": "cpu",
+}
 
 
 def saved(folder: Path, kind: str) -> tuple[str, str]:
     """A two-layer model of a type in bfloat16, and a map that keeps its second layer on disk."""
     model = build(kind, Settings(layers=2)).to(torch.bfloat16)
     model.save_pretrained(folder / kind)
-    where = {**MAP, **{f"model.layers.{i}": "disk" if i % 2 else "cpu" for i in range(model.config.num_hidden_layers)}}
+    where = {
+        **MAP,
+        **{
+            f"model.layers.{i}": "disk" if i % 2 else "cpu"
+            for i in range(model.config.num_hidden_layers)
+        },
+    }
     (folder / "map.json").write_text(json.dumps(where))
     return str(folder / kind), str(folder / "map.json")
 
@@ -40,7 +53,9 @@ def split(folder: Path, kind: str = "llama", **settings: object) -> Subject:
 
 
 def findings(subject: Subject, *names: str) -> list[Finding]:
-    events = run_probes(subject, [registry.load(name) for name in registry.select(names)], Diagnoser())
+    events = run_probes(
+        subject, [registry.load(name) for name in registry.select(names)], Diagnoser()
+    )
     return [event.finding for event in events if isinstance(event, ProbeFinished)]
 
 
@@ -59,22 +74,41 @@ def test_offloaded_layers_compute_what_the_whole_model_computes(tmp_path: Path) 
 
 NEEDS_WEIGHTS = "derivative along projections"
 NEEDS_CAST = "eager in plain float64"
-"""What cannot be asked of weights that are not there, or that no cast brought to float64: skipped with a sentence."""
+"""What cannot be asked of weights that are not there, or that no cast brought to float64: skipped
+with a sentence.
+"""
 
 
 def test_every_probe_comes_to_what_it_comes_to_in_one_place(tmp_path: Path) -> None:
-    apart, whole = findings(split(tmp_path)), findings(load(str(tmp_path / "llama"), Settings(length=12)))
-    assert [finding.probe for finding in apart] == registry.select(()) == [finding.probe for finding in whole]
+    apart, whole = (
+        findings(split(tmp_path)),
+        findings(load(str(tmp_path / "llama"), Settings(length=12))),
+    )
+    assert (
+        [finding.probe for finding in apart]
+        == registry.select(())
+        == [finding.probe for finding in whole]
+    )
     assert len(apart) == 16
     otherwise = {}
     for got, want in zip(apart, whole, strict=True):
         cases = {case.name: verdict_of(case) for case in got.cases}
         usual = {case.name: verdict_of(case) for case in want.cases}
         assert list(cases) == list(usual), got.probe
-        otherwise.update({(got.probe, name): verdict for name, verdict in cases.items() if verdict is not usual[name]})
-        assert [control.detected for control in got.controls] == [True] * len(got.controls), got.probe
+        otherwise.update(
+            {
+                (got.probe, name): verdict
+                for name, verdict in cases.items()
+                if verdict is not usual[name]
+            }
+        )
+        assert [control.detected for control in got.controls] == [True] * len(got.controls), (
+            got.probe
+        )
         if got.probe != "gradient":
-            assert [control.fault for control in got.controls] == [control.fault for control in want.controls], got.probe
+            assert [control.fault for control in got.controls] == [
+                control.fault for control in want.controls
+            ], got.probe
     skipped = [("gradient", NEEDS_WEIGHTS), ("padding", NEEDS_CAST)]
     assert otherwise == dict.fromkeys(skipped, Verdict.SKIP)
     notes = {case.name: case.note for finding in apart for case in finding.cases}
@@ -115,7 +149,9 @@ def test_offloaded_weights_keep_the_dtype_that_is_asked_for(tmp_path: Path) -> N
     assert subject.logits(ForwardSpec(subject.inputs.tokens)).dtype == torch.bfloat16
 
 
-def test_the_folder_of_offloaded_weights_goes_with_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_folder_of_offloaded_weights_goes_with_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "offload"
     folder.mkdir()
     monkeypatch.setattr("tempfile.mkdtemp", lambda prefix: str(folder))

@@ -35,7 +35,12 @@ def test_a_window_out_of_reach_is_reported() -> None:
 def test_replaced_tokens_all_differ_and_others_stay() -> None:
     inputs = load("builtin:gqa", Settings()).inputs
     changed = inputs.other(inputs.row, 5, 9)
-    assert [i for i, (old, new) in enumerate(zip(inputs.row, changed)) if old != new] == [5, 6, 7, 8]
+    assert [i for i, (old, new) in enumerate(zip(inputs.row, changed)) if old != new] == [
+        5,
+        6,
+        7,
+        8,
+    ]
 
 
 def test_special_ids_stay_out() -> None:
@@ -52,7 +57,9 @@ def test_the_seed_draws_the_row() -> None:
 def test_too_short_a_context_is_said() -> None:
     facts = load("builtin:gqa", Settings()).facts
     short = facts.__class__(**{**vars(facts), "context": 3})
-    with pytest.raises(Unsupported, match="a context of 3 tokens is too short: at least 4 are needed"):
+    with pytest.raises(
+        Unsupported, match="a context of 3 tokens is too short: at least 4 are needed"
+    ):
         choose_length(short, None)
 
 

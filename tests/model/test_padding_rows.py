@@ -12,8 +12,12 @@ def test_the_padded_rows_hold_the_rows_alone_on_the_right_side(subject: Subject)
     assert batch.rows == (row, row[2:])
     assert batch.tokens("left") == (row, (0, 0, *row[2:]))
     assert batch.tokens("right") == (row, (*row[2:], 0, 0))
-    assert [row[at] for row, at in zip(batch.tokens("left"), batch.real("left"), strict=True)] == list(batch.rows)
-    assert [row[at] for row, at in zip(batch.tokens("right"), batch.real("right"), strict=True)] == list(batch.rows)
+    assert [
+        row[at] for row, at in zip(batch.tokens("left"), batch.real("left"), strict=True)
+    ] == list(batch.rows)
+    assert [
+        row[at] for row, at in zip(batch.tokens("right"), batch.real("right"), strict=True)
+    ] == list(batch.rows)
 
 
 def test_mask_and_positions_start_at_the_first_real_token(subject: Subject) -> None:

@@ -6,7 +6,16 @@ import pytest
 import torch
 
 from attncheck.core.errors import Unsupported
-from attncheck.model.forward_spec import ForwardSpec, Mask2D, Mask4D, all_ones, blocks, causal, counting, float_mask
+from attncheck.model.forward_spec import (
+    ForwardSpec,
+    Mask2D,
+    Mask4D,
+    all_ones,
+    blocks,
+    causal,
+    counting,
+    float_mask,
+)
 from attncheck.model.subject import Subject
 
 
@@ -33,7 +42,10 @@ def test_memory_is_bounded(subject: Subject) -> None:
 
 
 def test_planted_passes_are_kept_apart(subject: Subject) -> None:
-    full, cached = ForwardSpec(subject.inputs.tokens), ForwardSpec(subject.inputs.tokens, chunks=(12, 12))
+    full, cached = (
+        ForwardSpec(subject.inputs.tokens),
+        ForwardSpec(subject.inputs.tokens, chunks=(12, 12)),
+    )
     subject.logits(full), subject.logits(cached)
     before = subject.forwards
     with subject.passes.under("fault", on_cache_only=True):
@@ -54,7 +66,11 @@ def test_a_cached_block_may_read_everything_before_it() -> None:
 
 def test_blocks_keep_documents_apart() -> None:
     assert blocks((2, 1)) == Mask4D(((0, 0, 1),))
-    assert blocks((2, 1)).allowed_BTT()[0].tolist() == [[True, False, False], [True, True, False], [False, False, True]]
+    assert blocks((2, 1)).allowed_BTT()[0].tolist() == [
+        [True, False, False],
+        [True, True, False],
+        [False, False, True],
+    ]
 
 
 def test_a_float_mask_survives_a_softmax_in_float32() -> None:
@@ -71,7 +87,9 @@ def test_masks_and_positions_of_a_batch() -> None:
 def test_a_model_without_position_ids_says_so(subject: Subject) -> None:
     subject.forward_adapter.positions_name = None
     with pytest.raises(Unsupported, match="LlamaForCausalLM.forward takes no `position_ids`"):
-        subject.logits(ForwardSpec(subject.inputs.tokens, positions=counting(1, subject.inputs.length)))
+        subject.logits(
+            ForwardSpec(subject.inputs.tokens, positions=counting(1, subject.inputs.length))
+        )
 
 
 def test_an_implementation_that_does_not_exist_is_unsupported(subject: Subject) -> None:

@@ -1,4 +1,6 @@
-"""Quantised weights are checked as they are, with the noise that they have; doubt is settled in float64, dequantised."""
+"""Quantised weights are checked as they are, with the noise that they have; doubt is settled in
+float64, dequantised.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +43,12 @@ def small(dtype: torch.dtype, spec: str = "auto") -> Subject:
 
 
 def findings(subject: Subject, *names: str) -> dict[str, Finding]:
-    events = run_probes(subject, [registry.load(name) for name in registry.select(names)], Diagnoser())
-    return {event.finding.probe: event.finding for event in events if isinstance(event, ProbeFinished)}
+    events = run_probes(
+        subject, [registry.load(name) for name in registry.select(names)], Diagnoser()
+    )
+    return {
+        event.finding.probe: event.finding for event in events if isinstance(event, ProbeFinished)
+    }
 
 
 def test_quantised_weights_stay_as_they_are() -> None:
@@ -57,7 +63,9 @@ def test_quantised_weights_stay_as_they_are() -> None:
 def test_every_probe_works_on_quantised_weights_or_says_why_not() -> None:
     found = findings(small(torch.float32))
     assert set(found) == set(registry.installed())
-    assert not [(name, finding.summary) for name, finding in found.items() if finding.verdict in WRONG]
+    assert not [
+        (name, finding.summary) for name, finding in found.items() if finding.verdict in WRONG
+    ]
     skipped = [case.note for case in found["gradient"].cases if case.expect == "skip"]
     assert any("no step along them" in note or "float64" in note for note in skipped)
 
@@ -65,7 +73,9 @@ def test_every_probe_works_on_quantised_weights_or_says_why_not() -> None:
 def test_half_precision_is_decided_by_the_ladder() -> None:
     found = findings(small(torch.bfloat16), "padding", "reference", "decode-paths")
     assert {finding.verdict for finding in found.values()} <= {Verdict.PASS, Verdict.NOISE}
-    raised = [case.ladder[-1] for finding in found.values() for case in finding.cases if case.ladder]
+    raised = [
+        case.ladder[-1] for finding in found.values() for case in finding.cases if case.ladder
+    ]
     assert raised
     assert all(rung.dtype == "float64" and rung.budget < 1e-10 for rung in raised)
 
@@ -79,7 +89,9 @@ def test_float64_computes_with_the_numbers_that_quantised_weights_stand_for() ->
         plain.get_parameter(name).data = stands_for.detach().clone()
     plain.double()
     with torch.no_grad(), Promote():
-        want_BTV = plain(input_ids=subject.passes.ids(subject.inputs.tokens), use_cache=False).logits
+        want_BTV = plain(
+            input_ids=subject.passes.ids(subject.inputs.tokens), use_cache=False
+        ).logits
     got_BTV = subject.logits(ForwardSpec(subject.inputs.tokens))
     assert got_BTV.dtype == torch.float64
     assert float((got_BTV - want_BTV).abs().max()) < 1e-12
@@ -104,30 +116,48 @@ FORMATS: dict[str, tuple[torch.dtype, Callable[[], Any]]] = {
     "bitsandbytes int8": (torch.float16, lambda: bitsandbytes(load_in_8bit=True)),
     "bitsandbytes nf4": (
         torch.bfloat16,
-        lambda: bitsandbytes(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16),
+        lambda: bitsandbytes(
+            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
+        ),
     ),
     "torchao int8": (torch.float32, lambda: torchao("Int8WeightOnlyConfig")),
-    "torchao int8, activations too": (torch.bfloat16, lambda: torchao("Int8DynamicActivationInt8WeightConfig")),
-    "torchao int4": (torch.bfloat16, lambda: torchao("IntxWeightOnlyConfig", weight_dtype=torch.int4)),
+    "torchao int8, activations too": (
+        torch.bfloat16,
+        lambda: torchao("Int8DynamicActivationInt8WeightConfig"),
+    ),
+    "torchao int4": (
+        torch.bfloat16,
+        lambda: torchao("IntxWeightOnlyConfig", weight_dtype=torch.int4),
+    ),
 }
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", FORMATS)
-def test_each_format_is_right_when_healthy_and_wrong_with_a_fault(name: str, tmp_path: Path) -> None:
+def test_each_format_is_right_when_healthy_and_wrong_with_a_fault(
+    name: str, tmp_path: Path
+) -> None:
     dtype, config = FORMATS[name]
     chosen = config()
-    tiny_llama(hidden_size=64, intermediate_size=128, num_attention_heads=4, num_key_value_heads=2).save_pretrained(tmp_path)
-    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, quantization_config=chosen, dtype=dtype, device_map="cpu")
+    tiny_llama(
+        hidden_size=64, intermediate_size=128, num_attention_heads=4, num_key_value_heads=2
+    ).save_pretrained(tmp_path)
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path, quantization_config=chosen, dtype=dtype, device_map="cpu"
+    )
     subject = Subject(name=name, model=model, settings=Settings(length=12))
     settle_dtype(subject, "auto")
     assert quantised(model) is not None
     assert subject.stored_dtype == dtype
     assert subject.higher_dtype() == "float64"
     found = findings(subject, "decode-paths", "padding")
-    assert not [(probe, finding.summary) for probe, finding in found.items() if finding.verdict in WRONG]
+    assert not [
+        (probe, finding.summary) for probe, finding in found.items() if finding.verdict in WRONG
+    ]
     assert all(control.detected for finding in found.values() for control in finding.controls)
-    raised = [case.ladder[-1] for finding in found.values() for case in finding.cases if case.ladder]
+    raised = [
+        case.ladder[-1] for finding in found.values() for case in finding.cases if case.ladder
+    ]
     assert raised or dtype == torch.float32
     assert all(rung.dtype == "float64" and rung.max_abs <= rung.budget < 1e-12 for rung in raised)
 
@@ -149,13 +179,17 @@ class Coded(nn.Module):
         super().__init__()
         self.out_features, self.in_features = weight_ON.shape
         self.register_buffer("scale_O", weight_ON.abs().amax(1) / 127)
-        self.register_buffer("codes_ON", (weight_ON / self.get_buffer("scale_O")[:, None]).round().to(torch.int8))
+        self.register_buffer(
+            "codes_ON", (weight_ON / self.get_buffer("scale_O")[:, None]).round().to(torch.int8)
+        )
         self.bias = nn.Parameter(bias_O)
 
     def forward(self, given: Tensor) -> Tensor:
         if given.dtype == torch.float64:
             raise RuntimeError("no kernel for float64")
-        weight_ON = self.get_buffer("codes_ON").to(given.dtype) * self.get_buffer("scale_O")[:, None]
+        weight_ON = (
+            self.get_buffer("codes_ON").to(given.dtype) * self.get_buffer("scale_O")[:, None]
+        )
         return torch.nn.functional.linear(given, weight_ON, self.bias)
 
 

@@ -1,4 +1,6 @@
-"""Noise is measured: where it comes from, how it follows the precision, and that NaN cannot hide in it."""
+"""Noise is measured: where it comes from, how it follows the precision, and that NaN cannot hide in
+it.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ from attncheck.numerics.reorder import Reorder
 from attncheck.targets.load import load
 
 
-@pytest.mark.parametrize(("dtype", "low", "high"), [("float64", 1e-16, 1e-12), ("float32", 1e-8, 1e-3), ("bfloat16", 1e-4, 1.0)])
+@pytest.mark.parametrize(
+    ("dtype", "low", "high"),
+    [("float64", 1e-16, 1e-12), ("float32", 1e-8, 1e-3), ("bfloat16", 1e-4, 1.0)],
+)
 def test_the_floor_follows_the_dtype(dtype: str, low: float, high: float) -> None:
     assert low < load("builtin:gqa", Settings(dtype=dtype)).budget.floor < high
 
@@ -39,7 +44,12 @@ def test_reordering_changes_rounding_and_nothing_else() -> None:
     generator = torch.Generator().manual_seed(0)
     left, right = (torch.randn(8, 8, generator=generator) for _ in range(2))
     with Reorder(0.5):
-        products = left @ right, torch.nn.functional.linear(left, right), left.softmax(-1), left.mean(-1)
+        products = (
+            left @ right,
+            torch.nn.functional.linear(left, right),
+            left.softmax(-1),
+            left.mean(-1),
+        )
     plain = left @ right, torch.nn.functional.linear(left, right), left.softmax(-1), left.mean(-1)
     for changed, usual in zip(products, plain):
         assert torch.allclose(changed, usual, atol=1e-5)
@@ -87,7 +97,10 @@ def test_other_shapes_are_refused() -> None:
 def test_the_budget_is_far_below_a_fault() -> None:
     subject = load("builtin:gqa", Settings(dtype="float32"))
     moved = subject.logits(ForwardSpec((subject.inputs.other(subject.inputs.row, 0, 1),)))
-    assert float((moved - subject.logits(ForwardSpec(subject.inputs.tokens))).abs().max()) > 1e3 * subject.budget.value
+    assert (
+        float((moved - subject.logits(ForwardSpec(subject.inputs.tokens))).abs().max())
+        > 1e3 * subject.budget.value
+    )
 
 
 def test_a_buffer_that_every_forward_moves_does_not_count_as_rounding() -> None:
@@ -98,7 +111,11 @@ def test_a_buffer_that_every_forward_moves_does_not_count_as_rounding() -> None:
 
     def drift(module: nn.Module, args: Any, output: Any) -> Any:
         module.seen.add_(0.01)
-        return (output[0] + module.seen, *output[1:]) if isinstance(output, tuple) else output + module.seen
+        return (
+            (output[0] + module.seen, *output[1:])
+            if isinstance(output, tuple)
+            else output + module.seen
+        )
 
     layer.register_forward_hook(drift)
     assert subject.budget.value < 1e-11

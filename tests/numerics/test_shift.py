@@ -1,4 +1,6 @@
-"""Moved weights: the model is given them without their being touched, and autograd keeps how to make them, not the weights."""
+"""Moved weights: the model is given them without their being touched, and autograd keeps how to
+make them, not the weights.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,10 @@ def _ways(x_BI: Tensor, layer: nn.Linear) -> dict[str, Any]:
         "module": lambda: layer(x_BI),
         "turned": lambda: x_BI @ weight_OI.T + layer.bias,
         "t()": lambda: torch.addmm(layer.bias, x_BI, weight_OI.t()),
-        "in pieces": lambda: torch.cat([F.linear(x_BI, weight_OI[:1]), F.linear(x_BI, weight_OI[1:])], -1) + layer.bias,
+        "in pieces": lambda: (
+            torch.cat([F.linear(x_BI, weight_OI[:1]), F.linear(x_BI, weight_OI[1:])], -1)
+            + layer.bias
+        ),
         "by keyword": lambda: F.linear(x_BI, weight=weight_OI, bias=layer.bias),
     }
 
@@ -104,7 +109,9 @@ def test_what_is_made_is_forgotten_with_it() -> None:
     assert torch.autograd.grad(total, [kept])[0].tolist() == [2.0, 2.0, 2.0]
 
 
-def test_a_weight_as_large_as_a_vocabulary_goes_slice_by_slice(layer: nn.Linear, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_weight_as_large_as_a_vocabulary_goes_slice_by_slice(
+    layer: nn.Linear, monkeypatch: pytest.MonkeyPatch
+) -> None:
     x_BI = torch.randn(3, 6)
     with torch.no_grad(), Widen():
         want_BO = layer(x_BI)

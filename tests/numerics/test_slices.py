@@ -32,11 +32,17 @@ def test_stretches_give_what_the_whole_gives(
     parts = compare_logits(*pair, budget=1.0, offset=3)
     assert replace(parts, mean_abs=whole.mean_abs) == whole
     assert parts.mean_abs == pytest.approx(whole.mean_abs, rel=1e-9)
-    assert (parts.first_position, parts.positions, parts.max_abs) == (73, B * T, pytest.approx(40.0, abs=1e-4))
+    assert (parts.first_position, parts.positions, parts.max_abs) == (
+        73,
+        B * T,
+        pytest.approx(40.0, abs=1e-4),
+    )
     assert parts.top1_flips > 0
 
 
-def test_a_value_that_is_not_finite_is_found_in_the_last_stretch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_value_that_is_not_finite_is_found_in_the_last_stretch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(divergence, "SLICE", V)
     want_BTV = torch.ones(1, T, V)
     got_BTV = want_BTV.clone()
@@ -46,10 +52,16 @@ def test_a_value_that_is_not_finite_is_found_in_the_last_stretch(monkeypatch: py
     assert largest(got_BTV) == 1.0
 
 
-def test_no_copy_of_all_logits_is_made(pair: tuple[torch.Tensor, torch.Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_copy_of_all_logits_is_made(
+    pair: tuple[torch.Tensor, torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(divergence, "SLICE", B * V * 4)
     assert max(part.numel() for part in slices(pair[0])) == B * V * 4
     with Allocations() as made:
         compare_logits(*pair, budget=1.0)
     rows = divergence.KL_ROWS * V
-    assert max(torch.Size(shape).numel() for shape in made.shapes) <= max(B * V * 4, rows) < B * T * V / 8
+    assert (
+        max(torch.Size(shape).numel() for shape in made.shapes)
+        <= max(B * V * 4, rows)
+        < B * T * V / 8
+    )

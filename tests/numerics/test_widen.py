@@ -37,7 +37,9 @@ def test_a_decode_on_a_cache_is_widened_too() -> None:
     with torch.no_grad(), Widen():
         full_BTV = model(input_ids=IDS_BT, use_cache=False).logits
         first = model(input_ids=IDS_BT[:, :20], use_cache=True)
-        rest_BTV = ForwardAdapter(model).call(IDS_BT[:, 20:], cache=cache_of(first), before=20).logits_BTV
+        rest_BTV = (
+            ForwardAdapter(model).call(IDS_BT[:, 20:], cache=cache_of(first), before=20).logits_BTV
+        )
     assert float((rest_BTV - full_BTV[:, 20:]).abs().max()) < 1e-13
 
 

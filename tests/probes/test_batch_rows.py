@@ -13,11 +13,15 @@ from attncheck.model.subject import Subject
 def test_healthy_builtins_pass_with_both_controls(name: str) -> None:
     found = finding(loaded(f"builtin:{name}"), "batch-rows")
     assert found.verdict is Verdict.PASS
-    assert [(control.fault, control.detected) for control in found.controls] == [("rows-mixed", True), ("cache-reorder", True)]
+    assert [(control.fault, control.detected) for control in found.controls] == [
+        ("rows-mixed", True),
+        ("cache-reorder", True),
+    ]
 
 
 @pytest.mark.parametrize(
-    ("fault", "where"), [("rows-mixed", "another row changed"), ("cache-reorder", "alone, decoded on one cache")]
+    ("fault", "where"),
+    [("rows-mixed", "another row changed"), ("cache-reorder", "alone, decoded on one cache")],
 )
 def test_mixed_rows_are_caught_where_they_mix(subject: Subject, fault: str, where: str) -> None:
     broken = caught_by(subject, "batch-rows", fault)

@@ -54,7 +54,9 @@ def test_biases_that_start_again_in_each_chunk_are_caught() -> None:
     assert caught_by(loaded("builtin:alibi"), "cache-kinds", "alibi-local") is not None
 
 
-def test_a_crop_that_keeps_one_token_too_many_shows_in_the_roll_back_alone(subject: Subject) -> None:
+def test_a_crop_that_keeps_one_token_too_many_shows_in_the_roll_back_alone(
+    subject: Subject,
+) -> None:
     broken = caught_by(subject, "cache-kinds", "cache-crop")
     assert broken is not None
     assert broken.name == "tokens rolled back"
@@ -86,4 +88,6 @@ def test_recurrent_states_cannot_be_rolled_back_and_say_so() -> None:
 def test_offloading_needs_an_accelerator(subject: Subject) -> None:
     if subject.device.type != "cpu":
         pytest.skip("there is one")
-    assert case(finding(subject, "cache-kinds"), "offloaded cache").note.startswith("offloading moves layers between")
+    assert case(finding(subject, "cache-kinds"), "offloaded cache").note.startswith(
+        "offloading moves layers between"
+    )

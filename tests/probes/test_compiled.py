@@ -1,4 +1,6 @@
-"""--compile: the compiled model against the eager one, with a budget of its own; the model comes back as it was."""
+"""--compile: the compiled model against the eager one, with a budget of its own; the model comes
+back as it was.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,19 @@ from attncheck_probes.implementations import compiled as compiling
 from attncheck_probes.implementations.compiled import compiled_cases, why_not_compiled
 
 BACKEND = "eager"
-"""Traced and run without generated code: what a compiler sees of the model, in a tenth of the time."""
+"""Traced and run without generated code: what a compiler sees of the model, in a tenth of the time.
+"""
 REASON = why_not_compiled(BACKEND, torch.device("cpu"))
 
 pytestmark = pytest.mark.skipif(REASON is not None, reason=str(REASON))
 
 
 def small(**settings: Any) -> Subject:
-    return Subject(name="small", model=tiny_llama(num_hidden_layers=1), settings=Settings(length=12, **settings))
+    return Subject(
+        name="small",
+        model=tiny_llama(num_hidden_layers=1),
+        settings=Settings(length=12, **settings),
+    )
 
 
 def test_nothing_is_compiled_unless_it_is_asked_for() -> None:
@@ -52,13 +59,22 @@ def test_the_compiled_model_gives_the_same_logits() -> None:
     assert torch.equal(subject.logits(ForwardSpec(subject.inputs.tokens)), before_BTV)
 
 
-def test_a_compiler_that_leaves_the_model_as_it_is_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiler_that_leaves_the_model_as_it_is_proves_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     subject = small(compiled=BACKEND)
     monkeypatch.setattr(torch, "compile", lambda forward, **options: forward)
     cases = list(compiled_cases(subject))
-    assert [verdict_of(case) for case in cases] == [Verdict.PASS, Verdict.VACUOUS, Verdict.PASS, Verdict.PASS]
+    assert [verdict_of(case) for case in cases] == [
+        Verdict.PASS,
+        Verdict.VACUOUS,
+        Verdict.PASS,
+        Verdict.PASS,
+    ]
     finding = next(
-        event.finding for event in run_probes(subject, [registry.load("implementations")]) if isinstance(event, ProbeFinished)
+        event.finding
+        for event in run_probes(subject, [registry.load("implementations")])
+        if isinstance(event, ProbeFinished)
     )
     assert finding.verdict is Verdict.VACUOUS
 
@@ -97,5 +113,8 @@ def test_a_backend_that_is_not_there_is_a_skip_with_its_reason() -> None:
 
 
 def test_the_probe_has_the_cases() -> None:
-    names = [case.name for case in registry.load("implementations").measure(small(compiled="no-such-backend"))]
+    names = [
+        case.name
+        for case in registry.load("implementations").measure(small(compiled="no-such-backend"))
+    ]
     assert "compiled" in names

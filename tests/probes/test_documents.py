@@ -28,17 +28,24 @@ def test_rows_hold_three_documents_whose_borders_differ(subject: Subject) -> Non
     assert packed.watched == ((12, 24), (9, 15))
     for row, (start, stop) in enumerate(packed.replaced):
         other = packed.changed(subject.inputs).rows[row]
-        assert {at for at in range(24) if other[at] != packed.rows[row][at]} == set(range(start, stop))
+        assert {at for at in range(24) if other[at] != packed.rows[row][at]} == set(
+            range(start, stop)
+        )
     assert [packed.rows[0][at] for at in (3, 11)] == [subject.inputs.eos] * 2
 
 
 @pytest.mark.parametrize("length", [4, 5, 7])
 def test_short_rows_hold_two_documents_at_least(length: int) -> None:
     packed = pack(load("builtin:gqa", Settings(length=length)).inputs)
-    assert all(len(lengths) >= 2 and min(lengths[:-1]) >= 2 and sum(lengths) == length for lengths in packed.lengths)
+    assert all(
+        len(lengths) >= 2 and min(lengths[:-1]) >= 2 and sum(lengths) == length
+        for lengths in packed.lengths
+    )
 
 
-def test_a_border_behind_the_first_one_is_overlooked(monkeypatch: pytest.MonkeyPatch, subject: Subject) -> None:
+def test_a_border_behind_the_first_one_is_overlooked(
+    monkeypatch: pytest.MonkeyPatch, subject: Subject
+) -> None:
     builder: Any = transformers.masking_utils
     right = builder.find_packed_sequence_indices
 
@@ -66,7 +73,9 @@ def test_angles_of_the_first_row_for_every_row_show_beside_a_mask_of_blocks() ->
     broken = case(found, BLOCKED)
     assert found.verdict is verdict_of(broken) is Verdict.FAIL
     assert broken.note == "row 1"
-    assert broken.first_position == 12, "where the first row restarts, inside the second row's second document"
+    assert broken.first_position == 12, (
+        "where the first row restarts, inside the second row's second document"
+    )
 
 
 def test_a_leak_that_one_row_shows_is_about_that_row() -> None:

@@ -66,7 +66,10 @@ def test_embeddings_that_are_scaled_once_more_are_caught(subject: Subject) -> No
 @pytest.mark.parametrize(
     ("target", "reason"),
     [
-        ("config:gemma3n_text", "Gemma3nForCausalLM looks ids up in a second table, which embeddings cannot replace"),
+        (
+            "config:gemma3n_text",
+            "Gemma3nForCausalLM looks ids up in a second table, which embeddings cannot replace",
+        ),
         ("config:t5", "embeddings handed to a model with an encoder go to the encoder"),
         ("config:cpmant", "CpmAntForCausalLM.forward takes no `inputs_embeds`"),
     ],

@@ -1,4 +1,6 @@
-"""The five probes the tool began with: healthy models pass with their controls, planted faults are caught where they should be."""
+"""The five probes the tool began with: healthy models pass with their controls, planted faults are
+caught where they should be.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,20 @@ HEALTHY = ("gqa", "mha", "window", "alibi", "moe")
 
 def findings(subject: Subject, *names: str) -> dict[str, Finding]:
     events = run_probes(subject, [registry.load(name) for name in names])
-    return {event.finding.probe: event.finding for event in events if isinstance(event, ProbeFinished)}
+    return {
+        event.finding.probe: event.finding for event in events if isinstance(event, ProbeFinished)
+    }
 
 
 @pytest.mark.parametrize("name", HEALTHY)
 def test_healthy_builtins_are_not_accused(name: str) -> None:
     found = findings(load(f"builtin:{name}", Settings()), *FIVE)
-    assert not {f.verdict for f in found.values()} & {Verdict.FAIL, Verdict.ERROR, Verdict.VACUOUS, Verdict.NOISE}
+    assert not {f.verdict for f in found.values()} & {
+        Verdict.FAIL,
+        Verdict.ERROR,
+        Verdict.VACUOUS,
+        Verdict.NOISE,
+    }
     assert found["future-token"].verdict is found["decode-paths"].verdict is Verdict.PASS
 
 
@@ -61,9 +70,9 @@ def test_a_planted_fault_is_caught(subject: Subject, fault: str, probe: str) -> 
     inject = FAULTS[fault]
     with inject.inject(subject), subject.passes.under(fault, inject.on_cache_only):
         assert any(noticed(case, healthy.get(case.name)) for case in measured.measure(subject))
-    assert all(verdict_of(case) is verdict_of(healthy[case.name]) for case in measured.measure(subject)), (
-        "the plant left something"
-    )
+    assert all(
+        verdict_of(case) is verdict_of(healthy[case.name]) for case in measured.measure(subject)
+    ), "the plant left something"
 
 
 @pytest.mark.parametrize(
@@ -87,7 +96,10 @@ def test_a_leak_over_eos_alone_fails_only_when_isolation_is_asked_for(subject: S
 
 
 def test_the_isolating_call_isolates_and_the_lookalikes_do_not(subject: Subject) -> None:
-    cases = {case.name: verdict_of(case) for case in findings(subject, "document-leakage")["document-leakage"].cases}
+    cases = {
+        case.name: verdict_of(case)
+        for case in findings(subject, "document-leakage")["document-leakage"].cases
+    }
     assert cases["4D block mask, restarted positions"] is Verdict.PASS
     assert cases["restarted positions, no mask, cache off"] is Verdict.PASS
     assert cases["restarted positions, no mask, default cache"] is Verdict.WARN
@@ -96,7 +108,10 @@ def test_the_isolating_call_isolates_and_the_lookalikes_do_not(subject: Subject)
 
 def test_a_model_without_positions_is_skipped_with_a_sentence() -> None:
     finding = findings(load("builtin:alibi", Settings()), "position-reset")["position-reset"]
-    assert (finding.verdict, finding.skip_reason) == (Verdict.SKIP, "BloomForCausalLM.forward takes no `position_ids`")
+    assert (finding.verdict, finding.skip_reason) == (
+        Verdict.SKIP,
+        "BloomForCausalLM.forward takes no `position_ids`",
+    )
 
 
 def test_the_window_cache_keeps_its_prefill_alive() -> None:
@@ -110,13 +125,17 @@ def test_the_window_cache_keeps_its_prefill_alive() -> None:
 def test_figures_of_the_cache(subject: Subject) -> None:
     cases = {case.name: case for case in findings(subject, "kv-repeat")["kv-repeat"].cases}
     assert cases["cache bytes per token and layer"].value == 2 * 2 * 16 * 8
-    assert cases["cache bytes per token and layer"].note == "in theory MHA 1024, this GQA 512, MQA 256"
+    assert (
+        cases["cache bytes per token and layer"].note == "in theory MHA 1024, this GQA 512, MQA 256"
+    )
     assert cases["cache copied per decode step, eager"].value == 2.0
     assert cases["cache copied per decode step, sdpa"].value == 0.0
 
 
 def test_bfloat16_is_decided_by_the_ladder() -> None:
-    finding = findings(load("builtin:gqa", Settings(dtype="bfloat16")), "decode-paths")["decode-paths"]
+    finding = findings(load("builtin:gqa", Settings(dtype="bfloat16")), "decode-paths")[
+        "decode-paths"
+    ]
     assert finding.verdict is Verdict.NOISE
     ladder = next(case.ladder for case in finding.cases if case.ladder)
     assert [rung.dtype for rung in ladder] == ["bfloat16", "float64"]
@@ -124,7 +143,9 @@ def test_bfloat16_is_decided_by_the_ladder() -> None:
 
 
 def test_a_fault_in_bfloat16_is_a_fail() -> None:
-    finding = findings(load("builtin:broken-positions", Settings(dtype="bfloat16")), "decode-paths")["decode-paths"]
+    finding = findings(
+        load("builtin:broken-positions", Settings(dtype="bfloat16")), "decode-paths"
+    )["decode-paths"]
     assert finding.verdict is Verdict.FAIL
 
 

@@ -1,4 +1,6 @@
-"""generate: positions, repeated tokens, kept logits, padded encoders, and models whose positions start behind the padding id."""
+"""generate: positions, repeated tokens, kept logits, padded encoders, and models whose positions
+start behind the padding id.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ def test_healthy_builtins_pass_with_two_controls(name: str) -> None:
     assert [control.detected for control in found.controls] == [True, True]
 
 
-@pytest.mark.parametrize("fault", ["generate-positions", "generate-repeats-token", "logits-to-keep"])
+@pytest.mark.parametrize(
+    "fault", ["generate-positions", "generate-repeats-token", "logits-to-keep"]
+)
 def test_planted_faults_are_caught(fault: str) -> None:
     assert caught_by(loaded("builtin:gqa"), "generate", fault) is not None
 
@@ -38,7 +42,9 @@ def test_a_static_cache_that_gpt_neo_reads_wrongly_is_found() -> None:
     assert verdict_of(case(found, "cache on")) is Verdict.PASS
 
 
-def test_the_padding_of_an_encoder_is_masked_and_a_lost_mask_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_padding_of_an_encoder_is_masked_and_a_lost_mask_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     subject = loaded("config:t5")
     assert verdict_of(case(finding(subject, "generate"), "padded encoder")) is Verdict.PASS
     usual = subject.model.forward

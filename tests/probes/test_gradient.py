@@ -1,4 +1,6 @@
-"""gradient: leaks that only a gradient shows, keys that are detached, checkpointing that computes something else."""
+"""gradient: leaks that only a gradient shows, keys that are detached, checkpointing that computes
+something else.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""cache-kinds: slots that nothing was written to, and a filled cache that is handed in without being kept."""
+"""cache-kinds: slots that nothing was written to, and a filled cache that is handed in without
+being kept.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,18 @@ BLOCK = 64
 
 
 def test_a_long_static_cache_has_slots_that_a_short_one_has_not(subject: Subject) -> None:
-    sizes = [new_cache(kind, subject.model, rows=1, length=24, dtype=torch.float64) for kind in ("static", "long static")]
+    sizes = [
+        new_cache(kind, subject.model, rows=1, length=24, dtype=torch.float64)
+        for kind in ("static", "long static")
+    ]
     short, long = (each.layers[0].max_cache_len for each in sizes)
     assert short < BLOCK < 2 * BLOCK < long - 24 == LONG
 
 
 def test_empty_slots_behind_the_first_block_show_in_a_long_buffer_alone(subject: Subject) -> None:
-    def unwritten_visible(module: Any, args: Any, call: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    def unwritten_visible(
+        module: Any, args: Any, call: dict[str, Any]
+    ) -> tuple[Any, dict[str, Any]]:
         mask = call.get("attention_mask")
         if mask is None or mask.shape[-1] <= BLOCK:
             return args, call

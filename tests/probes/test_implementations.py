@@ -19,7 +19,9 @@ def test_healthy_builtins_agree_but_for_the_boolean_mask_of_eager(name: str) -> 
     assert found.verdict in (Verdict.PASS, Verdict.WARN)
     assert found.controls
     assert all(control.detected for control in found.controls)
-    assert {each.name for each in found.cases if verdict_of(each) is Verdict.WARN} <= {"boolean 4D mask, eager"}
+    assert {each.name for each in found.cases if verdict_of(each) is Verdict.WARN} <= {
+        "boolean 4D mask, eager"
+    }
 
 
 def test_eager_and_sdpa_are_compared_in_five_ways(subject: Subject) -> None:
@@ -31,7 +33,10 @@ def test_eager_and_sdpa_are_compared_in_five_ways(subject: Subject) -> None:
 
 @pytest.mark.parametrize(
     ("fault", "where"),
-    [("softmax-scale", "eager vs sdpa, plain row"), ("dropout-active", "attention weights asked for")],
+    [
+        ("softmax-scale", "eager vs sdpa, plain row"),
+        ("dropout-active", "attention weights asked for"),
+    ],
 )
 def test_planted_faults_are_caught(subject: Subject, fault: str, where: str) -> None:
     broken = caught_by(subject, "implementations", fault)
@@ -44,7 +49,10 @@ def test_a_boolean_mask_under_eager_masks_nothing(attn: str | None, verdict: Ver
     found = finding(loaded("builtin:gqa", attn=attn), "implementations")
     assert verdict_of(case(found, "boolean 4D mask, eager")) is verdict
     assert verdict_of(case(found, "boolean 4D mask, sdpa")) is Verdict.PASS
-    assert "forward(attention_mask=<4D booleans>) under eager" in case(found, "boolean 4D mask, eager").note
+    assert (
+        "forward(attention_mask=<4D booleans>) under eager"
+        in case(found, "boolean 4D mask, eager").note
+    )
 
 
 def test_a_switch_that_never_reached_the_layers_compares_nothing(subject: Subject) -> None:
@@ -52,12 +60,18 @@ def test_a_switch_that_never_reached_the_layers_compares_nothing(subject: Subjec
         layer.self_attn.config = copy.deepcopy(layer.self_attn.config)
     found = finding(subject, "implementations")
     assert case(found, "eager vs sdpa, plain row").expect == "skip"
-    assert case(found, "eager vs sdpa, plain row").note == "the same kernel runs when `eager` is asked for"
+    assert (
+        case(found, "eager vs sdpa, plain row").note
+        == "the same kernel runs when `eager` is asked for"
+    )
 
 
 def test_a_model_that_keeps_its_own_is_skipped() -> None:
     found = finding(loaded("builtin:alibi"), "implementations")
-    assert case(found, "sdpa vs eager, plain row").note == "BloomForCausalLM keeps `eager` when asked for `sdpa` attention"
+    assert (
+        case(found, "sdpa vs eager, plain row").note
+        == "BloomForCausalLM keeps `eager` when asked for `sdpa` attention"
+    )
 
 
 def test_training_mode_leaves_no_trace() -> None:
@@ -76,4 +90,7 @@ def test_dropout_that_ignores_the_mode_is_not_hidden_by_the_training_case() -> N
     for module in subject.model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.5
-    assert verdict_of(case(finding(subject, "implementations"), "training mode without dropout")) is Verdict.PASS
+    assert (
+        verdict_of(case(finding(subject, "implementations"), "training mode without dropout"))
+        is Verdict.PASS
+    )

@@ -18,15 +18,27 @@ from attncheck_probes.kv_groups import _tiled, _unrepeated
 def test_the_map_of_grouped_heads_is_reported(subject: Subject) -> None:
     found = finding(subject, "kv-groups")
     assert found.verdict is Verdict.PASS
-    assert case(found, "decode, sdpa").note == "model.layers.0.self_attn: query heads 0 1 -> KV 0, 2 3 -> KV 1"
-    assert {each.name for each in found.cases} == {"prefill, sdpa", "decode, sdpa", "prefill, eager", "decode, eager"}
-    assert [(control.fault, control.detected) for control in found.controls] == [("kv-groups-tiled", True)]
+    assert (
+        case(found, "decode, sdpa").note
+        == "model.layers.0.self_attn: query heads 0 1 -> KV 0, 2 3 -> KV 1"
+    )
+    assert {each.name for each in found.cases} == {
+        "prefill, sdpa",
+        "decode, sdpa",
+        "prefill, eager",
+        "decode, eager",
+    }
+    assert [(control.fault, control.detected) for control in found.controls] == [
+        ("kv-groups-tiled", True)
+    ]
 
 
 def test_every_head_with_its_own_keys_is_the_identity() -> None:
     found = finding(loaded("builtin:mha"), "kv-groups")
     assert found.verdict is Verdict.PASS
-    assert case(found, "prefill, sdpa").note.endswith("query heads 0 -> KV 0, 1 -> KV 1, 2 -> KV 2, 3 -> KV 3")
+    assert case(found, "prefill, sdpa").note.endswith(
+        "query heads 0 -> KV 0, 1 -> KV 1, 2 -> KV 2, 3 -> KV 3"
+    )
     assert "no groups to mix up" in found.controls_missing
 
 
@@ -42,7 +54,9 @@ def test_heads_dealt_out_in_turn_are_caught_and_named(subject: Subject) -> None:
 def test_heads_are_told_apart_where_a_model_attends_by_itself() -> None:
     found = finding(loaded("config:mpt"), "kv-groups")
     assert found.verdict is Verdict.PASS
-    assert case(found, "decode, eager").note.endswith("query heads 0 -> KV 0, 1 -> KV 1, 2 -> KV 2, 3 -> KV 3")
+    assert case(found, "decode, eager").note.endswith(
+        "query heads 0 -> KV 0, 1 -> KV 1, 2 -> KV 2, 3 -> KV 3"
+    )
     shared = finding(loaded("config:falcon"), "kv-groups")
     assert case(shared, "prefill, sdpa").note.endswith("query heads 0 1 2 3 -> KV 0")
 
@@ -50,7 +64,10 @@ def test_heads_are_told_apart_where_a_model_attends_by_itself() -> None:
 def test_a_model_without_attention_is_skipped() -> None:
     found = finding(loaded("config:rwkv"), "kv-groups")
     assert found.verdict is Verdict.SKIP
-    assert found.skip_reason == "RwkvForCausalLM runs no attention that can be watched: no scores pass a softmax and meet values"
+    assert (
+        found.skip_reason
+        == "RwkvForCausalLM runs no attention that can be watched: no scores pass a softmax and meet values"
+    )
 
 
 def test_groups_are_seen_in_keys_that_were_repeated_before_the_kernel() -> None:
@@ -58,15 +75,29 @@ def test_groups_are_seen_in_keys_that_were_repeated_before_the_kernel() -> None:
     own, blocks = (0, 1, 2, 3), (0, 0, 2, 2)
 
     def handed(key_BHSD: torch.Tensor) -> AttentionCall:
-        return AttentionCall(nn.Identity(), key_BHSD, key_BHSD, key_BHSD, None, {}, lambda *args: None)
+        return AttentionCall(
+            nn.Identity(), key_BHSD, key_BHSD, key_BHSD, None, {}, lambda *args: None
+        )
 
-    assert _unrepeated(handed(keys_BGSD.repeat_interleave(2, 1)), own, own) == (blocks, blocks, True)
-    assert _unrepeated(handed(keys_BGSD.repeat(1, 2, 1, 1)), own, own) == ((0, 1, 0, 1), blocks, True)
+    assert _unrepeated(handed(keys_BGSD.repeat_interleave(2, 1)), own, own) == (
+        blocks,
+        blocks,
+        True,
+    )
+    assert _unrepeated(handed(keys_BGSD.repeat(1, 2, 1, 1)), own, own) == (
+        (0, 1, 0, 1),
+        blocks,
+        True,
+    )
     assert _tiled(blocks) == (0, 1, 0, 1)
 
 
-@pytest.mark.parametrize(("layers", "verdict"), [((1,), Verdict.FAIL), ((0, 1, 2, 3), Verdict.WARN)])
-def test_heads_that_one_layer_deals_out_in_turn_are_no_design(layers: tuple[int, ...], verdict: Verdict) -> None:
+@pytest.mark.parametrize(
+    ("layers", "verdict"), [((1,), Verdict.FAIL), ((0, 1, 2, 3), Verdict.WARN)]
+)
+def test_heads_that_one_layer_deals_out_in_turn_are_no_design(
+    layers: tuple[int, ...], verdict: Verdict
+) -> None:
     subject = loaded("builtin:gqa")
     model: Any = subject.model
 

@@ -1,4 +1,6 @@
-"""Wrong losses by their value and by their slopes, each against torch's own cross entropy and derivative."""
+"""Wrong losses by their value and by their slopes, each against torch's own cross entropy and
+derivative.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,10 @@ def _flat(logits_BTV: Tensor) -> Tensor:
 
 
 def _rows(logits_BTV: Tensor) -> Tensor:
-    means = [F.cross_entropy(row[:-1], label[1:]) for row, label in zip(logits_BTV, LABELS_BT, strict=True)]
+    means = [
+        F.cross_entropy(row[:-1], label[1:])
+        for row, label in zip(logits_BTV, LABELS_BT, strict=True)
+    ]
     return torch.stack(means).mean()
 
 
@@ -39,18 +44,26 @@ def _no_first(logits_BTV: Tensor) -> Tensor:
 
 
 WRONG: dict[str, Callable[[Tensor], Tensor]] = {
-    "the loss of labels that are not shifted": lambda x: F.cross_entropy(x.flatten(0, 1), LABELS_BT.flatten()),
+    "the loss of labels that are not shifted": lambda x: F.cross_entropy(
+        x.flatten(0, 1), LABELS_BT.flatten()
+    ),
     "the loss of labels that are shifted twice": lambda x: _sum(x, moved(LABELS_BT, 2)) / 4,
-    "the loss of labels that are shifted the wrong way": lambda x: _sum(x[:, 1:], LABELS_BT[:, :-1]) / 6,
+    "the loss of labels that are shifted the wrong way": lambda x: (
+        _sum(x[:, 1:], LABELS_BT[:, :-1]) / 6
+    ),
     "the sum, which nothing divides": lambda x: _sum(x, moved(LABELS_BT, 1)),
     "the sum divided by all positions": lambda x: _sum(x, moved(LABELS_BT, 1)) / 10,
-    "the sum divided by all positions that have a next one": lambda x: _sum(x, moved(LABELS_BT, 1)) / 8,
+    "the sum divided by all positions that have a next one": lambda x: (
+        _sum(x, moved(LABELS_BT, 1)) / 8
+    ),
     "the sum divided by the tokens that the mask shows": lambda x: _sum(x, moved(LABELS_BT, 1)) / 9,
     "the sum divided by the number of rows": lambda x: _sum(x, moved(LABELS_BT, 1)) / 2,
     "the mean of each row's mean, in which rows with few labels weigh too much": _rows,
     "the loss of labels that are shifted across the rows of the batch": _flat,
     "the loss of all labels but the first of each row": _no_first,
-    "the loss with labels of -100 that count as token 0": lambda x: _sum(x[:, :-1], LABELS_BT[:, 1:].clamp_min(0)) / 8,
+    "the loss with labels of -100 that count as token 0": lambda x: (
+        _sum(x[:, :-1], LABELS_BT[:, 1:].clamp_min(0)) / 8
+    ),
 }
 
 
@@ -63,8 +76,14 @@ def test_a_wrong_loss_is_the_only_one_of_its_value_and_slopes(words: str) -> Non
     mask_BT = torch.ones_like(LABELS_BT)
     mask_BT[1, -1] = 0
     candidates = list(wrong(LABELS_BT, 1, None, (0,), mask_BT))
-    by_value = {each.words for each in candidates if abs(each.value(logs_BTV) - loss.item()) < 1e-12}
-    by_slopes = {each.words for each in candidates if float((each.slopes(logs_BTV) - slopes_BTV).abs().max()) < 1e-12}
+    by_value = {
+        each.words for each in candidates if abs(each.value(logs_BTV) - loss.item()) < 1e-12
+    }
+    by_slopes = {
+        each.words
+        for each in candidates
+        if float((each.slopes(logs_BTV) - slopes_BTV).abs().max()) < 1e-12
+    }
     assert by_value == by_slopes
     assert words in by_value
     assert len(by_value) <= 2
@@ -76,20 +95,29 @@ def test_the_usual_loss_is_the_cross_entropy_and_no_wrong_one() -> None:
     want = cross_entropy(logits_BTV, LABELS_BT, 1, 100)
     assert right.value(logs_BTV) == pytest.approx(want.value, abs=1e-13)
     assert right.total == pytest.approx(5 / 100)
-    assert all(abs(each.value(logs_BTV) - want.value) > want.budget for each in wrong(LABELS_BT, 1, 100, (0,)))
+    assert all(
+        abs(each.value(logs_BTV) - want.value) > want.budget
+        for each in wrong(LABELS_BT, 1, 100, (0,))
+    )
 
 
 def test_a_row_without_labels_makes_a_mean_of_means_not_a_number() -> None:
     labels_BT = torch.tensor([[3, 1, 4], [2, IGNORED, IGNORED]])
     logs_BTV = _logits()[:, :3].log_softmax(-1)
-    means = [each.value(logs_BTV) for each in wrong(labels_BT, 1, None, (0,)) if each.words.startswith("the mean of each row")]
+    means = [
+        each.value(logs_BTV)
+        for each in wrong(labels_BT, 1, None, (0,))
+        if each.words.startswith("the mean of each row")
+    ]
     assert [value != value for value in means] == [True, False]
 
 
 def test_smoothed_labels_give_their_share_back() -> None:
     logits_BTV = _logits()
     right, logs_BTV = usual(LABELS_BT, 1, None), logits_BTV.log_softmax(-1)
-    loss = F.cross_entropy(logits_BTV[:, :-1].flatten(0, 1), LABELS_BT[:, 1:].flatten(), label_smoothing=0.15).item()
+    loss = F.cross_entropy(
+        logits_BTV[:, :-1].flatten(0, 1), LABELS_BT[:, 1:].flatten(), label_smoothing=0.15
+    ).item()
     assert smoothing(loss, logs_BTV, right) == pytest.approx(0.15)
     assert smoothed(logs_BTV, right, 0.15) == pytest.approx(loss)
     assert smoothing(smoothed(logs_BTV, right, 2.0), logs_BTV, right) is None

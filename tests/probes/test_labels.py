@@ -1,4 +1,6 @@
-"""labels: wrong shifts, wrong weights, terms of a model's own, decoder inputs made from labels, accumulated steps."""
+"""labels: wrong shifts, wrong weights, terms of a model's own, decoder inputs made from labels,
+accumulated steps.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,10 @@ def test_labels_that_are_not_shifted_fail() -> None:
 def test_decoders_of_an_encoder_decoder_family_leave_the_shift_to_the_caller() -> None:
     found = finding(loaded("config:bart"), "labels")
     assert found.verdict is Verdict.WARN
-    assert "it is the loss of labels that are not shifted: the caller must shift them" in found.cases[0].note
+    assert (
+        "it is the loss of labels that are not shifted: the caller must shift them"
+        in found.cases[0].note
+    )
     assert "(`num_items_in_batch` changes nothing)" in case(found, "num_items_in_batch").note
 
 
@@ -79,9 +84,14 @@ def test_a_mean_of_means_is_caught_in_the_padded_batch() -> None:
     found = finding(_with_loss(_mean_over_rows), "labels")
     assert verdict_of(case(found, "labels of one row")) is Verdict.PASS
     assert verdict_of(case(found, "padded batch")) is Verdict.FAIL
-    assert "each row's mean, in which rows with few labels weigh too much" in case(found, "padded batch").note
+    assert (
+        "each row's mean, in which rows with few labels weigh too much"
+        in case(found, "padded batch").note
+    )
     assert verdict_of(case(found, "num_items_in_batch")) is Verdict.WARN
-    assert case(found, "num_items_in_batch").note.endswith("the mean over its own labels (`num_items_in_batch` changes nothing)")
+    assert case(found, "num_items_in_batch").note.endswith(
+        "the mean over its own labels (`num_items_in_batch` changes nothing)"
+    )
 
 
 def test_a_loss_of_other_logits_is_skipped() -> None:
@@ -102,7 +112,10 @@ def test_a_model_that_says_it_takes_no_number_of_items_is_not_asked() -> None:
 def test_a_number_of_items_that_changes_nothing_is_a_warning(target: str) -> None:
     found = finding(loaded(target), "labels")
     assert found.verdict is Verdict.WARN
-    assert {each.name for each in found.cases if verdict_of(each) is Verdict.WARN} == {"num_items_in_batch", "two steps"}
+    assert {each.name for each in found.cases if verdict_of(each) is Verdict.WARN} == {
+        "num_items_in_batch",
+        "two steps",
+    }
     assert [control.detected for control in found.controls] == [True, True]
 
 
@@ -121,8 +134,14 @@ def test_encoders_are_asked_for_other_tokens_than_they_are_given() -> None:
 def test_cross_entropy_by_hand() -> None:
     logits = torch.log(torch.tensor([[[0.25, 0.75], [0.5, 0.5], [0.1, 0.9]]], dtype=torch.float64))
     labels = torch.tensor([[0, 1, IGNORED]])
-    assert cross_entropy(logits, labels, 1).value == pytest.approx(-torch.log(torch.tensor(0.75)).item())
-    assert cross_entropy(logits, labels, 0).value == pytest.approx((torch.log(torch.tensor(8.0))).item() / 2)
-    assert cross_entropy(logits, labels, 0, items=4).value == pytest.approx((torch.log(torch.tensor(8.0))).item() / 4)
+    assert cross_entropy(logits, labels, 1).value == pytest.approx(
+        -torch.log(torch.tensor(0.75)).item()
+    )
+    assert cross_entropy(logits, labels, 0).value == pytest.approx(
+        (torch.log(torch.tensor(8.0))).item() / 2
+    )
+    assert cross_entropy(logits, labels, 0, items=4).value == pytest.approx(
+        (torch.log(torch.tensor(8.0))).item() / 4
+    )
     with pytest.raises(ValueError, match="no label counts"):
         cross_entropy(logits, labels, 2)

@@ -1,4 +1,6 @@
-"""Faults that a short row cannot show: block sizes that no config names, tables that end, positions that are rounded."""
+"""Faults that a short row cannot show: block sizes that no config names, tables that end, positions
+that are rounded.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ def without_mask(subject: Subject, when: Callable[[int, int], bool]) -> None:
 def test_a_block_of_32_that_is_not_masked_shows_in_the_prefixes_alone(double: Subject) -> None:
     without_mask(double, lambda queries, before: queries % 32 == 0)
     found = finding(double, "future-token")
-    assert [each.name for each in found.cases if verdict_of(each) is Verdict.FAIL] == ["prefixes of a long row"]
+    assert [each.name for each in found.cases if verdict_of(each) is Verdict.FAIL] == [
+        "prefixes of a long row"
+    ]
     broken = case(found, "prefixes of a long row")
     assert broken.first_position == 0
     assert broken.note == "the first 128 tokens alone"
@@ -52,14 +56,18 @@ def test_a_block_of_32_that_is_not_masked_shows_in_the_prefixes_alone(double: Su
 def test_a_chunk_of_32_on_a_cache_that_is_not_masked(double: Subject) -> None:
     without_mask(double, lambda queries, before: queries >= 32 and before > 0)
     found = finding(double, "decode-paths")
-    assert [each.name for each in found.cases if verdict_of(each) is Verdict.FAIL] == ["a long row, a long chunk"]
+    assert [each.name for each in found.cases if verdict_of(each) is Verdict.FAIL] == [
+        "a long row, a long chunk"
+    ]
     assert case(found, "a long row, a long chunk").first_position in range(65, 73)
 
 
 def test_positions_that_are_rounded_far_into_the_context(double: Subject) -> None:
     rotary = double.model.model.rotary_emb
     usual = rotary.forward
-    rotary.forward = lambda x, position_ids: usual(x, position_ids.to(torch.bfloat16).to(torch.float64))
+    rotary.forward = lambda x, position_ids: usual(
+        x, position_ids.to(torch.bfloat16).to(torch.float64)
+    )
     found = finding(double, "position-reset")
     assert verdict_of(case(found, "all positions shifted")) is Verdict.PASS
     assert verdict_of(case(found, "all positions shifted far")) is Verdict.FAIL
@@ -71,7 +79,9 @@ def test_logits_of_a_long_row_are_kept_at_some_positions_only(double: Subject) -
     everywhere = kept(len(row))
     assert len(row) == 130
     assert {0, 31, 32, 63, 127, 129} <= set(everywhere)
-    assert torch.equal(double.passes.logits(spec, everywhere), double.logits(spec)[:, list(everywhere)])
+    assert torch.equal(
+        double.passes.logits(spec, everywhere), double.logits(spec)[:, list(everywhere)]
+    )
 
 
 def test_a_context_with_little_room_has_a_prefix_too() -> None:

@@ -1,4 +1,6 @@
-"""A half precision that the model asks for by itself shows in float64 too, where hidden float32 is lifted."""
+"""A half precision that the model asks for by itself shows in float64 too, where hidden float32 is
+lifted.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +25,19 @@ def double() -> Subject:
     return subject
 
 
-def test_keys_that_pass_through_bfloat16_on_their_way_into_the_cache(double: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_that_pass_through_bfloat16_on_their_way_into_the_cache(
+    double: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
     usual = DynamicLayer.update
 
     def rounded(layer: Any, keys: Any, values: Any, *rest: Any, **named: Any) -> Any:
-        return usual(layer, keys.bfloat16().to(keys.dtype), values.bfloat16().to(values.dtype), *rest, **named)
+        return usual(
+            layer,
+            keys.bfloat16().to(keys.dtype),
+            values.bfloat16().to(values.dtype),
+            *rest,
+            **named,
+        )
 
     assert finding(double, "decode-paths").verdict is Verdict.PASS
     double.__dict__.pop("passes")
@@ -43,5 +53,10 @@ def test_a_softmax_in_bfloat16_under_one_implementation(monkeypatch: pytest.Monk
     usual = F.softmax
     subject = Subject(name="llama", model=tiny_llama())
     subject.take(torch.float64)
-    monkeypatch.setattr(F, "softmax", lambda scores, **named: usual(scores, **{**named, "dtype": torch.bfloat16}))
-    assert verdict_of(case(finding(subject, "implementations"), "eager vs sdpa, plain row")) is Verdict.FAIL
+    monkeypatch.setattr(
+        F, "softmax", lambda scores, **named: usual(scores, **{**named, "dtype": torch.bfloat16})
+    )
+    assert (
+        verdict_of(case(finding(subject, "implementations"), "eager vs sdpa, plain row"))
+        is Verdict.FAIL
+    )

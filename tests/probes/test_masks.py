@@ -1,4 +1,6 @@
-"""padding: masks that mean less than they say, in one layout, with a hole, in one dtype, or where none is given."""
+"""padding: masks that mean less than they say, in one layout, with a hole, in one dtype, or where
+none is given.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,10 @@ def with_masks(subject: Subject, change: Change) -> Subject:
 
     def changed(module: Any, args: Any, call: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         mask = call.get("attention_mask")
-        return args, {**call, "attention_mask": change(mask) if mask is not None and mask.ndim == 2 else mask}
+        return args, {
+            **call,
+            "attention_mask": change(mask) if mask is not None and mask.ndim == 2 else mask,
+        }
 
     subject.model.model.register_forward_pre_hook(changed, with_kwargs=True)  # type: ignore[union-attr, operator]
     return subject
@@ -60,7 +65,9 @@ def booleans_as_ones(mask_BT: Tensor) -> Tensor:
         (booleans_as_ones, "left, 2D mask as bool"),
     ],
 )
-def test_masks_that_mean_less_in_one_form_are_caught_there(subject: Subject, change: Change, where: str) -> None:
+def test_masks_that_mean_less_in_one_form_are_caught_there(
+    subject: Subject, change: Change, where: str
+) -> None:
     healthy = finding(subject, "padding")
     assert verdict_of(case(healthy, where)) is Verdict.PASS
     found = finding(with_masks(loaded("builtin:gqa"), change), "padding")
@@ -77,7 +84,9 @@ def test_a_padding_id_that_is_hidden_where_no_mask_is_given_is_a_trap(subject: S
 
     def hiding(module: Any, args: Any, call: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         ids = call.get("input_ids")
-        return args, {**call, "attention_mask": (ids != pad).long()} if call.get("attention_mask") is None else call
+        return args, {**call, "attention_mask": (ids != pad).long()} if call.get(
+            "attention_mask"
+        ) is None else call
 
     healthy = case(finding(subject, "padding"), "the padding id as text")
     assert verdict_of(healthy) is Verdict.PASS

@@ -29,7 +29,14 @@ def saved(model: Any, folder: Path) -> str:
 @pytest.fixture
 def t5(tmp_path: Path) -> str:
     config = transformers.T5Config(
-        vocab_size=64, d_model=32, d_ff=48, num_layers=2, num_heads=4, d_kv=8, decoder_start_token_id=0, dropout_rate=0.0
+        vocab_size=64,
+        d_model=32,
+        d_ff=48,
+        num_layers=2,
+        num_heads=4,
+        d_kv=8,
+        decoder_start_token_id=0,
+        dropout_rate=0.0,
     )
     return saved(transformers.T5ForConditionalGeneration(config), tmp_path / "t5")
 
@@ -37,7 +44,11 @@ def t5(tmp_path: Path) -> str:
 @pytest.fixture
 def bert(tmp_path: Path) -> str:
     config = transformers.BertConfig(
-        vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
     )
     return saved(transformers.BertForMaskedLM(config), tmp_path / "bert")
 
@@ -45,7 +56,9 @@ def bert(tmp_path: Path) -> str:
 def findings(target: str) -> dict[str, Finding]:
     probes = [registry.load(name) for name in registry.select()]
     events = run_probes(load(target, Settings()), probes)
-    return {event.finding.probe: event.finding for event in events if isinstance(event, ProbeFinished)}
+    return {
+        event.finding.probe: event.finding for event in events if isinstance(event, ProbeFinished)
+    }
 
 
 def test_an_encoder_decoder_is_not_accused(t5: str) -> None:
@@ -67,7 +80,11 @@ def test_an_encoder_is_checked_for_padding_and_rows_and_not_accused(bert: str) -
 
 def test_keys_of_an_encoder_that_have_no_position_make_a_shift_matter_by_design() -> None:
     subject = load("config:seq2seq/t5gemma2", Settings())
-    shifted = next(case for case in registry.load("position-reset").measure(subject) if case.name == "all positions shifted")
+    shifted = next(
+        case
+        for case in registry.load("position-reset").measure(subject)
+        if case.name == "all positions shifted"
+    )
     assert shifted.expect == "figure"
     assert shifted.max_abs is not None
     assert shifted.max_abs > 0.1

@@ -1,4 +1,6 @@
-"""padding: real leaks and planted ones are caught; healthy models and designs that cannot be padded are not accused."""
+"""padding: real leaks and planted ones are caught; healthy models and designs that cannot be padded
+are not accused.
+"""
 
 from __future__ import annotations
 
@@ -60,8 +62,13 @@ def test_a_mask_that_means_nothing_to_a_model_without_attention_is_skipped() -> 
     )
 
 
-@pytest.mark.parametrize(("settings", "verdict"), [({}, Verdict.WARN), ({"attn": "eager", "dtype": "float64"}, Verdict.FAIL)])
-def test_nan_of_eager_float64_is_a_fail_only_where_it_was_asked_for(settings: dict[str, str], verdict: Verdict) -> None:
+@pytest.mark.parametrize(
+    ("settings", "verdict"),
+    [({}, Verdict.WARN), ({"attn": "eager", "dtype": "float64"}, Verdict.FAIL)],
+)
+def test_nan_of_eager_float64_is_a_fail_only_where_it_was_asked_for(
+    settings: dict[str, str], verdict: Verdict
+) -> None:
     found = case(finding(loaded("builtin:gqa", **settings), "padding"), "eager in plain float64")
     assert verdict_of(found) is verdict
     assert found.nonfinite == found.value != 0
@@ -69,7 +76,9 @@ def test_nan_of_eager_float64_is_a_fail_only_where_it_was_asked_for(settings: di
 
 
 def test_float32_knows_no_such_trap() -> None:
-    found = case(finding(loaded("builtin:gqa", dtype="float32"), "padding"), "eager in plain float64")
+    found = case(
+        finding(loaded("builtin:gqa", dtype="float32"), "padding"), "eager in plain float64"
+    )
     assert (found.expect, found.note) == ("skip", "concerns float64 only")
 
 
@@ -79,7 +88,9 @@ def test_learned_positions_without_position_ids_are_a_trap_not_a_fault() -> None
     assert found.note == "without `position_ids` the padding is counted"
 
 
-def test_implementations_that_differ_without_padding_too_are_not_blamed_on_padding(subject: Subject) -> None:
+def test_implementations_that_differ_without_padding_too_are_not_blamed_on_padding(
+    subject: Subject,
+) -> None:
     assert caught_by(subject, "implementations", "softmax-scale") is not None
     assert caught_by(subject, "padding", "softmax-scale") is None
 
@@ -90,5 +101,7 @@ def test_layers_that_all_have_short_windows_still_see_history() -> None:
     model = transformers.MistralForCausalLM(config)
     amplify(model, 0)
     found = finding(Subject(name="windows", model=model.double(), promoted=True), "padding")
-    assert found.verdict in (Verdict.PASS, Verdict.WARN), "two layers of four tokens do not carry the first token to the last"
+    assert found.verdict in (Verdict.PASS, Verdict.WARN), (
+        "two layers of four tokens do not carry the first token to the last"
+    )
     assert len(found.controls) == 2

@@ -1,4 +1,6 @@
-"""position-reset: positions that are handed in and lost on the way are a fault; having no use for them is none."""
+"""position-reset: positions that are handed in and lost on the way are a fault; having no use for
+them is none.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def counting_rotary() -> nn.Module:
 def counting_table() -> nn.Module:
     """The table of learned positions is asked for 0, 1, 2, … whatever the caller says."""
     torch.manual_seed(0)
-    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=64, n_embd=32, n_layer=2, n_head=4, n_positions=64))
+    model = transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(vocab_size=64, n_embd=32, n_layer=2, n_head=4, n_positions=64)
+    )
     amplify(model, 0)
 
     def own(module: Any, args: Any) -> tuple[Any]:
@@ -61,10 +65,16 @@ def counting_layers() -> nn.Module:
     [
         (counting_rotary, "model.rotary_emb", "gets positions that the model counts by itself"),
         (counting_table, "transformer.wpe", "gets positions that the model counts by itself"),
-        (counting_layers, "model.layers.0.self_attn", "queries of equal tokens turn with the position"),
+        (
+            counting_layers,
+            "model.layers.0.self_attn",
+            "queries of equal tokens turn with the position",
+        ),
     ],
 )
-def test_a_model_that_counts_by_itself_loses_the_positions_that_it_takes(made: Any, module: str, says: str) -> None:
+def test_a_model_that_counts_by_itself_loses_the_positions_that_it_takes(
+    made: Any, module: str, says: str
+) -> None:
     found = finding(Subject(name="counts", model=made().double(), promoted=True), "position-reset")
     broken = case(found, NAME)
     assert found.verdict is verdict_of(broken) is Verdict.FAIL
@@ -81,8 +91,17 @@ def falcon_with_biases() -> nn.Module:
     return model
 
 
-@pytest.mark.parametrize("target", ["config:jamba", "config:granitemoehybrid", "config:zamba2", "falcon"])
+@pytest.mark.parametrize(
+    "target", ["config:jamba", "config:granitemoehybrid", "config:zamba2", "falcon"]
+)
 def test_models_that_have_no_use_for_positions_are_skipped(target: str) -> None:
-    made = Subject(name=target, model=falcon_with_biases().double(), promoted=True) if target == "falcon" else loaded(target)
+    made = (
+        Subject(name=target, model=falcon_with_biases().double(), promoted=True)
+        if target == "falcon"
+        else loaded(target)
+    )
     found = finding(made, "position-reset")
-    assert (found.verdict, found.skip_reason) == (Verdict.SKIP, "`position_ids` are accepted but change nothing")
+    assert (found.verdict, found.skip_reason) == (
+        Verdict.SKIP,
+        "`position_ids` are accepted but change nothing",
+    )

@@ -1,4 +1,6 @@
-"""reference: scales, heads, caps and sinks that are not what the config promises, in every implementation."""
+"""reference: scales, heads, caps and sinks that are not what the config promises, in every
+implementation.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,10 @@ def test_healthy_builtins_pass_with_two_controls(name: str) -> None:
 def test_a_model_without_attention_is_skipped_with_the_reason() -> None:
     found = finding(loaded("config:rwkv"), "reference")
     assert found.verdict is Verdict.SKIP
-    assert found.skip_reason == "RwkvForCausalLM runs no attention that can be watched: no scores pass a softmax and meet values"
+    assert (
+        found.skip_reason
+        == "RwkvForCausalLM runs no attention that can be watched: no scores pass a softmax and meet values"
+    )
 
 
 @pytest.mark.parametrize("attn", ["eager", "sdpa"])
@@ -39,7 +44,9 @@ def test_a_model_without_attention_is_skipped_with_the_reason() -> None:
         ("causal-mask-missing", "it reads other keys than promised"),
     ],
 )
-def test_planted_faults_are_caught_and_named_in_each_implementation(attn: str, fault: str, words: str) -> None:
+def test_planted_faults_are_caught_and_named_in_each_implementation(
+    attn: str, fault: str, words: str
+) -> None:
     broken = caught_by(loaded("builtin:gqa", attn=attn), "reference", fault)
     assert broken is not None
     assert words in broken.note
@@ -67,16 +74,26 @@ def test_a_layer_is_caught_in_low_precision_too() -> None:
     assert broken.fault == "softmax-scale"
 
 
-def _llama(rotate: Callable[..., tuple[Tensor, Tensor]], monkeypatch: pytest.MonkeyPatch) -> Finding:
-    """A Llama whose rotary step is exchanged: between the projections and the kernel, where every implementation sees it."""
+def _llama(
+    rotate: Callable[..., tuple[Tensor, Tensor]], monkeypatch: pytest.MonkeyPatch
+) -> Finding:
+    """A Llama whose rotary step is exchanged: between the projections and the kernel, where every
+    implementation sees it.
+    """
     home: Any = sys.modules["transformers.models.llama.modeling_llama"]
     usual = home.apply_rotary_pos_emb
-    monkeypatch.setattr(home, "apply_rotary_pos_emb", lambda *args, **named: rotate(usual, *args, **named))
+    monkeypatch.setattr(
+        home, "apply_rotary_pos_emb", lambda *args, **named: rotate(usual, *args, **named)
+    )
     return finding(loaded("builtin:gqa"), "reference")
 
 
-def test_a_scale_applied_to_the_queries_and_again_in_the_kernel_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def twice(usual: Any, query: Tensor, key: Tensor, *rest: Any, **named: Any) -> tuple[Tensor, Tensor]:
+def test_a_scale_applied_to_the_queries_and_again_in_the_kernel_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def twice(
+        usual: Any, query: Tensor, key: Tensor, *rest: Any, **named: Any
+    ) -> tuple[Tensor, Tensor]:
         query, key = usual(query, key, *rest, **named)
         return query * 0.25, key
 
@@ -87,7 +104,9 @@ def test_a_scale_applied_to_the_queries_and_again_in_the_kernel_is_found(monkeyp
 
 
 def test_keys_that_are_turned_twice_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def twice(usual: Any, query: Tensor, key: Tensor, *rest: Any, **named: Any) -> tuple[Tensor, Tensor]:
+    def twice(
+        usual: Any, query: Tensor, key: Tensor, *rest: Any, **named: Any
+    ) -> tuple[Tensor, Tensor]:
         query, once = usual(query, key, *rest, **named)
         return query, usual(once, once, *rest, **named)[1]
 
@@ -98,7 +117,12 @@ def test_keys_that_are_turned_twice_are_found(monkeypatch: pytest.MonkeyPatch) -
 
 def _gpt2(monkeypatch: pytest.MonkeyPatch, ignored: bool) -> Subject:
     config = transformers.GPT2Config(
-        vocab_size=64, n_embd=32, n_layer=2, n_head=4, n_positions=64, scale_attn_by_inverse_layer_idx=True
+        vocab_size=64,
+        n_embd=32,
+        n_layer=2,
+        n_head=4,
+        n_positions=64,
+        scale_attn_by_inverse_layer_idx=True,
     )
     torch.manual_seed(0)
     model = transformers.GPT2LMHeadModel(config)
@@ -118,10 +142,16 @@ def test_scale_flags_of_the_config_are_held_against_the_layer(
     found = finding(_gpt2(monkeypatch, ignored), "reference")
     assert found.verdict is verdict
     if ignored:
-        assert "transformer.h.1.attn: the scores are scaled by 0.353553 where 0.176777 is promised" in found.summary
+        assert (
+            "transformer.h.1.attn: the scores are scaled by 0.353553 where 0.176777 is promised"
+            in found.summary
+        )
 
 
-@pytest.mark.parametrize("name", ["gemma3_text", "gpt_neox", "phi3", "olmo2", "deepseek_v3", "falcon_h1", "bart", "codegen"])
+@pytest.mark.parametrize(
+    "name",
+    ["gemma3_text", "gpt_neox", "phi3", "olmo2", "deepseek_v3", "falcon_h1", "bart", "codegen"],
+)
 def test_projections_of_many_forms_are_held_and_healthy(name: str) -> None:
     found = finding(loaded(f"config:{name}"), "reference")
     assert found.verdict is Verdict.PASS

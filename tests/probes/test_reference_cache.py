@@ -1,4 +1,6 @@
-"""reference on a cache: faults that only a prefill, a chunk or a step has, in the layer that has them."""
+"""reference on a cache: faults that only a prefill, a chunk or a step has, in the layer that has
+them.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,11 @@ PADDED = "attention output of 4 layers, left padding, a step on the cache"
 
 
 def _broken(subject: Subject) -> dict[str, Measurement]:
-    return {each.name: each for each in registry.load("reference").measure(subject) if verdict_of(each) is Verdict.FAIL}
+    return {
+        each.name: each
+        for each in registry.load("reference").measure(subject)
+        if verdict_of(each) is Verdict.FAIL
+    }
 
 
 def _in_steps(change: Callable[[AttentionCall], Any], layer: int) -> Callable[[AttentionCall], Any]:
@@ -56,8 +62,18 @@ def _lose_first(call: AttentionCall) -> None:
 @pytest.mark.parametrize(
     ("target", "change", "fault", "words"),
     [
-        ("builtin:gqa", _halve, "softmax-scale", "the scores are scaled by 0.125 where 0.25 is promised"),
-        ("builtin:alibi", _halve, "softmax-scale", "the scores are scaled by 0.125 where 0.25 is promised"),
+        (
+            "builtin:gqa",
+            _halve,
+            "softmax-scale",
+            "the scores are scaled by 0.125 where 0.25 is promised",
+        ),
+        (
+            "builtin:alibi",
+            _halve,
+            "softmax-scale",
+            "the scores are scaled by 0.125 where 0.25 is promised",
+        ),
         ("config:gemma2", _uncap, "softcap-missing", "the soft-cap of 50 is configured but absent"),
         ("config:mpt", _lose_first, "", "it reads other keys than promised"),
     ],
@@ -107,7 +123,10 @@ def test_queries_that_a_step_does_not_turn_are_found(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(home, "apply_rotary_pos_emb", rotate)
     broken = _broken(loaded("builtin:gqa"))
     assert set(broken) == {STEP, PADDED}
-    assert "queries are not turned by the rotary tables, as they are in one forward" in broken[STEP].note
+    assert (
+        "queries are not turned by the rotary tables, as they are in one forward"
+        in broken[STEP].note
+    )
 
 
 @pytest.mark.parametrize(("norm", "what"), [("q_norm", "queries"), ("k_norm", "keys")])
@@ -116,7 +135,9 @@ def test_a_norm_that_steps_leave_out_is_found(norm: str, what: str) -> None:
     attention: Any = subject.model.model.layers[1].self_attn  # type: ignore[union-attr, index]
     attention.usual = getattr(attention, norm)
     delattr(attention, norm)
-    vars(attention)[norm] = lambda states: states if states.shape[1] == 1 else attention.usual(states)
+    vars(attention)[norm] = lambda states: (
+        states if states.shape[1] == 1 else attention.usual(states)
+    )
     broken = _broken(subject)
     step = broken["what layers read and compare, a step on the cache"]
     assert (step.module, step.value) == ("model.layers.1.self_attn", 1)
@@ -128,7 +149,9 @@ def test_a_cache_that_drops_keys_of_the_whole_past_is_found() -> None:
     broken = _broken(loaded("config:moshi"))
     step = broken["what layers read and compare, a step on the cache"]
     assert step.value == 4
-    assert step.note.endswith("its cache has dropped keys of what it reads in one forward, the whole past")
+    assert step.note.endswith(
+        "its cache has dropped keys of what it reads in one forward, the whole past"
+    )
 
 
 def test_a_mask_that_is_wrong_only_with_a_cache_is_found() -> None:
@@ -144,7 +167,9 @@ def test_padding_that_is_read_is_found() -> None:
     with FAULTS["padding-visible"].inject(subject):
         broken = _broken(subject)
     assert "attention output of 4 layers, left padding, prefill" in broken
-    assert broken[PADDED].note.startswith("model.layers.0.self_attn: it reads other keys than promised")
+    assert broken[PADDED].note.startswith(
+        "model.layers.0.self_attn: it reads other keys than promised"
+    )
 
 
 @pytest.mark.parametrize("name", ["mistral", "llama4_text", "gpt_oss", "deepseek_v3", "qwen3_next"])
@@ -175,4 +200,6 @@ def test_the_cost_is_a_handful_of_forwards() -> None:
     before = subject.forwards
     with torch.no_grad():
         list(registry.load("reference").measure(subject))
-    assert subject.forwards - before == 8, "one plain, one with a 2D mask, three pieces, two of a padded batch, one for rotation"
+    assert subject.forwards - before == 8, (
+        "one plain, one with a 2D mask, three pieces, two of a padded batch, one for rotation"
+    )

@@ -1,4 +1,6 @@
-"""reference: scales that only the layer claims, and heads that reach the kernel in another order than they were projected in."""
+"""reference: scales that only the layer claims, and heads that reach the kernel in another order
+than they were projected in.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from attncheck.targets.amplify import amplify
 def _scaled(change: Callable[[Any], None], **sizes: Any) -> Finding:
     """A Gemma whose heads are as wide as its config says, with scales of its own."""
     usual = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
-    config = transformers.GemmaConfig(vocab_size=64, intermediate_size=96, num_hidden_layers=4, **{**usual, **sizes})
+    config = transformers.GemmaConfig(
+        vocab_size=64, intermediate_size=96, num_hidden_layers=4, **{**usual, **sizes}
+    )
     torch.manual_seed(0)
     model: Any = transformers.GemmaForCausalLM(config)
     change(model.model.layers)
@@ -43,9 +47,21 @@ def _set(value: float, *numbers: int) -> Callable[[Any], None]:
     [
         (_set(32**-0.5), Verdict.PASS, ""),
         (_set(1.0, 0, 1, 2, 3), Verdict.PASS, ""),
-        (_set(64**-0.5, 0, 1, 2, 3), Verdict.FAIL, "0.125 by the layer's `scaling`, 1/sqrt(hidden_size), where the width of its"),
-        (_set(16**-0.5, 0, 1, 2, 3), Verdict.FAIL, "0.25 by the layer's `scaling`, 1/sqrt(hidden_size / num_attention_heads)"),
-        (_set(0.3, 0, 1, 2, 3), Verdict.WARN, "0.3 by the layer's `scaling`, where the width of its queries gives 1/sqrt(32)"),
+        (
+            _set(64**-0.5, 0, 1, 2, 3),
+            Verdict.FAIL,
+            "0.125 by the layer's `scaling`, 1/sqrt(hidden_size), where the width of its",
+        ),
+        (
+            _set(16**-0.5, 0, 1, 2, 3),
+            Verdict.FAIL,
+            "0.25 by the layer's `scaling`, 1/sqrt(hidden_size / num_attention_heads)",
+        ),
+        (
+            _set(0.3, 0, 1, 2, 3),
+            Verdict.WARN,
+            "0.3 by the layer's `scaling`, where the width of its queries gives 1/sqrt(32)",
+        ),
         (_set(0.3, 2), Verdict.FAIL, "model.layers.2.self_attn: 0.3 by the layer's `scaling`"),
     ],
     ids=["usual", "none", "hidden size", "narrower head", "another", "one layer"],
@@ -66,7 +82,13 @@ def test_heads_that_are_wide_because_the_layer_reads_the_embeddings_too_are_expl
 
 
 def test_scales_with_the_factor_of_a_rotary_scheme_are_explained() -> None:
-    rope = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64, "mscale_all_dim": 1.0}
+    rope = {
+        "rope_type": "yarn",
+        "rope_theta": 1e4,
+        "factor": 4.0,
+        "original_max_position_embeddings": 64,
+        "mscale_all_dim": 1.0,
+    }
     config = transformers.DeepseekV3Config(
         vocab_size=64,
         hidden_size=64,
@@ -116,13 +138,18 @@ def test_heads_in_the_order_of_their_projection_pass(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("layers", [{1}, {0, 1, 2, 3}])
-def test_keys_of_another_head_than_the_values_are_found(monkeypatch: pytest.MonkeyPatch, layers: set[int]) -> None:
+def test_keys_of_another_head_than_the_values_are_found(
+    monkeypatch: pytest.MonkeyPatch, layers: set[int]
+) -> None:
     found = _keys(monkeypatch, lambda layer, key: key.roll(1, 1) if layer in layers else key)
     assert found.verdict is Verdict.FAIL
     judged = case(found, "order of heads of 4 layers")
     assert verdict_of(judged) is Verdict.FAIL
     assert judged.value == 2 * len(layers)
-    assert judged.note == f"model.layers.{min(layers)}.self_attn: heads of keys are the blocks 1 0 of `k_proj`"
+    assert (
+        judged.note
+        == f"model.layers.{min(layers)}.self_attn: heads of keys are the blocks 1 0 of `k_proj`"
+    )
 
 
 @pytest.mark.parametrize("swapped", [False, True])

@@ -1,4 +1,6 @@
-"""reference on models that attend by themselves: faults in their own arithmetic, and healthy ones of many forms."""
+"""reference on models that attend by themselves: faults in their own arithmetic, and healthy ones
+of many forms.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,10 @@ from attncheck.model.subject import Subject
 ONCE = "attention output of 4 layers, one forward"
 
 
-@pytest.mark.parametrize("name", ["mpt", "falcon", "roformer", "openai-gpt", "mvp", "gpt_neox_japanese", "xlnet", "gpt_neo"])
+@pytest.mark.parametrize(
+    "name",
+    ["mpt", "falcon", "roformer", "openai-gpt", "mvp", "gpt_neox_japanese", "xlnet", "gpt_neo"],
+)
 def test_healthy_ones_are_judged_and_pass(name: str) -> None:
     found = finding(loaded(f"config:{name}"), "reference")
     assert found.verdict is Verdict.PASS
@@ -42,7 +47,8 @@ def test_a_stream_of_another_form_is_left_alone() -> None:
 def test_a_step_that_reads_the_padding_is_found() -> None:
     """Its cached step is given no mask at all."""
     broken = case(
-        finding(loaded("config:prophetnet"), "reference"), "attention output of 4 layers, left padding, a step on the cache"
+        finding(loaded("config:prophetnet"), "reference"),
+        "attention output of 4 layers, left padding, a step on the cache",
     )
     assert verdict_of(broken) is Verdict.FAIL
     assert "it reads other keys than promised" in broken.note
@@ -66,8 +72,12 @@ def test_planted_faults_are_caught_and_located(name: str, fault: str, words: str
     assert ".0." in broken.module
 
 
-def _with(subject: Subject, monkeypatch: pytest.MonkeyPatch, name: str, change: Callable[..., Any]) -> Finding:
-    """The finding on a model one of whose own functions is wrapped: `change` gets the usual one and its arguments."""
+def _with(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch, name: str, change: Callable[..., Any]
+) -> Finding:
+    """The finding on a model one of whose own functions is wrapped: `change` gets the usual one and
+    its arguments.
+    """
     home: Any = sys.modules[type(subject.model).__module__]
     usual = getattr(home, name)
     monkeypatch.setattr(home, name, lambda *args, **named: change(usual, *args, **named))
@@ -86,7 +96,9 @@ def test_scores_that_the_model_itself_scales_wrongly_are_found() -> None:
     assert "the scores are scaled by 0.5 where 0.25 is promised" in broken.note
 
 
-def test_scores_that_are_divided_by_something_else_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores_that_are_divided_by_something_else_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     subject = loaded("config:megatron-bert")
     home: Any = sys.modules[type(subject.model).__module__]
     monkeypatch.setattr(home, "math", SimpleNamespace(sqrt=lambda value: 2.0))
@@ -101,7 +113,10 @@ def test_linear_biases_with_wrong_slopes_are_found(monkeypatch: pytest.MonkeyPat
 
     found = _with(loaded("config:bloom"), monkeypatch, "build_alibi_tensor", steeper)
     assert found.verdict is Verdict.FAIL
-    assert "its linear biases rise with other slopes than promised" in case(found, f"{ONCE}, 2D mask").note
+    assert (
+        "its linear biases rise with other slopes than promised"
+        in case(found, f"{ONCE}, 2D mask").note
+    )
 
 
 def test_slopes_of_an_odd_number_of_heads_are_those_of_the_paper() -> None:
@@ -116,7 +131,9 @@ def test_biases_that_count_anew_on_a_cache_are_found_in_the_step() -> None:
     assert "its linear biases rise with other slopes than promised" in broken.note
 
 
-def test_weights_that_are_changed_after_the_softmax_are_set_aside_not_accused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_that_are_changed_after_the_softmax_are_set_aside_not_accused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     subject = loaded("config:xglm")
     home: Any = sys.modules[type(subject.model).__module__]
     usual = home.nn.functional.dropout

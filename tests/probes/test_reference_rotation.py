@@ -1,4 +1,6 @@
-"""reference: positions that turn queries and keys otherwise than the config promises, in every layer or in one."""
+"""reference: positions that turn queries and keys otherwise than the config promises, in every
+layer or in one.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,12 @@ SIZES = {
     "num_key_value_heads": 2,
     "max_position_embeddings": 512,
 }
-YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64}
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
 
 
 def _model(config: Any) -> Any:
@@ -49,7 +56,9 @@ def _llama(**rope: Any) -> Any:
     return _model(transformers.LlamaConfig(**SIZES, **({"rope_parameters": rope} if rope else {})))
 
 
-def _own_tables(layer: nn.Module, change: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> None:
+def _own_tables(
+    layer: nn.Module, change: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+) -> None:
     """Give one layer's attention other sines and cosines than its siblings."""
 
     def before(module: nn.Module, args: Any, named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -70,7 +79,9 @@ HEALTHY: dict[str, Callable[[], Any]] = {
     "linear": lambda: _llama(rope_type="linear", rope_theta=10000.0, factor=4.0),
     "qwen3": lambda: _model(transformers.Qwen3Config(**SIZES, head_dim=32)),
     "stablelm, in part": lambda: _model(transformers.StableLmConfig(**SIZES)),
-    "stablelm, in part, with a gain": lambda: _model(transformers.StableLmConfig(**SIZES, rope_parameters=dict(YARN))),
+    "stablelm, in part, with a gain": lambda: _model(
+        transformers.StableLmConfig(**SIZES, rope_parameters=dict(YARN))
+    ),
 }
 
 
@@ -86,7 +97,15 @@ def test_healthy_rotation_of_many_schemes_passes(build: Callable[[], Any]) -> No
 
 @pytest.mark.parametrize(
     ("name", "layers"),
-    [("gemma3_text", 4), ("gpt_neox", 4), ("cohere2", 3), ("smollm3", 4), ("gptj", 4), ("deepseek_v3", 4), ("gemma4_text", 4)],
+    [
+        ("gemma3_text", 4),
+        ("gpt_neox", 4),
+        ("cohere2", 3),
+        ("smollm3", 4),
+        ("gptj", 4),
+        ("deepseek_v3", 4),
+        ("gemma4_text", 4),
+    ],
 )
 def test_healthy_rotation_of_many_types_passes(name: str, layers: int) -> None:
     found = finding(loaded(f"config:{name}"), "reference")
@@ -103,11 +122,16 @@ def test_layers_that_nothing_turns_are_skipped_with_the_reason() -> None:
 def _base_of_one_layer() -> Any:
     model = _llama()
     other = type(model.model.rotary_emb)(
-        transformers.LlamaConfig(**SIZES, rope_parameters={"rope_theta": 1e6, "rope_type": "default"})
+        transformers.LlamaConfig(
+            **SIZES, rope_parameters={"rope_theta": 1e6, "rope_type": "default"}
+        )
     )
     place = torch.arange(512)[None]
     tables = other(torch.zeros(1), place)
-    _own_tables(model.model.layers[2], lambda cos, sin: tuple(each[:, : cos.shape[1]].to(cos) for each in tables))  # type: ignore[arg-type, return-value]
+    _own_tables(
+        model.model.layers[2],
+        lambda cos, sin: tuple(each[:, : cos.shape[1]].to(cos) for each in tables),
+    )  # type: ignore[arg-type, return-value]
     return model
 
 
@@ -153,13 +177,23 @@ def _swapped() -> Any:
 
 def _one_layer_not_turned() -> Any:
     model = _llama()
-    _own_tables(model.model.layers[2], lambda cos, sin: (torch.ones_like(cos), torch.zeros_like(sin)))
+    _own_tables(
+        model.model.layers[2], lambda cos, sin: (torch.ones_like(cos), torch.zeros_like(sin))
+    )
     return model
 
 
 BROKEN: list[tuple[Callable[[], Any], str, int]] = [
-    (_swapped, "pair 7 is turned by 5.623e-06 per token, where 0.0003162 the config promises (rope_theta 10000, 16 channels)", 0),
-    (_base_of_one_layer, "per token, where 0.0003162 the config promises (rope_theta 10000, 16 channels)", 2),
+    (
+        _swapped,
+        "pair 7 is turned by 5.623e-06 per token, where 0.0003162 the config promises (rope_theta 10000, 16 channels)",
+        0,
+    ),
+    (
+        _base_of_one_layer,
+        "per token, where 0.0003162 the config promises (rope_theta 10000, 16 channels)",
+        2,
+    ),
     (
         _scaling_ignored,
         "pair 0 is turned by 1 per token, where 0.25 the config promises (rope_theta 10000, 16 channels, linear by 4)",
@@ -173,8 +207,12 @@ BROKEN: list[tuple[Callable[[], Any], str, int]] = [
 ]
 
 
-@pytest.mark.parametrize(("build", "words", "layer"), BROKEN, ids=[build.__name__.strip("_") for build, _, _ in BROKEN])
-def test_rotation_that_is_not_promised_is_found_with_its_layer(build: Callable[[], Any], words: str, layer: int) -> None:
+@pytest.mark.parametrize(
+    ("build", "words", "layer"), BROKEN, ids=[build.__name__.strip("_") for build, _, _ in BROKEN]
+)
+def test_rotation_that_is_not_promised_is_found_with_its_layer(
+    build: Callable[[], Any], words: str, layer: int
+) -> None:
     found = _judged(build())
     assert found.verdict is Verdict.FAIL
     case = _rotation(found)
@@ -195,7 +233,9 @@ def test_a_model_that_turns_the_other_way_throughout_is_a_warning() -> None:
 def test_frequencies_that_a_cast_took_along_are_a_warning_and_said_to_be_rounded() -> None:
     case = _rotation(_judged(_llama().to(torch.bfloat16)))
     assert verdict_of(case) is Verdict.WARN
-    assert case.note.endswith("in every layer the frequencies are those promised, rounded to bfloat16")
+    assert case.note.endswith(
+        "in every layer the frequencies are those promised, rounded to bfloat16"
+    )
 
 
 def test_a_fault_that_only_the_case_locates_is_located_in_the_finding() -> None:

@@ -27,13 +27,17 @@ def test_healthy_builtins_pass(name: str) -> None:
 def test_planted_faults_are_caught(fault: str) -> None:
     broken = caught_by(loaded("builtin:gqa"), "repeatability", fault)
     assert broken is not None
-    expected = "the same forward twice" if fault == "dropout-active" else "12 tokens after 4 and after 24"
+    expected = (
+        "the same forward twice" if fault == "dropout-active" else "12 tokens after 4 and after 24"
+    )
     assert broken.name == expected
 
 
 def test_dynamic_ntk_depends_on_what_ran_before() -> None:
     rope = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}
-    subject = Subject(name="ntk", model=tiny_llama(max_position_embeddings=16, rope_parameters=rope))
+    subject = Subject(
+        name="ntk", model=tiny_llama(max_position_embeddings=16, rope_parameters=rope)
+    )
     subject.take(torch.float64)
     found = finding(subject, "repeatability")
     assert found.verdict is Verdict.FAIL

@@ -43,7 +43,9 @@ def test_planted_windows_are_caught_and_named(fault: str, attn: str) -> None:
 
 
 def test_a_window_that_the_kernel_cuts_short_by_one_is_caught() -> None:
-    """The config says 9 after the masks were built for 8: every windowed layer reads one key less than promised."""
+    """The config says 9 after the masks were built for 8: every windowed layer reads one key less
+    than promised.
+    """
     subject = loaded("config:mistral")
     window = subject.text_config.sliding_window
     seen = Seen(
@@ -95,9 +97,17 @@ def test_where_the_kernel_is_out_of_reach_the_gradient_tells(promised: int) -> N
     ("fields", "index", "reach"),
     [
         ({"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]}, 1, (FULL,)),
-        ({"attention_chunk_size": 4, "layer_types": ["chunked_attention"]}, 0, (Reach("chunked", 4),)),
+        (
+            {"attention_chunk_size": 4, "layer_types": ["chunked_attention"]},
+            0,
+            (Reach("chunked", 4),),
+        ),
         ({"sliding_window": 8, "use_sliding_window": False}, 0, (FULL,)),
-        ({"sliding_window": 8, "use_sliding_window": True, "max_window_layers": 1}, 1, (Reach("sliding", 8),)),
+        (
+            {"sliding_window": 8, "use_sliding_window": True, "max_window_layers": 1},
+            1,
+            (Reach("sliding", 8),),
+        ),
         ({"sliding_window": 8, "use_sliding_window": True, "max_window_layers": 1}, 0, (FULL,)),
         ({"sliding_window": 8, "sliding_window_pattern": 2}, 1, (FULL,)),
         ({"sliding_window": 8}, 0, (Reach("sliding", 8), FULL)),
@@ -105,7 +115,9 @@ def test_where_the_kernel_is_out_of_reach_the_gradient_tells(promised: int) -> N
         ({}, 0, (FULL,)),
     ],
 )
-def test_promises_are_read_from_the_fields_that_state_them(fields: dict[str, Any], index: int, reach: tuple[Reach, ...]) -> None:
+def test_promises_are_read_from_the_fields_that_state_them(
+    fields: dict[str, Any], index: int, reach: tuple[Reach, ...]
+) -> None:
     config = type("Config", (), fields)()
     assert promised_reach(config, torch.nn.Identity(), index).reaches == reach
 
@@ -118,10 +130,15 @@ def test_chunks_end_at_their_border() -> None:
 def test_layers_that_choose_keys_by_content_are_skipped() -> None:
     found = finding(loaded("config:deepseek_v32"), "window")
     assert found.verdict is Verdict.SKIP
-    assert found.skip_reason == "a layer of type `indexed_attention` promises no reach of a fixed form"
+    assert (
+        found.skip_reason == "a layer of type `indexed_attention` promises no reach of a fixed form"
+    )
 
 
 def test_a_window_in_the_config_that_no_layer_keeps_is_found() -> None:
     found = finding(loaded("config:moshi"), "window")
     assert found.verdict is Verdict.FAIL
-    assert "no layer keeps a window of 8, which the config states without saying for which layers" in found.summary
+    assert (
+        "no layer keeps a window of 8, which the config states without saying for which layers"
+        in found.summary
+    )

@@ -1,4 +1,6 @@
-"""Wrong losses on many architectures: each fails, and is named where the catalogue of weighings has it."""
+"""Wrong losses on many architectures: each fails, and is named where the catalogue of weighings has
+it.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def _wrapped(model: Any, call: Callable[..., Any]) -> Subject:
     def wrapper(self: Any, *args: Any, **named: Any) -> Any:
         return call(functools.partial(forward, self), self, *args, **named)
 
-    model.__class__ = type(kind.__name__, (kind,), {"forward": wrapper, "__module__": kind.__module__})
+    model.__class__ = type(
+        kind.__name__, (kind,), {"forward": wrapper, "__module__": kind.__module__}
+    )
     subject = Subject(name="wrapped", model=model)
     subject.take(torch.float64)
     return subject
@@ -38,7 +42,9 @@ def _relabelled(target: str, edit: Callable[[Tensor], Tensor]) -> Subject:
 
 
 def _edited(model: Any, edit: Callable[[Tensor], Tensor]) -> Subject:
-    def call(forward: Any, model: Any, *args: Any, labels: Tensor | None = None, **named: Any) -> Any:
+    def call(
+        forward: Any, model: Any, *args: Any, labels: Tensor | None = None, **named: Any
+    ) -> Any:
         return forward(*args, labels=None if labels is None else edit(labels), **named)
 
     return _wrapped(model, call)
@@ -47,7 +53,9 @@ def _edited(model: Any, edit: Callable[[Tensor], Tensor]) -> Subject:
 def _reweighed(target: str, edit: Callable[[Any, Any, Tensor, Any], Tensor]) -> Subject:
     """A model that makes its loss anew from (model, output, labels, keyword arguments)."""
 
-    def call(forward: Any, model: Any, *args: Any, labels: Tensor | None = None, **named: Any) -> Any:
+    def call(
+        forward: Any, model: Any, *args: Any, labels: Tensor | None = None, **named: Any
+    ) -> Any:
         output = forward(*args, labels=labels, **named)
         if labels is not None:
             output.loss = edit(model, output, labels, named)
@@ -65,7 +73,9 @@ def _sum(logits_BTV: Tensor, labels_BT: Tensor) -> Tensor:
 
 
 def _tell(named: Any, usual: Tensor, wrong: Tensor) -> Tensor:
-    """The wrong loss where no number of items is told, as in a loss that is right in accumulation alone."""
+    """The wrong loss where no number of items is told, as in a loss that is right in accumulation
+    alone.
+    """
     return usual if named.get("num_items_in_batch") is not None else wrong
 
 
@@ -83,7 +93,9 @@ WRONG: dict[str, tuple[Callable[[], Subject], str, str]] = {
     "T5, labels smoothed": (
         lambda: _reweighed(
             "config:t5",
-            lambda m, o, x, n: F.cross_entropy(o.logits.flatten(0, 1), x.flatten(), label_smoothing=0.1),
+            lambda m, o, x, n: F.cross_entropy(
+                o.logits.flatten(0, 1), x.flatten(), label_smoothing=0.1
+            ),
         ),
         "labels of one row",
         "labels that are smoothed by 0.1",
@@ -101,13 +113,18 @@ WRONG: dict[str, tuple[Callable[[], Subject], str, str]] = {
     "Gemma 3, shifted across rows": (
         lambda: _reweighed(
             "config:gemma3_text",
-            lambda m, o, x, n: _tell(n, o.loss, F.cross_entropy(o.logits.flatten(0, 1)[:-1], x.flatten()[1:])),
+            lambda m, o, x, n: _tell(
+                n, o.loss, F.cross_entropy(o.logits.flatten(0, 1)[:-1], x.flatten()[1:])
+            ),
         ),
         "padded batch",
         "shifted across the rows of the batch",
     ),
     "Mamba, divided by rows": (
-        lambda: _reweighed("config:mamba", lambda m, o, x, n: _tell(n, o.loss, _sum(o.logits[:, :-1], x[:, 1:]) / x.shape[0])),
+        lambda: _reweighed(
+            "config:mamba",
+            lambda m, o, x, n: _tell(n, o.loss, _sum(o.logits[:, :-1], x[:, 1:]) / x.shape[0]),
+        ),
         "padded batch",
         "the sum divided by the number of rows",
     ),
@@ -134,7 +151,10 @@ WRONG: dict[str, tuple[Callable[[], Subject], str, str]] = {
         "the loss of all labels but the first of each row",
     ),
     "Qwen3, divided by all positions": (
-        lambda: _reweighed("config:qwen3", lambda m, o, x, n: _tell(n, o.loss, _sum(o.logits[:, :-1], x[:, 1:]) / x.numel())),
+        lambda: _reweighed(
+            "config:qwen3",
+            lambda m, o, x, n: _tell(n, o.loss, _sum(o.logits[:, :-1], x[:, 1:]) / x.numel()),
+        ),
         "labels of one row",
         "the sum divided by all positions",
     ),
@@ -148,7 +168,11 @@ def test_wrong_losses_fail_and_are_named(name: str) -> None:
     assert found.verdict is Verdict.FAIL
     assert verdict_of(case(found, where)) is Verdict.FAIL
     assert words in case(found, where).note
-    expected = "label-shift" if words.startswith("it is the loss of labels that are shifted") else "loss-weights"
+    expected = (
+        "label-shift"
+        if words.startswith("it is the loss of labels that are shifted")
+        else "loss-weights"
+    )
     assert case(found, where).fault == expected
 
 
@@ -161,7 +185,9 @@ def test_easy_tokens_that_weigh_less_are_a_wrong_loss_without_a_name() -> None:
     found = finding(_reweighed("builtin:gqa", focal), "labels")
     assert found.verdict is Verdict.FAIL
     assert found.cases[0].unit == "derivatives of the loss by the logits"
-    assert found.cases[0].note.endswith("it is the cross entropy in no usual weighing of the labels")
+    assert found.cases[0].note.endswith(
+        "it is the cross entropy in no usual weighing of the labels"
+    )
 
 
 def _routed(shift: bool) -> Subject:
@@ -189,7 +215,9 @@ def _two_ahead(shift: Callable[[Tensor], Tensor]) -> Subject:
     """A model with a second head that is trained on the token after the next."""
     model = loaded("config:deepseek_v3").model
     seen: list[Tensor] = []
-    model.get_output_embeddings().register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+    model.get_output_embeddings().register_forward_pre_hook(
+        lambda module, args: seen.append(args[0])
+    )
 
     def call(forward: Any, m: Any, *args: Any, labels: Tensor | None = None, **named: Any) -> Any:
         output = forward(*args, **named)
@@ -221,10 +249,21 @@ def test_a_fault_beside_a_head_for_the_token_after_the_next_is_named() -> None:
 
 
 @pytest.mark.parametrize(("by", "broken"), [(0, "not read before"), (2, "read right after")])
-def test_a_decoder_input_made_from_labels_with_another_shift_is_caught(by: int, broken: str) -> None:
-    def call(forward: Any, model: Any, *args: Any, labels: Any = None, decoder_input_ids: Any = None, **named: Any) -> Any:
+def test_a_decoder_input_made_from_labels_with_another_shift_is_caught(
+    by: int, broken: str
+) -> None:
+    def call(
+        forward: Any,
+        model: Any,
+        *args: Any,
+        labels: Any = None,
+        decoder_input_ids: Any = None,
+        **named: Any,
+    ) -> Any:
         if labels is not None and decoder_input_ids is None:
-            decoder_input_ids = F.pad(labels[:, : labels.shape[1] - by].clamp_min(0), (by, 0), value=2)
+            decoder_input_ids = F.pad(
+                labels[:, : labels.shape[1] - by].clamp_min(0), (by, 0), value=2
+            )
         return forward(*args, labels=labels, decoder_input_ids=decoder_input_ids, **named)
 
     found = finding(_wrapped(loaded("config:seq2seq/bart").model, call), "labels")

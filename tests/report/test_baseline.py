@@ -1,4 +1,6 @@
-"""The baseline: known stays silent, new fails, vanished is reported; order and noise change nothing."""
+"""The baseline: known stays silent, new fails, vanished is reported; order and noise change
+nothing.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +22,10 @@ def known(finding: Finding, later: Finding) -> bool:
 
 def test_the_same_finding_with_other_numbers_in_another_order_is_known() -> None:
     later = failing(summary="other words", seconds=9.0)
-    noisy = tuple(replace(each, max_abs=(each.max_abs or 0) * 1.3, first_position=5) for each in reversed(later.cases))
+    noisy = tuple(
+        replace(each, max_abs=(each.max_abs or 0) * 1.3, first_position=5)
+        for each in reversed(later.cases)
+    )
     assert known(failing(), replace(later, cases=noisy))
 
 
@@ -46,7 +51,9 @@ def test_another_fault_is_new_and_a_fault_found_later_is_not() -> None:
     assert explained.diagnosis is not None
     other = failing(diagnosis=replace(explained.diagnosis, fault="window-ignored"))
     assert not known(explained, other)
-    assert known(explained, failing(diagnosis=replace(explained.diagnosis, fault="position-restart (by -4)")))
+    assert known(
+        explained, failing(diagnosis=replace(explained.diagnosis, fault="position-restart (by -4)"))
+    )
     assert known(unexplained, explained)
     assert not known(explained, unexplained)
 
@@ -70,7 +77,9 @@ def test_crashes_and_missed_controls_have_one() -> None:
 def test_what_is_gone_is_reported_but_not_what_did_not_run() -> None:
     made = baseline.of_report(report(target("builtin:gqa", failing(), vacuous())))
     now = report(target("builtin:gqa", passing("decode-paths")))
-    assert made.vanished(now) == ("builtin:gqa: decode-paths, chunks #, 2D mask: in the baseline and gone",)
+    assert made.vanished(now) == (
+        "builtin:gqa: decode-paths, chunks #, 2D mask: in the baseline and gone",
+    )
     assert made.vanished(report(target("builtin:gqa", failing(), vacuous()))) == ()
 
 
@@ -87,7 +96,10 @@ def test_a_baseline_survives_its_file(tmp_path: Path) -> None:
     [
         ("{", "not JSON"),
         ("[]", "expected `schema` to be `attncheck-baseline/1`"),
-        ('{"schema": "attncheck-baseline/1", "findings": [{"target": 1}]}', r"findings\[0\]: expected the texts `attn`, `case`"),
+        (
+            '{"schema": "attncheck-baseline/1", "findings": [{"target": 1}]}',
+            r"findings\[0\]: expected the texts `attn`, `case`",
+        ),
     ],
 )
 def test_a_broken_baseline_is_told(tmp_path: Path, text: str, message: str) -> None:

@@ -9,7 +9,18 @@ from typing import Any
 
 import jsonschema
 import pytest
-from report.reports import NASTY, crashed, everything, failing, memory, passing, report, skipping, target, vacuous
+from report.reports import (
+    NASTY,
+    crashed,
+    everything,
+    failing,
+    memory,
+    passing,
+    report,
+    skipping,
+    target,
+    vacuous,
+)
 
 from attncheck.core.finding import Known, Verdict
 from attncheck.report import charts
@@ -47,8 +58,16 @@ def test_json_fits_its_schema_and_keeps_lists_of_numbers_on_one_line() -> None:
     ("path", "value", "complaint"),
     [
         (("exit_code",), 4, "report.exit_code: 4 is not one of"),
-        (("targets", 0, "results", 0, "verdict"), "passed", "report.targets[0].results[0].verdict: 'passed' is not one of"),
-        (("targets", 0, "results", 0, "cases", 0, "max_abs"), "many", "report.targets[0].results[0].cases[0].max_abs"),
+        (
+            ("targets", 0, "results", 0, "verdict"),
+            "passed",
+            "report.targets[0].results[0].verdict: 'passed' is not one of",
+        ),
+        (
+            ("targets", 0, "results", 0, "cases", 0, "max_abs"),
+            "many",
+            "report.targets[0].results[0].cases[0].max_abs",
+        ),
         (("summary", "fail"), -1, "report.summary.fail: -1 is less than the minimum"),
     ],
 )
@@ -65,8 +84,18 @@ def test_junit_counts_what_it_holds() -> None:
     root = ET.fromstring(junit(everything()))
     first, second, third = root.findall("testsuite")
     assert root.attrib | {"name": "attncheck"} == root.attrib
-    assert (root.get("tests"), root.get("failures"), root.get("errors"), root.get("skipped")) == ("10", "3", "2", "3")
-    assert (first.get("tests"), first.get("failures"), first.get("errors"), first.get("skipped")) == ("8", "3", "1", "2")
+    assert (root.get("tests"), root.get("failures"), root.get("errors"), root.get("skipped")) == (
+        "10",
+        "3",
+        "2",
+        "3",
+    )
+    assert (
+        first.get("tests"),
+        first.get("failures"),
+        first.get("errors"),
+        first.get("skipped"),
+    ) == ("8", "3", "1", "2")
     assert second.get("name") == "org/name (sdpa, float64, cpu)"
     assert third.find("testcase/error") is not None
     failures = {case.get("name"): case.find("failure") for case in first.iter("testcase")}
@@ -75,7 +104,9 @@ def test_junit_counts_what_it_holds() -> None:
     assert "chunks 12+12, 2D mask" in (decode.text or "")
     assert failures["batch-rows"] is not None, "vacuous counts under fail_on"
     assert failures["kv-repeat"] is None, "a warning does not count"
-    assert {case.get("time") for case in first.iter("testcase") if case.get("name") == "decode-paths"} == {"1.250"}
+    assert {
+        case.get("time") for case in first.iter("testcase") if case.get("name") == "decode-paths"
+    } == {"1.250"}
 
 
 def test_junit_holds_no_character_that_xml_forbids() -> None:
@@ -98,7 +129,9 @@ def test_sarif_fits_the_standard() -> None:
         "expected: soon, until 2027-01-01 https://x.y/1",
         "in the baseline",
     ]
-    assert all(run["tool"]["driver"]["rules"][r["ruleIndex"]]["id"] == r["ruleId"] for r in run["results"])
+    assert all(
+        run["tool"]["driver"]["rules"][r["ruleIndex"]]["id"] == r["ruleId"] for r in run["results"]
+    )
     assert run["invocations"][0]["executionSuccessful"] is False
 
 
@@ -128,7 +161,9 @@ def test_github_is_told_only_there(tmp_path: Path) -> None:
     summary = tmp_path / "summary.md"
     summary.write_text("before\n")
     assert tell_github(everything(), {}) == []
-    told = tell_github(everything(), {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(summary)})
+    told = tell_github(
+        everything(), {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(summary)}
+    )
     assert len(told) == 9
     assert summary.read_text(encoding="utf-8").startswith("before\n## attncheck: failed")
 
@@ -262,12 +297,21 @@ def test_a_report_of_a_later_version_can_be_read() -> None:
     data = json.loads(to_json(everything()))
     data["later"] = 1
     for result in data["targets"][0]["results"]:
-        for part in (result, *result["cases"], *result["controls"], result["diagnosis"], result["location"], result["known"]):
+        for part in (
+            result,
+            *result["cases"],
+            *result["controls"],
+            result["diagnosis"],
+            result["location"],
+            result["known"],
+        ):
             (part or {})["later"] = 1
     assert from_json(json.dumps(data)) == from_json(to_json(everything()))
 
 
-def test_reports_that_take_long_are_written_seldom_but_always_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reports_that_take_long_are_written_seldom_but_always_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now, written = [0.0], []
     monkeypatch.setattr("attncheck.report.write.time.monotonic", lambda: now[0])
 

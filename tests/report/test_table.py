@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from attncheck.core.finding import Control, Diagnosis, Finding, Location, Measurement, Verdict, skipped
+from attncheck.core.finding import (
+    Control,
+    Diagnosis,
+    Finding,
+    Location,
+    Measurement,
+    Verdict,
+    skipped,
+)
 from attncheck.report.model import Report, TargetReport, from_json, to_json
 from attncheck.report.numbers import count, number, seconds
 from attncheck.report.outcome import finding_text
@@ -50,7 +58,10 @@ PASSED = Finding(
     seconds=12.3,
     summary="11 cases held over 264 positions; the largest difference is 0.17 budgets",
     cases=tuple(case(f"change {i}", i * 1e-16) for i in range(11)),
-    controls=(Control(fault="causal-mask-missing", detected=True, max_abs=2.4), Control(fault="mask-off-by-one", detected=False)),
+    controls=(
+        Control(fault="causal-mask-missing", detected=True, max_abs=2.4),
+        Control(fault="mask-off-by-one", detected=False),
+    ),
     controls_missing="sink-missing: the config has no sinks",
 )
 BYTES = Finding(
@@ -59,7 +70,14 @@ BYTES = Finding(
     seconds=0.1,
     summary="storage behind cached tensors: 3.429 x their own size, expected at most 1",
     cases=(
-        Measurement(name="heads stored per layer", expect="at-most", value=2.0, limit=2.0, unit="heads", positions=24),
+        Measurement(
+            name="heads stored per layer",
+            expect="at-most",
+            value=2.0,
+            limit=2.0,
+            unit="heads",
+            positions=24,
+        ),
         Measurement(
             name="storage behind cached tensors",
             expect="at-most",
@@ -72,7 +90,14 @@ BYTES = Finding(
         ),
     ),
 )
-MODEL = {"class": "LlamaForCausalLM", "parameters": 139840, "layers": 4, "heads": 4, "kv_heads": 2, "window": 8}
+MODEL = {
+    "class": "LlamaForCausalLM",
+    "parameters": 139840,
+    "layers": 4,
+    "heads": 4,
+    "kv_heads": 2,
+    "window": 8,
+}
 SETTINGS = {"attn": "sdpa", "dtype": "float64", "device": "cpu", "seed": 0, "length": 24}
 REPORT = Report(
     attncheck="0.1.0",
@@ -80,7 +105,9 @@ REPORT = Report(
     started="2026-01-01T00:00:00Z",
     seconds=75.0,
     targets=(
-        TargetReport(target="builtin:gqa", model=MODEL, settings=SETTINGS, results=(FAILED, PASSED, BYTES)),
+        TargetReport(
+            target="builtin:gqa", model=MODEL, settings=SETTINGS, results=(FAILED, PASSED, BYTES)
+        ),
         TargetReport(target="org/name", error="org/name: not in the local cache"),
     ),
 )
@@ -131,7 +158,9 @@ def test_a_target_of_a_sweep_in_one_line() -> None:
     line = target_line(REPORT.targets[0]).plain
     assert line.splitlines()[0] == "FAIL builtin:gqa  3 of 3 probes ran in 0.0 s"
     assert line.splitlines()[1].startswith("    FAIL decode-paths  chunks 12+12")
-    assert target_line(REPORT.targets[1]).plain == "ERROR org/name  org/name: not in the local cache"
+    assert (
+        target_line(REPORT.targets[1]).plain == "ERROR org/name  org/name: not in the local cache"
+    )
 
 
 @pytest.mark.parametrize(
@@ -155,4 +184,9 @@ def test_numbers(value: float | None, text: str) -> None:
 
 def test_seconds_and_counts() -> None:
     assert [seconds(value) for value in (0.24, 12.3, 200.0)] == ["0.2 s", "12 s", "3 min 20 s"]
-    assert [count(value) for value in (12, 66_400, 134_515_008, 7_200_000_000)] == ["12", "66.4 k", "134.5 M", "7.2 B"]
+    assert [count(value) for value in (12, 66_400, 134_515_008, 7_200_000_000)] == [
+        "12",
+        "66.4 k",
+        "134.5 M",
+        "7.2 B",
+    ]

@@ -57,7 +57,9 @@ def test_without_a_kernel_to_ask_the_gradient_answers() -> None:
     assert {layer.how for layer in found} == {"gradient"}
     assert found[0].rows[23] == "#" * 24
     assert found[0].rows[1] == " " * 24
-    with pytest.raises(Unsupported, match="nothing can be watched: the gradient shows plain forwards only"):
+    with pytest.raises(
+        Unsupported, match="nothing can be watched: the gradient shows plain forwards only"
+    ):
         maps(alone, Ask(padding=3))
 
 
@@ -106,13 +108,27 @@ def test_lengths_that_do_not_fit_are_refused(subject: Subject) -> None:
         (["builtin:alibi", "--padding", "left:3"], 0, "seen at the kernel"),
     ],
 )
-def test_the_command(arguments: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(
+    arguments: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["mask", *arguments]) == code
     out, err = capsys.readouterr()
     assert said in " ".join((out + err).split())
 
 
 def test_the_command_writes_pictures(tmp_path: Path) -> None:
-    assert main(["mask", "builtin:gqa", "--svg", str(tmp_path / "m.svg"), "--png", str(tmp_path / "m.png")]) == 0
+    assert (
+        main(
+            [
+                "mask",
+                "builtin:gqa",
+                "--svg",
+                str(tmp_path / "m.svg"),
+                "--png",
+                str(tmp_path / "m.png"),
+            ]
+        )
+        == 0
+    )
     assert (tmp_path / "m.svg").read_text().endswith("</svg>\n")
     assert (tmp_path / "m.png").stat().st_size > 200

@@ -1,4 +1,6 @@
-"""The selftest finds what is planted, says what it could not plant, and fails when something is missed."""
+"""The selftest finds what is planted, says what it could not plant, and fails when something is
+missed.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,19 @@ from attncheck.core.finding import Diagnosis
 from attncheck.run.selftest import Row, Selftest, coverage, names
 
 PROBES = ("future-token", "decode-paths", "kv-repeat")
-FAULTS = ("causal-mask-missing", "position-restart", "kv-repeat-copied", "state-dropped", "label-shift")
+FAULTS = (
+    "causal-mask-missing",
+    "position-restart",
+    "kv-repeat-copied",
+    "state-dropped",
+    "label-shift",
+)
 
 
 def rows() -> list[Row]:
-    return list(Selftest(loaded("builtin:gqa"), [registry.load(name) for name in PROBES]).run(FAULTS))
+    return list(
+        Selftest(loaded("builtin:gqa"), [registry.load(name) for name in PROBES]).run(FAULTS)
+    )
 
 
 def test_rows_say_caught_named_located_or_why_not() -> None:
@@ -38,7 +48,11 @@ def test_the_page_counts_targets() -> None:
 
 def test_each_fault_is_planted_in_few_targets() -> None:
     injected = Row(target="one", fault="cache-stale", caught=())
-    carried = [injected, Row(target="two", fault="cache-stale"), Row(target="one", fault="state-dropped", reason="no state")]
+    carried = [
+        injected,
+        Row(target="two", fault="cache-stale"),
+        Row(target="one", fault="state-dropped", reason="no state"),
+    ]
     assert left(["cache-stale", "state-dropped"], carried, 2) == ["state-dropped"]
     assert left(["cache-stale"], carried, None) == ["cache-stale"]
     page = coverage(carried, PROBES, 2)

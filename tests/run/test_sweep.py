@@ -29,8 +29,14 @@ def test_globs_expand_without_repeats() -> None:
         sweep.expand(["config:nosuch*"])
 
 
-def test_targets_run_apart_and_a_second_sweep_takes_their_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reports = list(sweep.sweep(["builtin:gqa", "config:nosuch"], Settings(), PROBES, workers=2, folder=tmp_path))
+def test_targets_run_apart_and_a_second_sweep_takes_their_reports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reports = list(
+        sweep.sweep(
+            ["builtin:gqa", "config:nosuch"], Settings(), PROBES, workers=2, folder=tmp_path
+        )
+    )
     found = {report.target: report for report in reports}
     assert found["builtin:gqa"].verdict is Verdict.PASS
     assert "unknown config type `nosuch`" in str(found["config:nosuch"].error)
@@ -45,18 +51,28 @@ def test_targets_run_apart_and_a_second_sweep_takes_their_reports(tmp_path: Path
 
 def test_settings_and_probes_make_another_report() -> None:
     job = Job(target="builtin:gqa", settings=Settings(), probes=(("future-token", {}),))
-    assert sweep.key_of(job) != sweep.key_of(Job(target="builtin:gqa", settings=Settings(seed=1), probes=job.probes))
-    assert sweep.key_of(job) != sweep.key_of(Job(target="builtin:gqa", settings=Settings(), probes=(("kv-repeat", {}),)))
+    assert sweep.key_of(job) != sweep.key_of(
+        Job(target="builtin:gqa", settings=Settings(seed=1), probes=job.probes)
+    )
+    assert sweep.key_of(job) != sweep.key_of(
+        Job(target="builtin:gqa", settings=Settings(), probes=(("kv-repeat", {}),))
+    )
 
 
 def test_a_target_that_takes_too_long_ends_alone(tmp_path: Path) -> None:
     hang = tmp_path / "hang.py"
     hang.write_text("import time\n\ndef model():\n    time.sleep(600)\n")
     crash = tmp_path / "crash.py"
-    crash.write_text("import os, signal\n\ndef model():\n    os.kill(os.getpid(), signal.SIGSEGV)\n")
+    crash.write_text(
+        "import os, signal\n\ndef model():\n    os.kill(os.getpid(), signal.SIGSEGV)\n"
+    )
     targets = [f"{hang}:model", f"{crash}:model"]
     limits = sweep.Limits(seconds=8)
-    reports = list(sweep.sweep(targets, Settings(), PROBES, workers=2, limits=limits, folder=tmp_path / "reports"))
+    reports = list(
+        sweep.sweep(
+            targets, Settings(), PROBES, workers=2, limits=limits, folder=tmp_path / "reports"
+        )
+    )
     said = {report.target: str(report.error) for report in reports}
     assert "not finished after 8 seconds" in said[targets[0]]
     assert "signal SIGSEGV" in said[targets[1]]

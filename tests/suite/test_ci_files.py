@@ -1,4 +1,6 @@
-"""The action, the hooks and the snippets of docs/ci.md: parsed, and run as far as one machine allows."""
+"""The action, the hooks and the snippets of docs/ci.md: parsed, and run as far as one machine
+allows.
+"""
 
 import os
 import re
@@ -31,14 +33,33 @@ def test_every_input_is_used_and_every_used_one_declared() -> None:
 @pytest.mark.parametrize(("target", "code"), [("builtin:gqa", 0), ("builtin:broken-mask", 1)])
 def test_the_action_runs(tmp_path: Path, target: str, code: int) -> None:
     inputs = {name: given["default"] for name, given in ACTION["inputs"].items()}
-    inputs |= {"targets": target, "arguments": "--probe future-token -q", "python": sys.executable, "reports": "out dir"}
-    values = {
-        name: re.sub(r"\$\{\{ inputs\.([a-z-]+) \}\}", lambda found: inputs[found[1]], text) for name, text in STEP["env"].items()
+    inputs |= {
+        "targets": target,
+        "arguments": "--probe future-token -q",
+        "python": sys.executable,
+        "reports": "out dir",
     }
-    environment = {**os.environ, **values, "GITHUB_OUTPUT": str(tmp_path / "outputs"), "OMP_NUM_THREADS": "1"}
-    ran = subprocess.run(["bash", "-e", "-o", "pipefail", "-c", STEP["run"]], cwd=tmp_path, env=environment, check=False)
+    values = {
+        name: re.sub(r"\$\{\{ inputs\.([a-z-]+) \}\}", lambda found: inputs[found[1]], text)
+        for name, text in STEP["env"].items()
+    }
+    environment = {
+        **os.environ,
+        **values,
+        "GITHUB_OUTPUT": str(tmp_path / "outputs"),
+        "OMP_NUM_THREADS": "1",
+    }
+    ran = subprocess.run(
+        ["bash", "-e", "-o", "pipefail", "-c", STEP["run"]],
+        cwd=tmp_path,
+        env=environment,
+        check=False,
+    )
     assert ran.returncode == code
-    assert (tmp_path / "outputs").read_text().splitlines() == [f"exit-code={code}", "sarif=out dir/attncheck.sarif"]
+    assert (tmp_path / "outputs").read_text().splitlines() == [
+        f"exit-code={code}",
+        "sarif=out dir/attncheck.sarif",
+    ]
     assert sorted(path.name for path in (tmp_path / "out dir").iterdir()) == [
         "attncheck.sarif",
         "junit.xml",
@@ -49,14 +70,19 @@ def test_the_action_runs(tmp_path: Path, target: str, code: int) -> None:
 
 def test_the_hooks_name_commands_that_exist() -> None:
     hooks = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
-    assert [hook["entry"].split()[:2] for hook in hooks] == [["attncheck", "run"], ["attncheck", "validate"]]
+    assert [hook["entry"].split()[:2] for hook in hooks] == [
+        ["attncheck", "run"],
+        ["attncheck", "validate"],
+    ]
     assert re.search(hooks[1]["files"], "deep/attncheck.yaml")
     assert not re.search(hooks[1]["files"], "myattncheck.yaml")
 
 
 def test_the_snippets_of_the_page_are_yaml_and_name_real_inputs() -> None:
     page = (ROOT / "docs" / "ci.md").read_text()
-    snippets = [yaml.safe_load(text) for text in re.findall(r"^```yaml\n(.*?)^```", page, re.M | re.S)]
+    snippets = [
+        yaml.safe_load(text) for text in re.findall(r"^```yaml\n(.*?)^```", page, re.M | re.S)
+    ]
     assert len(snippets) == 3
     steps = snippets[0]["jobs"]["attncheck"]["steps"]
     (used,) = [step["with"] for step in steps if step["uses"].startswith("attncheck/")]

@@ -1,4 +1,6 @@
-"""Every complaint about a suite: one line with file, line, column, what stands there, what was expected."""
+"""Every complaint about a suite: one line with file, line, column, what stands there, what was
+expected.
+"""
 
 from pathlib import Path
 
@@ -27,16 +29,32 @@ expected_failures:
 
 MUTATIONS = [
     ("attn: [", "atn: [", "2:3: `atn`: unknown key; did you mean `attn`?"),
-    ("policy:", "polcy:", "5:24: `polcy`: unknown option of probe document-leakage `polcy`: did you mean `policy`?"),
+    (
+        "policy:",
+        "polcy:",
+        "5:24: `polcy`: unknown option of probe document-leakage `polcy`: did you mean `policy`?",
+    ),
     ("isolate}", "isolated}", "5:32: `isolated`: option `policy`: expected `allow` or `isolate`"),
     (
         "float32",
         "flot32",
         "10:35: `flot32`: expected `auto`, `float64`, `float32`, `bfloat16` or `float16`; did you mean `float32`?",
     ),
-    ("- future-token", "- future-tokn", "4:5: `future-tokn`: unknown probe `future-tokn`: did you mean `future-token`?"),
-    ("builtin:gqa", "builtin:gqqa", "8:5: `builtin:gqqa`: builtin:gqqa: unknown built-in model `gqqa`: did you mean `gqa`?"),
-    ("2027-01-01", "2027-13-01", "15:14: `2027-13-01`: not a value that YAML can read: month must be in 1..12"),
+    (
+        "- future-token",
+        "- future-tokn",
+        "4:5: `future-tokn`: unknown probe `future-tokn`: did you mean `future-token`?",
+    ),
+    (
+        "builtin:gqa",
+        "builtin:gqqa",
+        "8:5: `builtin:gqqa`: builtin:gqqa: unknown built-in model `gqqa`: did you mean `gqa`?",
+    ),
+    (
+        "2027-01-01",
+        "2027-13-01",
+        "15:14: `2027-13-01`: not a value that YAML can read: month must be in 1..12",
+    ),
     ("    reason: planted\n", "", "12:5: the key `reason` is missing here"),
     ("  - target:", "  - targt:", "9:5: `targt`: unknown key; did you mean `target`?"),
     ("models:", "modles:", "7:1: `modles`: unknown key; did you mean `models`?"),
@@ -45,17 +63,41 @@ MUTATIONS = [
         "builtin:brken-*",
         "12:12: `builtin:brken-*`: unknown model of this suite `builtin:brken-*`: did you mean `builtin:broken-mask`?",
     ),
-    ("probe: future-token", "probe: padding-x", "13:12: `padding-x`: unknown probe of this model `padding-x`: expected one of "),
+    (
+        "probe: future-token",
+        "probe: padding-x",
+        "13:12: `padding-x`: unknown probe of this model `padding-x`: expected one of ",
+    ),
     ("[eager, sdpa]", "[]", "2:9: `attn` is an empty list: leave it out, or name at least one"),
     ("[eager, sdpa]", "{eager: 1}", "2:9: expected a valid string, got a mapping"),
-    ("- kv-*", "- ${NO_SUCH_VARIABLE}", "6:5: `${NO_SUCH_VARIABLE}`: the environment variable `NO_SUCH_VARIABLE` is not set"),
+    (
+        "- kv-*",
+        "- ${NO_SUCH_VARIABLE}",
+        "6:5: `${NO_SUCH_VARIABLE}`: the environment variable `NO_SUCH_VARIABLE` is not set",
+    ),
     ("- kv-*", "- ./mine.py:Probe", "6:5: `./mine.py:Probe`: no such file `"),
     ("- kv-*", "- [a", "7:7: not valid YAML: expected ',' or ']', but got ':'"),
-    ("  - kv-*\n", "  - kv-*\nprobes: []\n", "7:1: `probes`: this key stands here twice, first in line 3"),
+    (
+        "  - kv-*\n",
+        "  - kv-*\nprobes: []\n",
+        "7:1: `probes`: this key stands here twice, first in line 3",
+    ),
     ("- kv-*", "- &a [*a]", "6:5: an alias that repeats itself without end"),
-    ("- kv-*", "- !!python/object:os.system {}", "6:5: unknown tag `tag:yaml.org,2002:python/object:os.system`"),
-    ("settings:\n  attn", "include: other.yaml\nsettings:\n  attn", "1:10: `other.yaml`: no such file `"),
-    ("settings:\n  attn", "settings:\n  prompt: '@no.txt'\n  attn", "2:11: `@no.txt`: the prompt file `"),
+    (
+        "- kv-*",
+        "- !!python/object:os.system {}",
+        "6:5: unknown tag `tag:yaml.org,2002:python/object:os.system`",
+    ),
+    (
+        "settings:\n  attn",
+        "include: other.yaml\nsettings:\n  attn",
+        "1:10: `other.yaml`: no such file `",
+    ),
+    (
+        "settings:\n  attn",
+        "settings:\n  prompt: '@no.txt'\n  attn",
+        "2:11: `@no.txt`: the prompt file `",
+    ),
     ("builtin:gqa", "./nowhere", "8:5: `./nowhere`: ./nowhere: no such file or folder"),
 ]
 
@@ -80,7 +122,10 @@ def test_message(tmp_path: Path, old: str, new: str, message: str) -> None:
         (b"a: 1\nb: \xff\n", ":2:1: not UTF-8 text: byte 8 is 0xff"),
         (b"a: 1\n\nb: '\x07'\n", ":3:1: a character that YAML does not allow"),
         (b"[" * 3000, ":1:1: nested too deeply"),
-        (b"reports: {jso: x}\nmodels: [builtin:gqa]\n", ":1:11: `jso`: unknown key: expected `json`"),
+        (
+            b"reports: {jso: x}\nmodels: [builtin:gqa]\n",
+            ":1:11: `jso`: unknown key: expected `json`",
+        ),
         (b"models: [builtin:gqa]\nseed: 1\n", ":2:1: `seed`: unknown key"),
         (b"models: [builtin:gqa]\nfail_on: fial\n", ":2:10: `fial`: expected `pass`, `fail`"),
     ],
@@ -114,6 +159,11 @@ def test_a_complaint_about_an_included_file_names_that_file(tmp_path: Path) -> N
 
 def test_too_many_combinations(tmp_path: Path) -> None:
     file = tmp_path / "suite.yaml"
-    file.write_text(f"settings:\n  seed: {list(range(40))}\n  length: {list(range(1, 40))}\nmodels: [builtin:gqa]\n")
-    with pytest.raises(SuiteError, match=r"suite\.yaml:4:10: `builtin:gqa`: 1560 combinations of settings; 1000 at most"):
+    file.write_text(
+        f"settings:\n  seed: {list(range(40))}\n  length: {list(range(1, 40))}\nmodels: [builtin:gqa]\n"
+    )
+    with pytest.raises(
+        SuiteError,
+        match=r"suite\.yaml:4:10: `builtin:gqa`: 1560 combinations of settings; 1000 at most",
+    ):
         load_plan(file)

@@ -1,4 +1,6 @@
-"""Suites expand into the jobs that they name, in order, with defaults, overrides, tags, includes and variables."""
+"""Suites expand into the jobs that they name, in order, with defaults, overrides, tags, includes
+and variables.
+"""
 
 from datetime import date
 from pathlib import Path
@@ -72,7 +74,9 @@ def test_options_are_typed_and_a_model_overrides_them(tmp_path: Path) -> None:
 
 
 def test_globs_and_skips(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, "models: [builtin:gqa]\nprobes: ['*-leakage', kv-repeat]\nskip: kv-*\n")
+    plan = plan_of(
+        tmp_path, "models: [builtin:gqa]\nprobes: ['*-leakage', kv-repeat]\nskip: kv-*\n"
+    )
     assert names(plan) == [["document-leakage"]]
 
 
@@ -90,19 +94,38 @@ probes:
 @pytest.mark.parametrize(
     ("choice", "expected"),
     [
-        (Choice(tags=("quick",)), {"builtin:gqa": ["future-token", "kv-repeat"], "builtin:mha": [], "builtin:moe": []}),
-        (Choice(tags=("memory",)), {"builtin:gqa": ["kv-repeat"], "builtin:mha": ["kv-repeat"], "builtin:moe": ["kv-repeat"]}),
-        (Choice(tags=("!slow", "!memory")), {"builtin:gqa": ["future-token"], "builtin:moe": ["future-token"]}),
+        (
+            Choice(tags=("quick",)),
+            {"builtin:gqa": ["future-token", "kv-repeat"], "builtin:mha": [], "builtin:moe": []},
+        ),
+        (
+            Choice(tags=("memory",)),
+            {
+                "builtin:gqa": ["kv-repeat"],
+                "builtin:mha": ["kv-repeat"],
+                "builtin:moe": ["kv-repeat"],
+            },
+        ),
+        (
+            Choice(tags=("!slow", "!memory")),
+            {"builtin:gqa": ["future-token"], "builtin:moe": ["future-token"]},
+        ),
         (
             Choice(probes=("kv-*",), skip=()),
-            {"builtin:gqa": ["kv-repeat"], "builtin:mha": ["kv-repeat"], "builtin:moe": ["kv-repeat"]},
+            {
+                "builtin:gqa": ["kv-repeat"],
+                "builtin:mha": ["kv-repeat"],
+                "builtin:moe": ["kv-repeat"],
+            },
         ),
         (Choice(skip=("*",)), {}),
     ],
 )
 def test_choice(tmp_path: Path, choice: Choice, expected: dict[str, list[str]]) -> None:
     plan = plan_of(tmp_path, SUITE_WITH_TAGS, choice)
-    assert {job.target: [name for name, _ in job.probes] for job in plan.jobs} == {k: v for k, v in expected.items() if v}
+    assert {job.target: [name for name, _ in job.probes] for job in plan.jobs} == {
+        k: v for k, v in expected.items() if v
+    }
 
 
 def test_includes_come_first_and_the_including_file_wins(tmp_path: Path) -> None:
@@ -110,7 +133,9 @@ def test_includes_come_first_and_the_including_file_wins(tmp_path: Path) -> None
     (tmp_path / "common" / "base.yaml").write_text(
         "models: [builtin:mha]\nsettings: {attn: eager, seed: 1}\nprobes: [future-token]\nstrict: true\nbaseline: known.json\n"
     )
-    plan = plan_of(tmp_path, "include: common/base.yaml\nmodels: [builtin:gqa]\nsettings: {attn: sdpa}\n")
+    plan = plan_of(
+        tmp_path, "include: common/base.yaml\nmodels: [builtin:gqa]\nsettings: {attn: sdpa}\n"
+    )
     assert [(job.target, job.settings.attn, job.settings.seed) for job in plan.jobs] == [
         ("builtin:mha", "sdpa", 1),
         ("builtin:gqa", "sdpa", 1),
@@ -124,17 +149,28 @@ def test_includes_come_first_and_the_including_file_wins(tmp_path: Path) -> None
 def test_environment_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WHICH_MODEL", "builtin:moe")
     monkeypatch.setenv("A_SEED", "7")
-    plan = plan_of(tmp_path, "models: ['${WHICH_MODEL}', 'builtin:${NOT_THERE:-gqa}']\nsettings: {seed: '${A_SEED}'}\n")
-    assert [(job.target, job.settings.seed) for job in plan.jobs] == [("builtin:moe", 7), ("builtin:gqa", 7)]
+    plan = plan_of(
+        tmp_path,
+        "models: ['${WHICH_MODEL}', 'builtin:${NOT_THERE:-gqa}']\nsettings: {seed: '${A_SEED}'}\n",
+    )
+    assert [(job.target, job.settings.seed) for job in plan.jobs] == [
+        ("builtin:moe", 7),
+        ("builtin:gqa", 7),
+    ]
 
 
-def test_targets_probes_and_prompts_are_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_targets_probes_and_prompts_are_relative_to_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     home = tmp_path / "deep"
     home.mkdir()
     (home / "mine.py").write_text("def make(): ...\nclass Probe: ...\n")
     (home / "text.txt").write_text("hello")
     monkeypatch.chdir(tmp_path)
-    plan = plan_of(home, "models: ['mine.py:make']\nprobes: ['./mine.py:Probe']\nsettings: {prompt: '@text.txt'}\n")
+    plan = plan_of(
+        home,
+        "models: ['mine.py:make']\nprobes: ['./mine.py:Probe']\nsettings: {prompt: '@text.txt'}\n",
+    )
     (job,) = plan.jobs
     assert job.target == "deep/mine.py:make"
     assert job.settings.prompt == "hello"
@@ -170,7 +206,10 @@ def test_anchors_and_merge_keys(tmp_path: Path) -> None:
           - {target: builtin:mha, settings: {<<: *usual, attn: sdpa}}
         """,
     )
-    assert [(job.settings.attn, job.settings.seed) for job in plan.jobs] == [("eager", 5), ("sdpa", 5)]
+    assert [(job.settings.attn, job.settings.seed) for job in plan.jobs] == [
+        ("eager", 5),
+        ("sdpa", 5),
+    ]
 
 
 def test_the_suite_is_found_by_walking_up_to_the_root_of_the_repository(tmp_path: Path) -> None:

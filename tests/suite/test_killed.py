@@ -28,7 +28,14 @@ PROBES = (("future-token", {}), ("kv-repeat", {}), ("document-leakage", {}))
 def run(folder: Path, ready: Connection) -> None:
     """A run of two models without end, as the command line shows and writes it."""
     destinations = [(kind, folder / kind) for kind in FORMATS]
-    presenter = Presenter(output="quiet", destinations=destinations, probes=6, verbose=False, progress=False, color=False)
+    presenter = Presenter(
+        output="quiet",
+        destinations=destinations,
+        probes=6,
+        verbose=False,
+        progress=False,
+        color=False,
+    )
 
     def hears(event: SessionEvent, report: Report) -> None:
         presenter.hears(event, report)
@@ -36,7 +43,12 @@ def run(folder: Path, ready: Connection) -> None:
 
     session = Session(command="attncheck run", listener=hears)
     while True:
-        session.run([Job(target=name, settings=Settings(), probes=PROBES) for name in ("builtin:gqa", "builtin:broken-mask")])
+        session.run(
+            [
+                Job(target=name, settings=Settings(), probes=PROBES)
+                for name in ("builtin:gqa", "builtin:broken-mask")
+            ]
+        )
 
 
 @pytest.fixture(scope="module")
@@ -48,10 +60,14 @@ def _warm() -> None:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.usefixtures("_warm")
 @pytest.mark.parametrize("seed", range(KILLS))
-def test_killed_at_a_random_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_killed_at_a_random_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
     monkeypatch.setattr("attncheck.report.write.AT_ONCE", 3600.0)
     ours, theirs = multiprocessing.get_context("fork").Pipe(duplex=False)
-    child = multiprocessing.get_context("fork").Process(target=run, args=(tmp_path, theirs), daemon=True)
+    child = multiprocessing.get_context("fork").Process(
+        target=run, args=(tmp_path, theirs), daemon=True
+    )
     child.start()
     theirs.close()
     while not ours.recv():

@@ -27,12 +27,17 @@ def ran(file: str, *options: str, folder: Path) -> dict[str, dict[str, str]]:
     """Run a sample; verdicts by target and probe."""
     out = folder / "out.json"
     folder.mkdir(parents=True, exist_ok=True)
-    assert main(["run", "-q", "--suite", str(SAMPLES / file), "--report", f"json={out}", *options]) == 0
+    assert (
+        main(["run", "-q", "--suite", str(SAMPLES / file), "--report", f"json={out}", *options])
+        == 0
+    )
     data = json.loads(out.read_text())
     assert first_complaint(data) == ""
     found: dict[str, dict[str, str]] = {}
     for target in data["targets"]:
-        found.setdefault(target["target"], {}).update({each["probe"]: each["verdict"] for each in target["results"]})
+        found.setdefault(target["target"], {}).update(
+            {each["probe"]: each["verdict"] for each in target["results"]}
+        )
     return found
 
 
@@ -47,7 +52,12 @@ def test_full(reports: Path) -> None:
     found = ran("full.yaml", "--probe", "future-token", "--probe", "kv-repeat", folder=reports)
     assert len(found) == 5
     assert {name["future-token"] for name in found.values()} == {"pass"}
-    assert sorted(path.name for path in reports.iterdir()) == ["full.html", "full.json", "full.md", "out.json"]
+    assert sorted(path.name for path in reports.iterdir()) == [
+        "full.html",
+        "full.json",
+        "full.md",
+        "out.json",
+    ]
 
 
 def test_gate(reports: Path) -> None:
@@ -56,12 +66,18 @@ def test_gate(reports: Path) -> None:
     root = ET.parse(reports / "junit.xml").getroot()
     assert (root.get("failures"), root.get("skipped")) == ("0", "2")
     results = json.loads((reports / "attncheck.sarif").read_text())["runs"][0]["results"]
-    assert [each["ruleId"] for each in results if "suppressions" in each] == ["decode-paths", "position-reset"]
+    assert [each["ruleId"] for each in results if "suppressions" in each] == [
+        "decode-paths",
+        "position-reset",
+    ]
 
 
 def test_packing(reports: Path) -> None:
     found = ran("packing.yaml", folder=reports)
-    assert found == {"builtin:gqa": {"document-leakage": "fail"}, "builtin:moe": {"document-leakage": "fail"}}
+    assert found == {
+        "builtin:gqa": {"document-leakage": "fail"},
+        "builtin:moe": {"document-leakage": "fail"},
+    }
 
 
 def test_long_context(reports: Path) -> None:

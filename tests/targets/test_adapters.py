@@ -1,4 +1,6 @@
-"""Adapters: the adapted model, the merged one and the base are told apart, and nothing of it stays behind."""
+"""Adapters: the adapted model, the merged one and the base are told apart, and nothing of it stays
+behind.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,12 @@ def written(folder: Path, *, trained: bool = True) -> Path:
     """A base model and an adapter for it, as folders."""
     tiny_llama().save_pretrained(folder / "base")
     base = transformers.AutoModelForCausalLM.from_pretrained(folder / "base")
-    config = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=not trained, task_type="CAUSAL_LM")
+    config = peft.LoraConfig(
+        r=4,
+        target_modules=["q_proj", "v_proj"],
+        init_lora_weights=not trained,
+        task_type="CAUSAL_LM",
+    )
     torch.manual_seed(1)
     peft.get_peft_model(base, config).save_pretrained(folder / "adapter")
     return folder / "adapter"
@@ -47,7 +54,9 @@ def test_an_adapter_keeps_its_promises(tmp_path: Path) -> None:
     assert verdicts(subject) == dict.fromkeys(
         ("adapter vs base", "adapter switched off vs base", "merged vs adapter"), Verdict.PASS
     )
-    assert all(torch.equal(value, before[name]) for name, value in subject.model.state_dict().items())
+    assert all(
+        torch.equal(value, before[name]) for name, value in subject.model.state_dict().items()
+    )
 
 
 def test_an_adapter_that_changes_nothing_is_a_warning(tmp_path: Path) -> None:
@@ -74,14 +83,20 @@ def test_an_adapter_that_is_not_switched_off_fails(tmp_path: Path) -> None:
 
 def test_frozen_weights_under_an_adapter_are_no_tables(tmp_path: Path) -> None:
     subject = load(str(written(tmp_path)), SHORT)
-    assert not any(value.requires_grad for name, value in subject.model.named_parameters() if "base_layer" in name)
+    assert not any(
+        value.requires_grad
+        for name, value in subject.model.named_parameters()
+        if "base_layer" in name
+    )
     assert stored_tables(subject.model) == []
     assert subject.budget.value < 1e-12
 
 
 def test_a_model_inside_of_peft_is_checked_like_any_other(tmp_path: Path) -> None:
     folder = written(tmp_path)
-    wrapped = peft.PeftModel.from_pretrained(transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "base"), folder)
+    wrapped = peft.PeftModel.from_pretrained(
+        transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "base"), folder
+    )
     report = attncheck.check(wrapped, probes=["position-reset"], length=12)
     assert [(result.probe, result.verdict) for result in report.targets[0].results] == [
         ("adapter", Verdict.PASS),
@@ -93,7 +108,9 @@ def test_a_model_without_an_adapter_has_no_such_finding() -> None:
     assert load_findings(load("builtin:gqa", SHORT)) == []
 
 
-def test_without_peft_one_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_peft_one_line_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = written(tmp_path)
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(TargetError, match=r"pip install 'attncheck\[adapters\]'"):

@@ -29,12 +29,23 @@ def test_a_folder_is_loaded_with_nothing_noticed(saved: Save) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"num_key_value_heads": 4}, "weights of another shape than the config promises: model.layers.0.self_attn.k_proj.weight"),
-        ({"num_hidden_layers": 3}, "weights missing from the checkpoint and newly initialised: model.layers.2"),
-        ({"num_hidden_layers": 1}, "weights in the checkpoint that the model has no place for: model.layers.1"),
+        (
+            {"num_key_value_heads": 4},
+            "weights of another shape than the config promises: model.layers.0.self_attn.k_proj.weight",
+        ),
+        (
+            {"num_hidden_layers": 3},
+            "weights missing from the checkpoint and newly initialised: model.layers.2",
+        ),
+        (
+            {"num_hidden_layers": 1},
+            "weights in the checkpoint that the model has no place for: model.layers.1",
+        ),
     ],
 )
-def test_a_config_that_does_not_fit_the_checkpoint_fails_the_load(saved: Save, change: dict[str, int], words: str) -> None:
+def test_a_config_that_does_not_fit_the_checkpoint_fails_the_load(
+    saved: Save, change: dict[str, int], words: str
+) -> None:
     folder = saved()
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, **change}))
@@ -103,7 +114,9 @@ def test_weights_come_back_bit_for_bit_from_another_dtype() -> None:
         assert subject.dtype_name == "float64"
         assert subject.promoted
     assert subject.dtype_name == "bfloat16"
-    assert all(torch.equal(before[name], tensor) for name, tensor in subject.model.state_dict().items())
+    assert all(
+        torch.equal(before[name], tensor) for name, tensor in subject.model.state_dict().items()
+    )
     assert all(torch.equal(tables[name], tensor) for name, tensor in subject.model.named_buffers())
     assert not subject.promoted
 

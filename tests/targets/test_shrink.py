@@ -1,4 +1,6 @@
-"""Small configs: sizes by name, one layer of each kind, windows shorter than the inputs, promises of a real config kept."""
+"""Small configs: sizes by name, one layer of each kind, windows shorter than the inputs, promises
+of a real config kept.
+"""
 
 import json
 from pathlib import Path
@@ -16,7 +18,9 @@ from attncheck.targets.shrink import rules
 from attncheck.targets.shrink.rope import shrunk_rope
 from attncheck.targets.shrink.shrink import per_layer_fields, representatives, shrink
 
-FIVE = pytest.mark.skipif(int(transformers.__version__.split(".")[0]) < 5, reason="types of transformers 5")
+FIVE = pytest.mark.skipif(
+    int(transformers.__version__.split(".")[0]) < 5, reason="types of transformers 5"
+)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +60,12 @@ def test_one_layer_of_each_kind_is_kept() -> None:
 
 
 def test_special_ids_leave_the_ordinary_vocabulary() -> None:
-    small = shrink(transformers.LlamaConfig(bos_token_id=128000, eos_token_id=[128001, 128009], pad_token_id=0), rules.Wanted())
+    small = shrink(
+        transformers.LlamaConfig(
+            bos_token_id=128000, eos_token_id=[128001, 128009], pad_token_id=0
+        ),
+        rules.Wanted(),
+    )
     special = [small.bos_token_id, *small.eos_token_id]
     assert all(100 < each < rules.VOCAB for each in special)
     assert len(set(special)) == 3
@@ -73,15 +82,24 @@ def test_rotary_tables_follow_the_head_and_cross_their_switch() -> None:
     small = shrunk_rope(table, latent=False)
     assert len(small["short_factor"]) == len(small["long_factor"]) == rules.HEAD_DIM // 2
     assert small["original_max_position_embeddings"] == rules.SWITCH
-    assert sum(shrunk_rope({"mrope_section": [16, 24, 24]}, latent=False)["mrope_section"]) == rules.HEAD_DIM // 2
+    assert (
+        sum(shrunk_rope({"mrope_section": [16, 24, 24]}, latent=False)["mrope_section"])
+        == rules.HEAD_DIM // 2
+    )
 
 
 def test_a_real_config_keeps_its_promises(tmp_path: Path) -> None:
-    real = transformers.LlamaConfig(hidden_size=576, num_attention_heads=9, num_key_value_heads=3, tie_word_embeddings=True)
+    real = transformers.LlamaConfig(
+        hidden_size=576, num_attention_heads=9, num_key_value_heads=3, tie_word_embeddings=True
+    )
     real.attention_bias, real.hidden_act = True, "gelu"
     real.save_pretrained(tmp_path)
     model = random_init.build(str(tmp_path / "config.json"), Settings())
-    assert (model.config.attention_bias, model.config.hidden_act, model.config.tie_word_embeddings) == (True, "gelu", True)
+    assert (
+        model.config.attention_bias,
+        model.config.hidden_act,
+        model.config.tie_word_embeddings,
+    ) == (True, "gelu", True)
     assert model.config.hidden_size == rules.HIDDEN
     assert model.config.num_hidden_layers == rules.LAYERS
 
@@ -115,7 +133,10 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
         random_init.build(str(tmp_path / "config.json"), Settings())
 
 
-@pytest.mark.parametrize("name", ["gpt2", "mistral", "bloom", "mixtral", "mamba", "seq2seq/t5", "seq2seq/bart", "masked/bert"])
+@pytest.mark.parametrize(
+    "name",
+    ["gpt2", "mistral", "bloom", "mixtral", "mamba", "seq2seq/t5", "seq2seq/bart", "masked/bert"],
+)
 def test_a_type_runs_and_its_borders_are_reached(name: str) -> None:
     subject = load(f"config:{name}", Settings())
     logits_BTV = subject.logits(ForwardSpec(subject.inputs.tokens))
@@ -127,7 +148,17 @@ def test_a_type_runs_and_its_borders_are_reached(name: str) -> None:
 
 @FIVE
 @pytest.mark.parametrize(
-    "name", ["deepseek_v3", "gpt_oss", "llama4_text", "qwen3_next", "zamba2", "gemma4_text", "whisper", "musicgen"]
+    "name",
+    [
+        "deepseek_v3",
+        "gpt_oss",
+        "llama4_text",
+        "qwen3_next",
+        "zamba2",
+        "gemma4_text",
+        "whisper",
+        "musicgen",
+    ],
 )
 def test_a_type_with_parts_of_its_own_runs(name: str) -> None:
     subject = load(f"config:{name}", Settings())
@@ -150,7 +181,11 @@ def test_globs_stand_for_the_types_of_this_release() -> None:
 
 def test_first_layers_of_a_real_model(tmp_path: Path) -> None:
     config = transformers.LlamaConfig(
-        vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=4, num_attention_heads=4
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=4,
+        num_attention_heads=4,
     )
     model = transformers.LlamaForCausalLM(config)
     model.save_pretrained(tmp_path)

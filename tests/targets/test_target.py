@@ -59,5 +59,7 @@ def test_a_folder_without_config_is_refused(tmp_path: Path) -> None:
 
 def test_a_factory_needs_a_name(tmp_path: Path) -> None:
     (tmp_path / "make.py").write_text("")
-    with pytest.raises(TargetError, match="expected the name of a function after the colon, got ``"):
+    with pytest.raises(
+        TargetError, match="expected the name of a function after the colon, got ``"
+    ):
         parse(f"{tmp_path}/make.py:")

@@ -42,18 +42,27 @@ def test_a_difference_in_bfloat16_is_rounding_with_its_table() -> None:
     assert sizes[0] > 1e2 * sizes[1] > 1e6 * sizes[2]
     assert all(line.max_abs <= line.budget for line in triage.lines)
     verdicts = {step.name: step.verdict for step in triage.steps}
-    assert {verdicts[name] for name in ("one axis at a time", "axes crossed", "control")} == {Verdict.PASS}
+    assert {verdicts[name] for name in ("one axis at a time", "axes crossed", "control")} == {
+        Verdict.PASS
+    }
 
 
 def test_the_reporters_own_way_is_asked_before_the_probes() -> None:
-    triage = spec("builtin:broken-positions", symptom="cache", setting=Setting(cache="static", schedule="steps")).run()
+    triage = spec(
+        "builtin:broken-positions",
+        symptom="cache",
+        setting=Setting(cache="static", schedule="steps"),
+    ).run()
     assert triage.answer is Answer.CONFIRMED
     assert triage.diagnosis is not None
     assert triage.diagnosis.fault == "position-restart"
     names = [step.name for step in triage.steps]
     assert names == ["finite values", "reference", "the reporter's own way"]
     assert triage.smallest is not None
-    assert (triage.smallest.words, triage.smallest.tokens) == ("decoded token by token on a cache", 3)
+    assert (triage.smallest.words, triage.smallest.tokens) == (
+        "decoded token by token on a cache",
+        3,
+    )
 
 
 def test_markdown_holds_the_answer_its_table_and_what_was_tried() -> None:
@@ -66,8 +75,12 @@ def test_markdown_holds_the_answer_its_table_and_what_was_tried() -> None:
 
 
 @pytest.mark.parametrize(("margin", "said"), [(0.01, "nearer than"), (0.5, "farther apart than")])
-def test_a_turn_of_greedy_text_is_held_against_what_the_logits_differ_by(margin: float, said: str) -> None:
-    split = Split(position=9, chosen="'a'", other="'b'", margin=margin, difference=0.1, flips=3, tokens=24)
+def test_a_turn_of_greedy_text_is_held_against_what_the_logits_differ_by(
+    margin: float, said: str
+) -> None:
+    split = Split(
+        position=9, chosen="'a'", other="'b'", margin=margin, difference=0.1, flips=3, tokens=24
+    )
     assert said in turned(split)
 
 
@@ -89,14 +102,19 @@ def test_symptoms_have_routes_and_typing_errors_the_nearest() -> None:
         (["--against", "builtin:gpa"], "unknown built-in model `gpa`: did you mean `gqa`?"),
     ],
 )
-def test_usage_errors_are_one_line(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_usage_errors_are_one_line(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["triage", "builtin:gqa", *arguments]) == 2
     assert said in capsys.readouterr().err
 
 
 def test_the_report_is_written_and_the_exit_code_says_confirmed(tmp_path: Path) -> None:
     path = tmp_path / "report.md"
-    assert main(["triage", "builtin:broken-mask", "--report", f"markdown={path}", "--no-progress"]) == 1
+    assert (
+        main(["triage", "builtin:broken-mask", "--report", f"markdown={path}", "--no-progress"])
+        == 1
+    )
     assert "mask-off-by-one" in path.read_text()
 
 
@@ -115,7 +133,9 @@ def test_the_script_is_made_of_the_smallest_passes_and_shows_the_fault(tmp_path:
 def test_a_fault_that_only_long_rows_show_is_found() -> None:
     """Positions that stop counting after 180 tokens: no row of the probes is as long."""
     investigation = spec("config:llama", symptom="long")
-    frozen = edited(investigation.subject.model, lambda call: {**call, "position_ids": _frozen(call)})
+    frozen = edited(
+        investigation.subject.model, lambda call: {**call, "position_ids": _frozen(call)}
+    )
     with frozen:
         triage = investigation.run()
     assert triage.answer is Answer.CONFIRMED
@@ -134,8 +154,13 @@ def _frozen(call: dict[str, Any]) -> torch.Tensor:
     return torch.arange(start, start + length)[None]
 
 
-def test_prompts_without_a_tokenizer_are_said_not_to_be_used(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["triage", "builtin:gqa", "--symptom", "cache", "--prompt", "hello", "--no-progress"]) == 0
+def test_prompts_without_a_tokenizer_are_said_not_to_be_used(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert (
+        main(["triage", "builtin:gqa", "--symptom", "cache", "--prompt", "hello", "--no-progress"])
+        == 0
+    )
     assert "the prompts were not used" in " ".join(capsys.readouterr().out.split())
 
 

@@ -1,4 +1,6 @@
-"""What people reported, acted out: one triage command each, and the answer that was right in the end."""
+"""What people reported, acted out: one triage command each, and the answer that was right in the
+end.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,11 @@ EXIT = {"CONFIRMED": 1, "NOT REPRODUCED": 0, "EXPECTED NUMERICS": 0, "EXPECTED B
 
 def reports() -> list[tuple[str, str, str]]:
     """(command, answer, words that must be in it) of every report in docs/triage.md."""
-    rows = re.findall(r"^\|[^|]*\| `attncheck (triage [^`]*)` \| ([A-Z ]+): `([^`]*)`", PAGE.read_text(encoding="utf-8"), re.M)
+    rows = re.findall(
+        r"^\|[^|]*\| `attncheck (triage [^`]*)` \| ([A-Z ]+): `([^`]*)`",
+        PAGE.read_text(encoding="utf-8"),
+        re.M,
+    )
     return [(command, answer, words) for command, answer, words in rows]
 
 
@@ -31,7 +37,11 @@ def at_the_root(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(ROOT)
     table = attention_table()
     kernels = dict(table)
-    eager = {module: module.eager_attention_forward for module in list(sys.modules.values()) if hasattr(module, EAGER)}
+    eager = {
+        module: module.eager_attention_forward
+        for module in list(sys.modules.values())
+        if hasattr(module, EAGER)
+    }
     yield
     table.update(kernels)
     for module, kernel in eager.items():
@@ -43,7 +53,9 @@ def test_at_least_twelve_reports_are_acted_out() -> None:
     assert {answer for _, answer, _ in reports()} == set(EXIT)
 
 
-@pytest.mark.parametrize(("command", "answer", "words"), reports(), ids=[command for command, _, _ in reports()])
+@pytest.mark.parametrize(
+    ("command", "answer", "words"), reports(), ids=[command for command, _, _ in reports()]
+)
 def test_a_report_gets_the_answer_that_the_page_says(
     command: str, answer: str, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

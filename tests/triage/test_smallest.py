@@ -71,7 +71,11 @@ def test_every_crossing_of_axes_holds_on_healthy_models(name: str) -> None:
 
 def test_crossing_lets_every_two_values_meet(subject: Subject) -> None:
     offered = axes.values(subject)
-    met = {frozenset(pair) for each in axes.crossed(offered) for pair in axes._pairs(dict(each.axes), vars(Setting()))}
+    met = {
+        frozenset(pair)
+        for each in axes.crossed(offered)
+        for pair in axes._pairs(dict(each.axes), vars(Setting()))
+    }
     pairs = {
         frozenset(((one, a), (two, b)))
         for one in offered
@@ -88,9 +92,18 @@ def test_crossing_lets_every_two_values_meet(subject: Subject) -> None:
     [
         (ForwardSpec(((1, 2, 3),)), "one plain forward"),
         (ForwardSpec(((1, 2, 3),), chunks=(1, 1, 1)), "decoded token by token on a cache"),
-        (ForwardSpec(((1, 2, 3),), chunks=(1, 2), attn="eager"), "under `eager` attention, fed in uneven chunks on a cache"),
-        (ForwardSpec(((1, 2), (3, 4)), mask=Mask2D(((0, 1), (1, 1)))), "left-padded, in a batch of 2"),
-        (ForwardSpec(((1, 2),), mask=Mask4D(((0, 0),)), positions=((0, 1),)), "with a 4D mask, with `position_ids` passed"),
+        (
+            ForwardSpec(((1, 2, 3),), chunks=(1, 2), attn="eager"),
+            "under `eager` attention, fed in uneven chunks on a cache",
+        ),
+        (
+            ForwardSpec(((1, 2), (3, 4)), mask=Mask2D(((0, 1), (1, 1)))),
+            "left-padded, in a batch of 2",
+        ),
+        (
+            ForwardSpec(((1, 2),), mask=Mask4D(((0, 0),)), positions=((0, 1),)),
+            "with a 4D mask, with `position_ids` passed",
+        ),
     ],
 )
 def test_a_pass_reads_as_the_axes_it_moves(spec: ForwardSpec, words: str) -> None:

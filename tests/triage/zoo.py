@@ -1,4 +1,5 @@
-"""Models that act out what people report: healthy ones with one fault of a real bug, or with a setting that misleads.
+"""Models that act out what people report: healthy ones with one fault of a real bug, or with a
+setting that misleads.
 
 Each function is a target: `attncheck triage tests/triage/zoo.py:NAME`.
 """
@@ -19,11 +20,14 @@ from attncheck.model.wrapped_forward import wrap_forward
 from attncheck.targets import builtin
 from attncheck.targets.amplify import amplify
 
-# Axes: B batch, H query heads, G key/value heads, T query positions, S key positions, D head width, R rows, C columns.
+# Axes: B batch, H query heads, G key/value heads, T query positions, S key positions, D head width,
+# R rows, C columns.
 
 PLANTED = contextlib.ExitStack()
 KEPT: list[Any] = []
-"""Models with a changed kernel: plants know their modules by identity, so these may not be collected and give it away."""
+"""Models with a changed kernel: plants know their modules by identity, so these may not be
+collected and give it away.
+"""
 TEXT = "the a cat dog sat ran on mat and saw moon over hill one two three four five six seven end"
 WORDS = TEXT.split()
 EOS = len(WORDS) - 1
@@ -37,7 +41,9 @@ def _planted(model: Any, handler: Handler) -> Any:
 
 
 def _tokenizer(**said: Any) -> Any:
-    words = Tokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="the"))
+    words = Tokenizer(
+        models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="the")
+    )
     words.pre_tokenizer = pre_tokenizers.Whitespace()
     return transformers.PreTrainedTokenizerFast(tokenizer_object=words, **said)
 
@@ -48,7 +54,9 @@ def healthy() -> Any:
 
 
 def scaled_twice() -> Any:
-    """Accuracy gone after an upgrade: the scale is applied to the queries, and by the kernel again, in every implementation."""
+    """Accuracy gone after an upgrade: the scale is applied to the queries, and by the kernel again,
+    in every implementation.
+    """
 
     def handler(call: AttentionCall) -> Any:
         call.query_BHTD = call.query_BHTD * call.query_BHTD.shape[-1] ** -0.5
@@ -58,7 +66,9 @@ def scaled_twice() -> Any:
 
 
 def cap_dropped_with_padding() -> Any:
-    """Wrong answers in a batch: the default implementation drops the soft-cap of the scores as soon as there is a mask."""
+    """Wrong answers in a batch: the default implementation drops the soft-cap of the scores as soon
+    as there is a mask.
+    """
     torch.manual_seed(0)
     config = transformers.Gemma2Config(
         vocab_size=128,
@@ -81,7 +91,9 @@ def cap_dropped_with_padding() -> Any:
     def handler(call: AttentionCall) -> Any:
         padded = isinstance(call.mask, Tensor) and call.query_BHTD.shape[0] > 1
         if padded:
-            call.options = {name: value for name, value in call.options.items() if name != "softcap"}
+            call.options = {
+                name: value for name, value in call.options.items() if name != "softcap"
+            }
             call.options["softcap"] = None
         return call.run()
 
@@ -89,7 +101,9 @@ def cap_dropped_with_padding() -> Any:
 
 
 def sampling() -> Any:
-    """Another engine answers differently at temperature 0: this one samples unless it is told not to."""
+    """Another engine answers differently at temperature 0: this one samples unless it is told not
+    to.
+    """
     model = healthy()
     model.generation_config.do_sample = True
     model.generation_config.temperature = 0.7
@@ -102,20 +116,32 @@ def original() -> Any:
 
 
 def converted() -> Any:
-    """Gibberish after a conversion: queries and keys were re-ordered for pairs of one number of heads, and back for another."""
+    """Gibberish after a conversion: queries and keys were re-ordered for pairs of one number of
+    heads, and back for another.
+    """
     model = original()
     for layer in model.model.layers:
         for projection, heads in ((layer.self_attn.q_proj, 4), (layer.self_attn.k_proj, 2)):
             weight_RC = projection.weight.data
-            pairs_RC = weight_RC.view(heads, 2, -1, weight_RC.shape[1]).transpose(1, 2).reshape(weight_RC.shape)
+            pairs_RC = (
+                weight_RC.view(heads, 2, -1, weight_RC.shape[1])
+                .transpose(1, 2)
+                .reshape(weight_RC.shape)
+            )
             wrong = 2 * heads
-            back_RC = pairs_RC.view(wrong, -1, 2, weight_RC.shape[1]).transpose(1, 2).reshape(weight_RC.shape)
+            back_RC = (
+                pairs_RC.view(wrong, -1, 2, weight_RC.shape[1])
+                .transpose(1, 2)
+                .reshape(weight_RC.shape)
+            )
             projection.weight.data = back_RC.clone()
     return model
 
 
 def shared_keys_need_a_cache() -> Any:
-    """Loss of 10 with `use_cache=False`: the upper layers take keys and values from the cache, and find none."""
+    """Loss of 10 with `use_cache=False`: the upper layers take keys and values from the cache, and
+    find none.
+    """
     model = healthy()
     cached = {"now": False}
 
@@ -134,7 +160,9 @@ def shared_keys_need_a_cache() -> Any:
 
 
 def mask_made_with_the_cache() -> Any:
-    """Garbage without a cache, fine with one: the causal mask is only built where the cache is set up."""
+    """Garbage without a cache, fine with one: the causal mask is only built where the cache is set
+    up.
+    """
     model = healthy()
     cached = {"now": False}
 
@@ -168,12 +196,16 @@ class _Tailed(transformers.DynamicCache):
         other = copy.copy(self)
         other.layers = [copy.copy(layer) for layer in self.layers]
         for layer in other.layers:
-            layer.keys, layer.values = (nn.functional.pad(each, (0, 0, 0, 3)) for each in (layer.keys, layer.values))
+            layer.keys, layer.values = (
+                nn.functional.pad(each, (0, 0, 0, 3)) for each in (layer.keys, layer.values)
+            )
         return other
 
 
 def empty_tail_saved() -> Any:
-    """A saved prompt cache gives gibberish: what was saved is the whole buffer, its unused end included."""
+    """A saved prompt cache gives gibberish: what was saved is the whole buffer, its unused end
+    included.
+    """
     model = healthy()
     inner = model.forward
 
@@ -190,14 +222,18 @@ def empty_tail_saved() -> Any:
 
 
 def pad_is_eos() -> Any:
-    """A tuned model never stops: padding and the end of text are one token, so the end is never a label."""
+    """A tuned model never stops: padding and the end of text are one token, so the end is never a
+    label.
+    """
     return healthy(), _tokenizer(pad_token="end", eos_token="end")
 
 
 def chat() -> Any:
     """A chat model asked with bare text."""
     tokenizer = _tokenizer(eos_token="end", pad_token="the", bos_token="seven")
-    tokenizer.chat_template = "{{ bos_token }} seven {% for m in messages %}{{ m.content }}{% endfor %} end"
+    tokenizer.chat_template = (
+        "{{ bos_token }} seven {% for m in messages %}{{ m.content }}{% endfor %} end"
+    )
     return healthy(), tokenizer
 
 
@@ -222,7 +258,9 @@ def merged_into_quantised() -> Any:
     """The adapter merged into a base of 4 bits: good beside the base, bad inside it."""
     base, adapted = healthy(), with_adapter()
     with torch.no_grad():
-        for (name, plain), (_, tuned) in zip(base.named_parameters(), adapted.named_parameters(), strict=True):
+        for (name, plain), (_, tuned) in zip(
+            base.named_parameters(), adapted.named_parameters(), strict=True
+        ):
             if "proj" in name:
                 step = plain.abs().amax(1, keepdim=True) / 7
                 tuned.copy_((plain / step).round() * step + (tuned - plain))
@@ -230,9 +268,13 @@ def merged_into_quantised() -> Any:
 
 
 def positions_lost_in_the_batch() -> Any:
-    """Padded batches answer worse: the positions that are passed are dropped, and padding is counted."""
+    """Padded batches answer worse: the positions that are passed are dropped, and padding is
+    counted.
+    """
     model = builtin.build("mha", None)
-    wrap_forward(model, lambda call: {name: value for name, value in call.items() if name != "position_ids"})
+    wrap_forward(
+        model, lambda call: {name: value for name, value in call.items() if name != "position_ids"}
+    )
     return model
 
 
@@ -245,14 +287,18 @@ def window_forgotten() -> Any:
             new, total = call.query_BHTD.shape[2], call.key_BGSD.shape[2]
             allowed = torch.ones(new, total, dtype=torch.bool).tril(total - new)
             hidden = torch.finfo(call.query_BHTD.dtype).min
-            call.mask = torch.zeros(1, 1, new, total, dtype=call.query_BHTD.dtype).masked_fill(~allowed, hidden)
+            call.mask = torch.zeros(1, 1, new, total, dtype=call.query_BHTD.dtype).masked_fill(
+                ~allowed, hidden
+            )
         return call.run()
 
     return _planted(model, handler)
 
 
 def near_ties() -> Any:
-    """Greedy text that turns: a healthy model whose best tokens are often nearly tied, as those of a real one are."""
+    """Greedy text that turns: a healthy model whose best tokens are often nearly tied, as those of
+    a real one are.
+    """
     model = healthy()
     with torch.no_grad():
         model.lm_head.weight.mul_(0.05)
@@ -261,7 +307,9 @@ def near_ties() -> Any:
 
 
 def scaled_by_layer() -> Any:
-    """A GPT-2 whose scores are divided by the number of the layer: some releases forget it in one implementation."""
+    """A GPT-2 whose scores are divided by the number of the layer: some releases forget it in one
+    implementation.
+    """
     torch.manual_seed(0)
     config = transformers.GPT2Config(
         vocab_size=128,
@@ -280,7 +328,9 @@ def scaled_by_layer() -> Any:
 
 
 def loss_of_each_step() -> Any:
-    """More accumulation steps, higher loss: the loss is averaged over each step, whatever number of labels it is told."""
+    """More accumulation steps, higher loss: the loss is averaged over each step, whatever number of
+    labels it is told.
+    """
     model = healthy()
     usual = model.loss_function
     model.loss_function = lambda *args, num_items_in_batch=None, **named: usual(*args, **named)

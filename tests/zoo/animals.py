@@ -1,7 +1,9 @@
-"""The planted zoo: tiny models of many architectures, each healthy or with exactly one fault, and where that fault sits.
+"""The planted zoo: tiny models of many architectures, each healthy or with exactly one fault, and
+where that fault sits.
 
-`PLANTED` uses the catalogue's own plants. `BY_HAND` holds faults written here, in one layer or in another form than the
-catalogue's, so that naming them does not only mean recognising our own handwriting.
+`PLANTED` uses the catalogue's own plants. `BY_HAND` holds faults written here, in one layer or in
+another form than the catalogue's, so that naming them does not only mean recognising our own
+handwriting.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ Plant = Callable[[Subject], AbstractContextManager[None]]
 
 @dataclass(frozen=True)
 class Animal:
-    """One model with one fault. `probes` may rightly say so; `layer` is where the fault sits, None where it has no layer."""
+    """One model with one fault. `probes` may rightly say so; `layer` is where the fault sits, None
+    where it has no layer.
+    """
 
     kind: str
     fault: str
@@ -80,7 +84,11 @@ def whole_block(call: AttentionCall) -> AttentionCall:
 
 def square_mask(call: AttentionCall) -> AttentionCall:
     allowed = allowed_BHTS(call)
-    return with_allowed(call, torch.ones_like(allowed).tril()) if allowed.shape[2] < allowed.shape[3] else call
+    return (
+        with_allowed(call, torch.ones_like(allowed).tril())
+        if allowed.shape[2] < allowed.shape[3]
+        else call
+    )
 
 
 def doubled_scale(call: AttentionCall) -> AttentionCall:
@@ -111,11 +119,17 @@ def packing_forgotten(subject: Subject) -> AbstractContextManager[None]:
 
     def edit(call: dict[str, Any]) -> dict[str, Any]:
         positions_BT = call.get("position_ids")
-        if positions_BT is None or call.get("attention_mask") is not None or not bool((positions_BT.diff(dim=-1) < 0).any()):
+        if (
+            positions_BT is None
+            or call.get("attention_mask") is not None
+            or not bool((positions_BT.diff(dim=-1) < 0).any())
+        ):
             return call
         length = positions_BT.shape[-1]
         hidden_TS = ~torch.ones(length, length, dtype=torch.bool).tril()
-        mask = torch.zeros(length, length, dtype=subject.dtype).masked_fill(hidden_TS, torch.finfo(torch.float32).min)
+        mask = torch.zeros(length, length, dtype=subject.dtype).masked_fill(
+            hidden_TS, torch.finfo(torch.float32).min
+        )
         return {**call, "attention_mask": mask[None, None]}
 
     return edited(subject.model, edit)
@@ -203,14 +217,60 @@ BY_HAND = (
     Animal("qwen3", "mask-top-left", DECODE, 3, at_layer(3, square_mask), "one layer"),
     Animal("phi", "softmax-scale", ("reference",), 2, at_layer(2, doubled_scale), "one layer"),
     Animal("mixtral", "causal-mask-missing", DECODE, 3, at_layer(3, whole_block), "one layer"),
-    Animal("granite", "position-restart", DECODE, 0, counted(lambda before, new: torch.arange(new)), "by hand"),
-    Animal("gpt2", "position-offset", DECODE, None, counted(lambda p, n: torch.arange(p, p + n) + 2), "by two"),
-    Animal("olmo2", "position-offset", DECODE, 0, counted(lambda p, n: torch.arange(p, p + n) - 1), "backwards"),
-    Animal("stablelm", "position-frozen", DECODE, 0, counted(lambda p, n: torch.full((n,), p)), "at the first new one"),
-    Animal("granite", "document-leak", ("document-leakage",), 0, packing_forgotten, "positions unread"),
-    Animal("olmo2", "document-leak", ("document-leakage",), 0, packing_forgotten, "positions unread"),
-    Animal("qwen2", "leak-outside-attention", FUTURE, 1, hooked("model.layers.1.mlp", looks_ahead), "mlp"),
-    Animal("llama", "leak-outside-attention", FUTURE, 2, hooked("model.layers.2.input_layernorm", over_time), "norm over time"),
+    Animal(
+        "granite",
+        "position-restart",
+        DECODE,
+        0,
+        counted(lambda before, new: torch.arange(new)),
+        "by hand",
+    ),
+    Animal(
+        "gpt2",
+        "position-offset",
+        DECODE,
+        None,
+        counted(lambda p, n: torch.arange(p, p + n) + 2),
+        "by two",
+    ),
+    Animal(
+        "olmo2",
+        "position-offset",
+        DECODE,
+        0,
+        counted(lambda p, n: torch.arange(p, p + n) - 1),
+        "backwards",
+    ),
+    Animal(
+        "stablelm",
+        "position-frozen",
+        DECODE,
+        0,
+        counted(lambda p, n: torch.full((n,), p)),
+        "at the first new one",
+    ),
+    Animal(
+        "granite", "document-leak", ("document-leakage",), 0, packing_forgotten, "positions unread"
+    ),
+    Animal(
+        "olmo2", "document-leak", ("document-leakage",), 0, packing_forgotten, "positions unread"
+    ),
+    Animal(
+        "qwen2",
+        "leak-outside-attention",
+        FUTURE,
+        1,
+        hooked("model.layers.1.mlp", looks_ahead),
+        "mlp",
+    ),
+    Animal(
+        "llama",
+        "leak-outside-attention",
+        FUTURE,
+        2,
+        hooked("model.layers.2.input_layernorm", over_time),
+        "norm over time",
+    ),
 )
 ANIMALS = (*PLANTED, *BY_HAND)
 KINDS = tuple(dict.fromkeys(animal.kind for animal in ANIMALS))

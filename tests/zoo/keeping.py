@@ -1,4 +1,6 @@
-"""What the zoo's tests share: an animal examined by the probes that may say so, and its findings explained."""
+"""What the zoo's tests share: an animal examined by the probes that may say so, and its findings
+explained.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ class Seen:
         """Whether the right layer was found; None where the fault has none."""
         if self.animal.layer is None or self.finding is None:
             return None
-        return self.finding.location is not None and self.finding.location.layer == self.animal.layer
+        return (
+            self.finding.location is not None and self.finding.location.layer == self.animal.layer
+        )
 
 
 @lru_cache(maxsize=2)
@@ -53,12 +57,16 @@ def twin_finding(kind: str, probe: str) -> Finding:
 
 
 def examined(animal: Animal) -> Seen:
-    """The animal as a stranger would meet it: a subject that has never been asked anything while it was healthy."""
+    """The animal as a stranger would meet it: a subject that has never been asked anything while it
+    was healthy.
+    """
     before = {probe: twin_finding(animal.kind, probe) for probe in animal.probes}
     model = twin(animal.kind)
     diagnoser = Diagnoser()
     with animal.injected(model):
-        sick = Subject(name=animal.name, model=model.model, settings=model.settings, promoted=model.promoted)
+        sick = Subject(
+            name=animal.name, model=model.model, settings=model.settings, promoted=model.promoted
+        )
         for probe in animal.probes:
             found = finding_of(sick, registry.load(probe))
             if _caught(found, before[probe]):
@@ -68,4 +76,6 @@ def examined(animal: Animal) -> Seen:
 
 def _caught(found: Finding, healthy_one: Finding) -> bool:
     known = {case.name: case for case in healthy_one.cases}
-    return found.verdict in (Verdict.FAIL, Verdict.WARN) and any(noticed(case, known.get(case.name)) for case in found.cases)
+    return found.verdict in (Verdict.FAIL, Verdict.WARN) and any(
+        noticed(case, known.get(case.name)) for case in found.cases
+    )

@@ -1,4 +1,6 @@
-"""Every animal is caught by a probe that may say so, none is called by a wrong name, and no healthy twin fails."""
+"""Every animal is caught by a probe that may say so, none is called by a wrong name, and no healthy
+twin fails.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ SEEN: dict[str, Seen] = {}
 CAUGHT, NAMED, MISNAMED, LOCATED = 0.95, 0.85, 0.02, 0.95
 
 
-@pytest.mark.parametrize("animal", sorted(ANIMALS, key=lambda each: each.kind), ids=lambda each: each.name)
+@pytest.mark.parametrize(
+    "animal", sorted(ANIMALS, key=lambda each: each.kind), ids=lambda each: each.name
+)
 def test_caught_and_not_misnamed(animal: Animal) -> None:
     seen = SEEN[animal.name] = examined(animal)
     for probe in animal.probes:

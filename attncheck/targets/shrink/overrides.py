@@ -1,4 +1,5 @@
-"""What the names of the fields cannot tell: values that a config type needs to be small and still valid.
+"""What the names of the fields cannot tell: values that a config type needs to be small and still
+valid.
 
 This is about building a config and nothing else; no probe and no part of the engine reads it.
 """
@@ -8,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from attncheck.targets.shrink.rules import BLOCK, CONTEXT, HEAD_DIM, HIDDEN, INDEX_HEADS, INNER, WINDOW
+from attncheck.targets.shrink.rules import (
+    BLOCK,
+    CONTEXT,
+    HEAD_DIM,
+    HIDDEN,
+    INDEX_HEADS,
+    INNER,
+    WINDOW,
+)
 
 UNSET: Final = object()
 """The field goes back to the default of its class."""
@@ -18,7 +27,12 @@ PLAIN_ROPE: dict[str, Any] = {"rope_type": "default", "rope_theta": 10000.0}
 
 OVERRIDES: Mapping[str, Mapping[str, Any]] = {
     "bamba": {"attn_layer_indices": [1, 3], "mamba_d_head": 16, "mamba_n_heads": 8},
-    "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2, "first_k_dense_replace": 1},
+    "dots1": {
+        "n_routed_experts": 4,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 2,
+        "first_k_dense_replace": 1,
+    },
     "dbrx": {
         "attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8.0},
         "ffn_config": {"ffn_hidden_size": INNER, "moe_num_experts": 4, "moe_top_k": 2},
@@ -27,7 +41,10 @@ OVERRIDES: Mapping[str, Mapping[str, Any]] = {
     "gpt_neo": {"attention_types": [[["global", "local"], 2]]},
     "cohere_compass_text": {
         "layer_types": ALTERNATING,
-        "rope_parameters": {"sliding_attention": {**PLAIN_ROPE, "mrope_section": [2, 3, 3]}, "full_attention": None},
+        "rope_parameters": {
+            "sliding_attention": {**PLAIN_ROPE, "mrope_section": [2, 3, 3]},
+            "full_attention": None,
+        },
     },
     "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"] * 2},
     "lfm2": {"layer_types": ["conv", "full_attention"] * 2},
@@ -65,7 +82,12 @@ OVERRIDES: Mapping[str, Mapping[str, Any]] = {
         "hash_seed": 0,
         "max_position_embeddings": CONTEXT,
     },
-    "xlstm": {"qk_dim_factor": 1.0, "ffn_round_up_to_multiple_of": 16, "chunk_size": 16, "num_heads": 4},
+    "xlstm": {
+        "qk_dim_factor": 1.0,
+        "ffn_round_up_to_multiple_of": 16,
+        "chunk_size": 16,
+        "num_heads": 4,
+    },
     "xmod": {"default_language": "en_XX"},
     "zamba": {
         "num_hidden_layers": 7,
@@ -84,7 +106,13 @@ OVERRIDES: Mapping[str, Mapping[str, Any]] = {
     },
     "zamba2": {
         "num_hidden_layers": 5,
-        "layers_block_type": ["linear_attention", "hybrid", "linear_attention", "hybrid", "linear_attention"],
+        "layers_block_type": [
+            "linear_attention",
+            "hybrid",
+            "linear_attention",
+            "hybrid",
+            "linear_attention",
+        ],
         "num_mem_blocks": 1,
         "n_mamba_heads": 8,
         "mamba_ngroups": 1,
@@ -110,7 +138,11 @@ OVERRIDES: Mapping[str, Mapping[str, Any]] = {
         "global_head_dim": 2 * HEAD_DIM,
         "enable_moe_block": False,
     },
-    "gemma4_unified_text": {"layer_types": ALTERNATING, "num_hidden_layers": 4, "global_head_dim": 2 * HEAD_DIM},
+    "gemma4_unified_text": {
+        "layer_types": ALTERNATING,
+        "num_hidden_layers": 4,
+        "global_head_dim": 2 * HEAD_DIM,
+    },
     "dots3_note_text": {
         "layer_types": ["indexed_attention", "sliding_attention"] * 2,
         "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],

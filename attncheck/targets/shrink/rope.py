@@ -1,4 +1,6 @@
-"""Rotary tables of small configs: whatever depends on the head width or on the trained length is cut with it."""
+"""Rotary tables of small configs: whatever depends on the head width or on the trained length is
+cut with it.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""What each config field becomes in a small model, told by the field's name alone: the first rule that matches wins.
+"""What each config field becomes in a small model, told by the field's name alone: the first rule
+that matches wins.
 
-Query heads differ from the square of the KV heads, widths from each other, and windows, chunks and top-k sizes lie below the
-length of the inputs, so that a mixed-up axis or an off-by-one border cannot hide in a square layout.
+Query heads differ from the square of the KV heads, widths from each other, and windows, chunks and
+top-k sizes lie below the length of the inputs, so that a mixed-up axis or an off-by-one border
+cannot hide in a square layout.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ RANK = 16
 STATE = 16
 EXPERTS = 4
 INDEX_HEADS = 8
-"""Sparse attention picks keys by the sum over index heads: with few heads, exact ties look like faults."""
+"""Sparse attention picks keys by the sum over index heads: with few heads, exact ties look like
+faults.
+"""
 
 
 @final
@@ -112,8 +116,14 @@ _TABLE: tuple[tuple[str, Size], ...] = (
     (r"original_max_position_embeddings", at_most(SWITCH)),
     (r"max_source_positions", exactly(32)),
     (r"rel_extent", exactly(64)),
-    (r"num_experts_per_tok|num_experts_per_token|moe_topk|moe_top_k|moe_k|num_selected_experts", at_most(2)),
-    (r"num_experts|num_local_experts|n_routed_experts|moe_num_experts|zero_expert_num", at_most(EXPERTS)),
+    (
+        r"num_experts_per_tok|num_experts_per_token|moe_topk|moe_top_k|moe_k|num_selected_experts",
+        at_most(2),
+    ),
+    (
+        r"num_experts|num_local_experts|n_routed_experts|moe_num_experts|zero_expert_num",
+        at_most(EXPERTS),
+    ),
     (r"n_group|num_expert_group", at_most(2)),
     (r"topk_group|n_shared_experts|num_shared_experts|moe_num_shared_experts", at_most(1)),
     (r"first_k_dense_replace|num_dense_layers|moe_layer_start_index", at_most(1)),
@@ -140,8 +150,14 @@ _TABLE: tuple[tuple[str, Size], ...] = (
     (INNER_WIDTHS, exactly(INNER)),
     (WIDTHS, exactly(HIDDEN)),
     (r"hidden_size_per_layer_input", exactly(8)),
-    (r"router_hidden_size|dim_model_base|query_pre_attn_scalar|d_rel|block_multiple_of", exactly(16)),
-    (r"num_filters|base_channels|latent_channels|vector_quantization_hidden_dimension|upsample_groups|codebook_dim", at_most(16)),
+    (
+        r"router_hidden_size|dim_model_base|query_pre_attn_scalar|d_rel|block_multiple_of",
+        exactly(16),
+    ),
+    (
+        r"num_filters|base_channels|latent_channels|vector_quantization_hidden_dimension|upsample_groups|codebook_dim",
+        at_most(16),
+    ),
     (DEPTHS, depth),
     (r"num_kv_shared_layers|max_window_layers|n_recurrent_layers", exactly(2)),
     (r"n_input_layers|n_output_layers|loop_layer_index_start", exactly(1)),
@@ -151,7 +167,8 @@ _TABLE: tuple[tuple[str, Size], ...] = (
     (r"image_size|crop_size", exactly(28)),
     (r"patch_size", at_most(14)),
     (r"num_mel_bins", exactly(16)),
-    # Scaling by the logarithm of the position starts at thousands of tokens: at 4 it shows within the input.
+    # Scaling by the logarithm of the position starts at thousands of tokens: at 4 it shows within
+    # the input.
     (r"log_scaling_n_floor", exactly(4)),
     (r"prompt_length|prompt_types|segment_types", at_most(8)),
 )

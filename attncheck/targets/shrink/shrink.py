@@ -1,7 +1,8 @@
 """A config -> a small config of the same architecture, by rebuilding its class with changed fields.
 
-Nested configs are shrunk as well. Where fields are lists with one entry a layer, one layer of each combination is kept.
-Special token ids move to the top of the small vocabulary, away from the ids that inputs are drawn from.
+Nested configs are shrunk as well. Where fields are lists with one entry a layer, one layer of each
+combination is kept. Special token ids move to the top of the small vocabulary, away from the ids
+that inputs are drawn from.
 """
 
 from __future__ import annotations
@@ -22,12 +23,28 @@ from attncheck.targets.shrink.rules import HEADS, SWITCH, VOCAB, Wanted, keep, s
 
 TOKEN_IDS = re.compile(r".*_token_(id|index)|.*_token_ids")
 ORDINARY = 100
-"""Token ids below are ordinary tokens of the small vocabulary; special ids beyond a few go above."""
+"""Token ids below are ordinary tokens of the small vocabulary; special ids beyond a few go above.
+"""
 FEW = 8
 DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers")
 ROPE = ("rope_parameters", "rope_scaling")
-INHERITED = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id", "sep_token_id", "layer_types")
-NOT_SIZES = ("id2label", "label2id", "architectures", "dtype", "torch_dtype", "transformers_version", "use_cache")
+INHERITED = (
+    "pad_token_id",
+    "bos_token_id",
+    "eos_token_id",
+    "decoder_start_token_id",
+    "sep_token_id",
+    "layer_types",
+)
+NOT_SIZES = (
+    "id2label",
+    "label2id",
+    "architectures",
+    "dtype",
+    "torch_dtype",
+    "transformers_version",
+    "use_cache",
+)
 LISTS_OF_NUMBERS = (
     "moe_layers",
     "full_attn_idxs",
@@ -38,11 +55,14 @@ LISTS_OF_NUMBERS = (
     "layers_block_type",
     "block_types",
 )
-"""Lists that name layers by number or repeat a pattern: they are not one entry a layer, whatever their length."""
+"""Lists that name layers by number or repeat a pattern: they are not one entry a layer, whatever
+their length.
+"""
 
 
 def shrink(config: Any, wanted: Wanted, *, explore: bool = False) -> Any:
-    """A small config of the same class. `explore` also switches windows on that the config leaves off.
+    """A small config of the same class. `explore` also switches windows on that the config leaves
+    off.
 
     Raises:
         ValueError, TypeError: the class refuses the small values; its message says which.
@@ -70,13 +90,17 @@ class _Shrinker:
         for name in names:
             value = getattr(config, name, None)
             if name not in NOT_SIZES:
-                changed |= self._field(name, value, wanted, kept if name in per_layer else [], names)
+                changed |= self._field(
+                    name, value, wanted, kept if name in per_layer else [], names
+                )
         changed |= _latent(names) | _grouped_experts(config, names) | _short_context(config, names)
         if self.explore:
             changed |= _windows_on(config, names, changed, wanted)
         return _built(kind, changed)
 
-    def _field(self, name: str, value: Any, wanted: Wanted, kept: list[int], names: list[str]) -> dict[str, Any]:
+    def _field(
+        self, name: str, value: Any, wanted: Wanted, kept: list[int], names: list[str]
+    ) -> dict[str, Any]:
         """The field's new value as keyword arguments; nothing where it stays."""
         if isinstance(value, PretrainedConfig):
             return {name: compat.nested_config(self.config(value, min(wanted.layers, 4)))}
@@ -101,21 +125,29 @@ class _Shrinker:
 
 
 def field_names(kind: type) -> list[str]:
-    """The fields of a config class: dataclass fields, or the arguments of its constructor in releases before 5."""
+    """The fields of a config class: dataclass fields, or the arguments of its constructor in
+    releases before 5.
+    """
     if dataclasses.is_dataclass(kind):
         return [field.name for field in dataclasses.fields(kind)]
     arguments = inspect.signature(kind.__init__).parameters.values()  # type: ignore[misc]
-    named = [each.name for each in arguments if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)]
+    named = [
+        each.name for each in arguments if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)
+    ]
     return list(dict.fromkeys([*named[1:], *INHERITED]))
 
 
 def changed_fields(config: Any, names: list[str]) -> dict[str, Any]:
-    """The fields in which a config differs from the default of its class: what a real config.json says."""
+    """The fields in which a config differs from the default of its class: what a real config.json
+    says.
+    """
     try:
         usual = compat.readable(type(config)())
     except Exception:
         usual = None
-    plain = {name: getattr(config, name, None) for name in names if name not in ("transformers_version",)}
+    plain = {
+        name: getattr(config, name, None) for name in names if name not in ("transformers_version",)
+    }
     if usual is None:
         return plain
     return {
@@ -136,14 +168,23 @@ def per_layer_fields(config: Any, names: Iterable[str]) -> list[str]:
     layers = layers_of(config)
     if layers is None:
         return []
-    lists = [name for name in names if name not in LISTS_OF_NUMBERS and isinstance(getattr(config, name, None), (list, tuple))]
+    lists = [
+        name
+        for name in names
+        if name not in LISTS_OF_NUMBERS and isinstance(getattr(config, name, None), (list, tuple))
+    ]
     return [name for name in lists if len(getattr(config, name)) == layers > 2]
 
 
 def representatives(config: Any, per_layer: list[str], wanted: int) -> list[int]:
-    """Numbers of the layers to keep: the first of each combination of per-layer entries, then more up to `wanted`."""
+    """Numbers of the layers to keep: the first of each combination of per-layer entries, then more
+    up to `wanted`.
+    """
     total = layers_of(config) or 0
-    kinds = {tuple(repr(getattr(config, name)[layer]) for name in per_layer): layer for layer in reversed(range(total))}
+    kinds = {
+        tuple(repr(getattr(config, name)[layer]) for name in per_layer): layer
+        for layer in reversed(range(total))
+    }
     first = sorted(kinds.values())
     others = [layer for layer in range(total) if layer not in first]
     return sorted([*first, *others[: max(0, wanted - len(first))]])
@@ -157,37 +198,61 @@ def _sized(name: str, value: Any, wanted: Wanted) -> Any:
 
 
 def _latent(names: list[str]) -> dict[str, Any]:
-    """Latent attention: every head has a key of its own, and the head width follows from its two parts."""
-    return {"num_key_value_heads": HEADS} if "kv_lora_rank" in names and "num_key_value_heads" in names else {}
+    """Latent attention: every head has a key of its own, and the head width follows from its two
+    parts.
+    """
+    return (
+        {"num_key_value_heads": HEADS}
+        if "kv_lora_rank" in names and "num_key_value_heads" in names
+        else {}
+    )
 
 
 def _grouped_experts(config: Any, names: list[str]) -> dict[str, Any]:
     """Experts in one group: few experts leave no room for a choice between groups."""
-    return {"n_group": 1, "topk_group": 1} if "n_group" in names and getattr(config, "n_group", None) else {}
+    return (
+        {"n_group": 1, "topk_group": 1}
+        if "n_group" in names and getattr(config, "n_group", None)
+        else {}
+    )
 
 
 def _short_context(config: Any, names: list[str]) -> dict[str, Any]:
-    """A rotary scheme that changes where the context ends: the context becomes short enough to cross."""
+    """A rotary scheme that changes where the context ends: the context becomes short enough to
+    cross.
+    """
     switches = any(has_length_switch(getattr(config, name, None)) for name in ROPE)
-    return {"max_position_embeddings": SWITCH} if switches and "max_position_embeddings" in names else {}
+    return (
+        {"max_position_embeddings": SWITCH}
+        if switches and "max_position_embeddings" in names
+        else {}
+    )
 
 
-def _windows_on(config: Any, names: list[str], changed: dict[str, Any], wanted: Wanted) -> dict[str, Any]:
-    """A sliding window that the class offers and its default leaves off, in every second layer where layers have types.
+def _windows_on(
+    config: Any, names: list[str], changed: dict[str, Any], wanted: Wanted
+) -> dict[str, Any]:
+    """A sliding window that the class offers and its default leaves off, in every second layer
+    where layers have types.
 
-    Without types it would be on in every layer and hide the path without a mask: then only a switch of its own turns it on.
+    Without types it would be on in every layer and hide the path without a mask: then only a switch
+    of its own turns it on.
     """
     if "sliding_window" not in names or getattr(config, "sliding_window", None) is not None:
         return {}
     types = changed.get("layer_types", getattr(config, "layer_types", None))
-    if not (types or "use_sliding_window" in names) or any("sliding" in kind for kind in types or ()):
+    if not (types or "use_sliding_window" in names) or any(
+        "sliding" in kind for kind in types or ()
+    ):
         return {}
     switched: dict[str, Any] = {"sliding_window": wanted.window}
     if "use_sliding_window" in names:
         switched["use_sliding_window"] = True
     if types:
         slid = {"full_attention": "sliding_attention", "hybrid": "hybrid_sliding"}
-        switched["layer_types"] = [kind if number % 2 else slid.get(kind, kind) for number, kind in enumerate(types)]
+        switched["layer_types"] = [
+            kind if number % 2 else slid.get(kind, kind) for number, kind in enumerate(types)
+        ]
     return switched
 
 

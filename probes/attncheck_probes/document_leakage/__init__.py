@@ -1,27 +1,32 @@
 """Several documents in one row: does one of them move when the one before it changes?
 
 What it checks
-    Rows of three documents of unequal lengths, an EOS at the end of each. With the EOS alone a document reads the ones
-    before it. With positions that restart and a 4D mask of blocks, it gives the logits that it gives alone, in each of two
-    rows whose documents meet at other places. In between: the calls that people believe to isolate.
+    Rows of three documents of unequal lengths, an EOS at the end of each. With the EOS alone a
+    document reads the ones before it. With positions that restart and a 4D mask of blocks, it gives
+    the logits that it gives alone, in each of two rows whose documents meet at other places. In
+    between: the calls that people believe to isolate.
 
 Why it matters
-    EOS is content: it isolates nothing by itself. Isolation needs a segment mask, restarted positions and a loss that does
-    not cross the border. Packed fine-tuning got worse in silence wherever one of the three was missing.
+    EOS is content: it isolates nothing by itself. Isolation needs a segment mask, restarted
+    positions and a loss that does not cross the border. Packed fine-tuning got worse in silence
+    wherever one of the three was missing.
 
 How it measures
-    A document is replaced token by token and the logits of those behind it are compared: the first document of one row and
-    the second of another, so that no border may be overlooked. Or a document in its row is compared with itself alone.
-    Restarted positions without mask and cache are read as packed documents by the library: where a model's masks come from
-    there, a leak is a `fail`. The same call with a 2D mask of ones, or with the cache at its default, is not read so: a leak
-    there is a `warn`, since the call looks the same and does something else.
+    A document is replaced token by token and the logits of those behind it are compared: the first
+    document of one row and the second of another, so that no border may be overlooked. Or a
+    document in its row is compared with itself alone. Restarted positions without mask and cache
+    are read as packed documents by the library: where a model's masks come from there, a leak is a
+    `fail`. The same call with a 2D mask of ones, or with the cache at its default, is not read so:
+    a leak there is a `warn`, since the call looks the same and does something else.
 
 False alarms
-    A leak over EOS alone is what a causal model does; it fails only under `policy: isolate`. Recurrent models carry their
-    state across documents: they take no 4D mask, and their leak is a `warn`.
+    A leak over EOS alone is what a causal model does; it fails only under `policy: isolate`.
+    Recurrent models carry their state across documents: they take no 4D mask, and their leak is a
+    `warn`.
 
 References
-    Krell et al. 2021 (packing without cross-contamination). Hugging Face transformers issues 39194, 39997, 46634; trl 1230.
+    Krell et al. 2021 (packing without cross-contamination). Hugging Face transformers issues 39194,
+    39997, 46634; trl 1230.
 """
 
 from __future__ import annotations
@@ -69,8 +74,16 @@ class DocumentLeakage:
         ones = all_ones(packed.first.rows)
         calls = {
             "restarted positions, no mask, cache off": (packed, ForwardSpec(()), strict),
-            "restarted positions, no mask, default cache": (packed.first, ForwardSpec((), use_cache=None), Verdict.WARN),
-            "restarted positions, 2D mask of ones, cache off": (packed.first, ForwardSpec((), mask=ones), Verdict.WARN),
+            "restarted positions, no mask, default cache": (
+                packed.first,
+                ForwardSpec((), use_cache=None),
+                Verdict.WARN,
+            ),
+            "restarted positions, 2D mask of ones, cache off": (
+                packed.first,
+                ForwardSpec((), mask=ones),
+                Verdict.WARN,
+            ),
         }
         for name, spec in calls.items():
             yield attempt(name, lambda: _isolated(subject, name, *spec))  # noqa: B023
@@ -84,12 +97,19 @@ class DocumentLeakage:
     def _over_eos(self, subject: Subject, packed: Packed) -> Measurement:
         """The first document replaced up to its EOS, with nothing else to tell the documents apart."""
         expect: Expectation = "equal" if self.policy == "isolate" else "figure"
-        name = "EOS alone" if subject.inputs.eos is not None else "no EOS known, a plain token instead"
+        name = (
+            "EOS alone" if subject.inputs.eos is not None else "no EOS known, a plain token instead"
+        )
         start = packed.boundaries[0][1]
-        usual, other = ForwardSpec(packed.rows), ForwardSpec((subject.inputs.other(packed.rows[0], 0, start - 1, salt=5),))
+        usual, other = (
+            ForwardSpec(packed.rows),
+            ForwardSpec((subject.inputs.other(packed.rows[0], 0, start - 1, salt=5),)),
+        )
         pair = (subject.logits(other)[:, start:], subject.logits(usual)[:, start:])
         note = "the second document moves with the first"
-        return subject.compare(name, *pair, expect=expect, offset=start, note=note, spec=(other, usual))
+        return subject.compare(
+            name, *pair, expect=expect, offset=start, note=note, spec=(other, usual)
+        )
 
 
 def _blocked(subject: Subject, packed: Packed) -> Measurement:
@@ -97,7 +117,9 @@ def _blocked(subject: Subject, packed: Packed) -> Measurement:
     return blocked(subject, packed, BLOCKED)
 
 
-def _isolated(subject: Subject, name: str, packed: Packed, call: ForwardSpec, broken: Verdict) -> Measurement:
+def _isolated(
+    subject: Subject, name: str, packed: Packed, call: ForwardSpec, broken: Verdict
+) -> Measurement:
     subject.can.reads_positions.require()
     if call.mask:
         subject.can.mask_2d.require()
@@ -105,12 +127,17 @@ def _isolated(subject: Subject, name: str, packed: Packed, call: ForwardSpec, br
 
 
 def _border_loss(subject: Subject, packed: Packed) -> Measurement:
-    """Whether masking the label of the second document's first token changes the loss: then the first one's end trains it."""
+    """Whether masking the label of the second document's first token changes the loss: then the
+    first one's end trains it.
+    """
     ids_BT = subject.passes.ids(packed.rows)
     masked_BT = ids_BT.clone()
     masked_BT[:, packed.boundaries[0][1]] = -100
     with torch.no_grad():
-        calls = [subject.passes.call(packed.rows, use_cache=False, extra={"labels": each}) for each in (ids_BT, masked_BT)]
+        calls = [
+            subject.passes.call(packed.rows, use_cache=False, extra={"labels": each})
+            for each in (ids_BT, masked_BT)
+        ]
     losses = [reply.output.loss for reply in calls]
     if losses[0] is None:
         raise Unsupported("the model computes no loss from `labels`")

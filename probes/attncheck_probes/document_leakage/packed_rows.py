@@ -1,4 +1,5 @@
-"""Packed rows: several documents of unequal lengths in each, and what it takes to see one of them read another.
+"""Packed rows: several documents of unequal lengths in each, and what it takes to see one of them
+read another.
 
 Axes: B batch, T positions, V vocabulary.
 """
@@ -17,15 +18,18 @@ from attncheck.model.subject import Subject
 LEAST = 2
 """Tokens of the shortest document: one of text and its EOS."""
 SHARES = ((1 / 6, 1 / 2), (3 / 8, 5 / 8))
-"""Where the documents of each row begin, as shares of the row: no two lengths in a row are equal."""
+"""Where the documents of each row begin, as shares of the row: no two lengths in a row are equal.
+"""
 
 
 @final
 @dataclass(frozen=True)
 class Packed:
-    """Rows of documents, each with an EOS at its end. `boundaries` are the ends of each row and where its documents meet.
+    """Rows of documents, each with an EOS at its end. `boundaries` are the ends of each row and
+    where its documents meet.
 
-    The borders of the two rows differ, so that what belongs to one row and is taken for both cuts a document of the other.
+    The borders of the two rows differ, so that what belongs to one row and is taken for both cuts a
+    document of the other.
     """
 
     rows: Tokens
@@ -39,7 +43,9 @@ class Packed:
     @property
     def lengths(self) -> tuple[tuple[int, ...], ...]:
         """How many tokens each document of each row has."""
-        return tuple(tuple(stop - start for start, stop in pairwise(each)) for each in self.boundaries)
+        return tuple(
+            tuple(stop - start for start, stop in pairwise(each)) for each in self.boundaries
+        )
 
     @property
     def restarting(self) -> Positions:
@@ -53,22 +59,38 @@ class Packed:
 
     @property
     def replaced(self) -> tuple[tuple[int, int], ...]:
-        """Start and stop of the document that is replaced: the first one of the first row, the last but one of the second."""
-        return tuple((each[-3], each[-2]) if row else (each[0], each[1]) for row, each in enumerate(self.boundaries))
+        """Start and stop of the document that is replaced: the first one of the first row, the last
+        but one of the second.
+        """
+        return tuple(
+            (each[-3], each[-2]) if row else (each[0], each[1])
+            for row, each in enumerate(self.boundaries)
+        )
 
     @property
     def watched(self) -> tuple[tuple[int, int], ...]:
-        """Start and stop of one document of each row: another is before it, and a border of the other row would cut it."""
-        return tuple((each[1], each[2]) if row else (each[-2], each[-1]) for row, each in enumerate(self.boundaries))
+        """Start and stop of one document of each row: another is before it, and a border of the
+        other row would cut it.
+        """
+        return tuple(
+            (each[1], each[2]) if row else (each[-2], each[-1])
+            for row, each in enumerate(self.boundaries)
+        )
 
     def changed(self, inputs: Inputs) -> Packed:
-        """The same rows with other tokens in the documents that are to be replaced, their EOS included."""
+        """The same rows with other tokens in the documents that are to be replaced, their EOS
+        included.
+        """
         spans = zip(self.rows, self.replaced, strict=True)
-        return replace(self, rows=tuple(inputs.other(row, start, stop, salt=5) for row, (start, stop) in spans))
+        return replace(
+            self, rows=tuple(inputs.other(row, start, stop, salt=5) for row, (start, stop) in spans)
+        )
 
 
 def pack(inputs: Inputs) -> Packed:
-    """Two rows of three documents, of two where rows are short; a plain token ends a document where no EOS is known."""
+    """Two rows of three documents, of two where rows are short; a plain token ends a document where
+    no EOS is known.
+    """
     rows, boundaries = [], []
     for row, shares in zip((inputs.row, inputs.other(inputs.row, salt=7)), SHARES, strict=True):
         first, second = (max(LEAST, int(share * inputs.length)) for share in shares)
@@ -80,30 +102,45 @@ def pack(inputs: Inputs) -> Packed:
 
 
 def blocked(subject: Subject, packed: Packed, name: str) -> Measurement:
-    """One case: with a 4D mask of blocks and restarted positions, a document of each row gives the logits that it gives alone."""
+    """One case: with a 4D mask of blocks and restarted positions, a document of each row gives the
+    logits that it gives alone.
+    """
     together, cases = ForwardSpec(packed.rows, positions=packed.restarting, mask=packed.mask), []
     for row, (start, stop) in enumerate(packed.watched):
         document = packed.rows[row][start:stop]
-        alone = ForwardSpec((document,), positions=counting(1, len(document)), mask=blocks((len(document),)))
+        alone = ForwardSpec(
+            (document,), positions=counting(1, len(document)), mask=blocks((len(document),))
+        )
         pair = (subject.logits(together)[row : row + 1, start:stop], subject.logits(alone))
-        cases.append(subject.compare(name, *pair, offset=start, note=f"row {row}", spec=(together, alone)))
+        cases.append(
+            subject.compare(name, *pair, offset=start, note=f"row {row}", spec=(together, alone))
+        )
     return merged(name, cases)
 
 
-def isolated(subject: Subject, packed: Packed, name: str, call: ForwardSpec, broken: Verdict) -> Measurement:
-    """One case: in each row a document is replaced, and the ones after it stay. `call` says how the rows are asked.
+def isolated(
+    subject: Subject, packed: Packed, name: str, call: ForwardSpec, broken: Verdict
+) -> Measurement:
+    """One case: in each row a document is replaced, and the ones after it stay. `call` says how the
+    rows are asked.
 
-    Where the first row alone shows a leak as well, the case is about that row: it is easier to read.
+    Where the first row alone shows a leak as well, the case is about that row: it is easier to
+    read.
     """
     spec, other = (
-        replace(call, tokens=each.rows, positions=each.restarting) for each in (packed, packed.changed(subject.inputs))
+        replace(call, tokens=each.rows, positions=each.restarting)
+        for each in (packed, packed.changed(subject.inputs))
     )
     got_BTV, want_BTV = subject.logits(other), subject.logits(spec)
     cases = []
     for row, (_, stop) in enumerate(packed.replaced):
         got_1TV, want_1TV = got_BTV[row : row + 1, stop:], want_BTV[row : row + 1, stop:]
         note = f"documents behind the border at {stop} move with the one before it"
-        cases.append(subject.compare(name, got_1TV, want_1TV, broken=broken, offset=stop, note=note, spec=(other, spec)))
+        cases.append(
+            subject.compare(
+                name, got_1TV, want_1TV, broken=broken, offset=stop, note=note, spec=(other, spec)
+            )
+        )
     case = merged(name, cases)
     if case.excess <= 1.0 or len(packed.rows) == 1:
         return case

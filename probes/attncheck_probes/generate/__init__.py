@@ -1,26 +1,31 @@
 """What generate() computes against one forward over what it produced.
 
 What it checks
-    The logits behind every token of a greedy generate() are those of one forward over prompt and answer, the tokens their
-    argmax: with the cache on, off and static, for a left-padded batch, with the prompt in pieces, continued from a returned
-    cache, from embeddings in place of ids. Beam search scores, of a left-padded batch too, are log-probabilities of its
-    sequences; `logits_to_keep` keeps the last logits; forward reads `inputs_embeds` as it reads the ids behind them.
+    The logits behind every token of a greedy generate() are those of one forward over prompt and
+    answer, the tokens their argmax: with the cache on, off and static, for a left-padded batch,
+    with the prompt in pieces, continued from a returned cache, from embeddings in place of ids.
+    Beam search scores, of a left-padded batch too, are log-probabilities of its sequences;
+    `logits_to_keep` keeps the last logits; forward reads `inputs_embeds` as it reads the ids behind
+    them.
 
 Why it matters
-    generate() prepares positions, masks and caches on its own. Models whose positions start behind the padding id, encoders
-    whose mask is lost after the first step, prompts cut in pieces: the model is right, and what it writes is wrong.
+    generate() prepares positions, masks and caches on its own. Models whose positions start behind
+    the padding id, encoders whose mask is lost after the first step, prompts cut in pieces: the
+    model is right, and what it writes is wrong.
 
 How it measures
-    Everything is teacher-forced on generate()'s own tokens, so that one flip spoils nothing after it. The argmax is compared
-    where the two best logits are further apart than rounding. Where there is an encoder, its input is padded as well.
+    Everything is teacher-forced on generate()'s own tokens, so that one flip spoils nothing after
+    it. The argmax is compared where the two best logits are further apart than rounding. Where
+    there is an encoder, its input is padded as well.
 
 False alarms
-    A model whose own cache disagrees with one forward, or whose forward errs on a padded batch, is for `decode-paths` and
-    `padding`: generate() is not blamed for it. Models that read ahead by design are not asked, nor is one that looks ids up
-    in a second table asked for embeddings.
+    A model whose own cache disagrees with one forward, or whose forward errs on a padded batch, is
+    for `decode-paths` and `padding`: generate() is not blamed for it. Models that read ahead by
+    design are not asked, nor is one that looks ids up in a second table asked for embeddings.
 
 References
-    Hugging Face transformers issues 36293 (T5: the encoder's mask is lost), 36536 (rounding that looks like this fault).
+    Hugging Face transformers issues 36293 (T5: the encoder's mask is lost), 36536 (rounding that
+    looks like this fault).
 """
 
 from __future__ import annotations
@@ -56,7 +61,11 @@ class Generate:
     title: ClassVar[str] = "generate() computes what forward computes"
     cost: ClassVar[Cost] = "dear"
     needs: ClassVar[tuple[str, ...]] = ("sees_history", "decodes")
-    controls: ClassVar[tuple[str, ...]] = ("generate-positions", "generate-repeats-token", "logits-to-keep")
+    controls: ClassVar[tuple[str, ...]] = (
+        "generate-positions",
+        "generate-repeats-token",
+        "logits-to-keep",
+    )
 
     new_tokens: int = 4
     padding: int = 3
@@ -65,7 +74,10 @@ class Generate:
     def measure(self, subject: Subject) -> Iterator[Measurement]:
         """The plain call first, then one change at a time."""
         generation.require_yardstick(subject)
-        _ = subject.can.steps_agree, subject.can.chunks_agree  # asked before a control plants anything
+        _ = (
+            subject.can.steps_agree,
+            subject.can.chunks_agree,
+        )  # asked before a control plants anything
         ways: dict[str, dict[str, Any]] = {
             "cache on": {},
             "cache off": {"use_cache": False},
@@ -75,7 +87,10 @@ class Generate:
         for name in ways:
             yield attempt(name, lambda: self._plain(subject, name, ways[name]))  # noqa: B023
         yield attempt("tokens are the argmax", lambda: self._argmax(subject))
-        for batch, way in (("left-padded batch", "cache on"), ("left-padded batch, prompt in pieces", "prompt in pieces")):
+        for batch, way in (
+            ("left-padded batch", "cache on"),
+            ("left-padded batch, prompt in pieces", "prompt in pieces"),
+        ):
             yield attempt(batch, lambda: self._batch(subject, batch, ways[way]))  # noqa: B023
         yield attempt("continued from a returned cache", lambda: self._continued(subject))
         yield attempt("logits_to_keep", lambda: self._kept(subject))
@@ -89,7 +104,9 @@ class Generate:
         return judge_cases(evidence)
 
     def _prompt(self, subject: Subject) -> Row:
-        return subject.inputs.row[: max(self.padding + 2, subject.inputs.length - 2 * self.new_tokens)]
+        return subject.inputs.row[
+            : max(self.padding + 2, subject.inputs.length - 2 * self.new_tokens)
+        ]
 
     def _plain(self, subject: Subject, name: str, options: dict[str, Any]) -> Measurement:
         made = generation.greedy(subject, self._prompt(subject), self.new_tokens, **options)
@@ -117,10 +134,14 @@ class Generate:
     def _batch(self, subject: Subject, name: str, options: dict[str, Any]) -> Measurement:
         (subject.can.mask_2d & subject.can.reads_mask).require()
         rows = (self._prompt(subject), self._prompt(subject)[self.padding :])
-        made = generation.run(subject, *generation.padded(subject, rows, len(rows[0])), self.new_tokens, **options)
+        made = generation.run(
+            subject, *generation.padded(subject, rows, len(rows[0])), self.new_tokens, **options
+        )
         answers = [tuple(map(int, row)) for row in made.sequences[:, -self.new_tokens :]]
         logits_BNV, each = torch.stack(made.logits, 1), enumerate(zip(rows, answers, strict=True))
-        case = merged(name, [_forced(subject, name, *row, logits_BNV[i : i + 1]) for i, row in each])
+        case = merged(
+            name, [_forced(subject, name, *row, logits_BNV[i : i + 1]) for i, row in each]
+        )
         case = with_batch(subject, case, rows, tuple(answers), options)
         if case.excess > 1.0:
             generation.require_padding(subject, rows, answers)
@@ -128,38 +149,62 @@ class Generate:
 
     def _continued(self, subject: Subject) -> Measurement:
         prompt = self._prompt(subject)
-        first = generation.run(subject, *generation.padded(subject, (prompt,), len(prompt)), self.new_tokens)
+        first = generation.run(
+            subject, *generation.padded(subject, (prompt,), len(prompt)), self.new_tokens
+        )
         cache = cache_of(first)
         if not cached_length(cache) or subject.forward_adapter.cache_name is None:
             raise Unsupported("generate() returns no cache that counts its tokens")
         longer, given = generation.answer_of(first, 0), {subject.forward_adapter.cache_name: cache}
-        made = generation.run(subject, *generation.padded(subject, (longer,), len(longer)), self.new_tokens, given=given)
+        made = generation.run(
+            subject,
+            *generation.padded(subject, (longer,), len(longer)),
+            self.new_tokens,
+            given=given,
+        )
         answer, logits_BNV = generation.answer_of(made, len(longer)), torch.stack(made.logits, 1)
-        return _of_generate(subject, _forced(subject, "continued from a returned cache", longer, answer, logits_BNV), {PIECES: 1})
+        return _of_generate(
+            subject,
+            _forced(subject, "continued from a returned cache", longer, answer, logits_BNV),
+            {PIECES: 1},
+        )
 
     def _kept(self, subject: Subject) -> Measurement:
         got_BNV = generation.kept_logits(subject, subject.inputs.tokens, self.new_tokens)
         want_BNV = subject.logits(ForwardSpec(subject.inputs.tokens))[:, -self.new_tokens :]
-        return with_kept(subject, subject.compare("logits_to_keep", got_BNV, want_BNV), self.new_tokens)
+        return with_kept(
+            subject, subject.compare("logits_to_keep", got_BNV, want_BNV), self.new_tokens
+        )
 
     def _embedded(self, subject: Subject) -> Measurement:
         prompt = self._prompt(subject)
         answer, logits_BNV = embedded_answer(subject, prompt, self.new_tokens)
-        case = replaced(subject, _forced(subject, "answer to inputs_embeds", prompt, answer, logits_BNV))
+        case = replaced(
+            subject, _forced(subject, "answer to inputs_embeds", prompt, answer, logits_BNV)
+        )
         return _of_generate(subject, case, {})
 
     def _beams(self, subject: Subject) -> Measurement:
-        return _of_generate(subject, beam_scores(subject, self._prompt(subject), self.padding, self.new_tokens), {})
+        return _of_generate(
+            subject, beam_scores(subject, self._prompt(subject), self.padding, self.new_tokens), {}
+        )
 
     def _encoder(self, subject: Subject) -> Measurement:
         given, prompt = generation.padded_encoder(subject, self.padding), self._prompt(subject)[:2]
-        made = generation.run(subject, *generation.padded(subject, (prompt,), len(prompt)), self.new_tokens, given=given)
+        made = generation.run(
+            subject,
+            *generation.padded(subject, (prompt,), len(prompt)),
+            self.new_tokens,
+            given=given,
+        )
         answer = generation.answer_of(made, -self.new_tokens)
         return _forced(subject, "padded encoder", prompt, answer, torch.stack(made.logits, 1))
 
 
 def _of_generate(subject: Subject, case: Measurement, options: dict[str, Any]) -> Measurement:
-    """The case, unless the model's own cache disagrees with one forward in the same way, generate() or not."""
+    """The case, unless the model's own cache disagrees with one forward in the same way, generate()
+    or not.
+    """
     if case.excess > 1.0 and options.get("use_cache", True):
         (subject.can.chunks_agree if PIECES in options else subject.can.steps_agree).require()
     return case
@@ -170,5 +215,9 @@ def _wanted(subject: Subject, prompt: Row, answer: Row) -> Tensor:
     return subject.logits(ForwardSpec(((*prompt, *answer),)))[:, len(prompt) - 1 : -1]
 
 
-def _forced(subject: Subject, name: str, prompt: Row, answer: Row, logits_BNV: Tensor) -> Measurement:
-    return subject.compare(name, logits_BNV, _wanted(subject, prompt, answer), offset=len(prompt) - 1)
+def _forced(
+    subject: Subject, name: str, prompt: Row, answer: Row, logits_BNV: Tensor
+) -> Measurement:
+    return subject.compare(
+        name, logits_BNV, _wanted(subject, prompt, answer), offset=len(prompt) - 1
+    )

@@ -1,4 +1,5 @@
-"""Beam search asked for its scores: they are log-probabilities of the sequences that it returns, and one forward gives those too.
+"""Beam search asked for its scores: they are log-probabilities of the sequences that it returns,
+and one forward gives those too.
 
 Axes: B batch, T positions, N generated tokens, V vocabulary.
 """
@@ -20,9 +21,11 @@ NAME = "beam search scores"
 
 
 def beam_scores(subject: Subject, prompt: Row, padding: int, new_tokens: int) -> Measurement:
-    """One case: the scores of two beams a row, for a batch whose second row is `padding` tokens shorter and padded on the left.
+    """One case: the scores of two beams a row, for a batch whose second row is `padding` tokens
+    shorter and padded on the left.
 
-    One row where the model reads no mask, or errs in a padded forward already, which is for `padding`.
+    One row where the model reads no mask, or errs in a padded forward already, which is for
+    `padding`.
 
     Raises:
         Unsupported: generate() raises, or returns no scores.
@@ -45,12 +48,16 @@ def _padding_holds(subject: Subject, rows: Tokens, answers: list[Row]) -> bool:
 
 def _scored(subject: Subject, rows: Tokens, new_tokens: int) -> tuple[Measurement, list[Row]]:
     options: dict[str, Any] = {"num_beams": 2, "output_scores": True}
-    made = generation.run(subject, *generation.padded(subject, rows, len(rows[0])), new_tokens, **options)
+    made = generation.run(
+        subject, *generation.padded(subject, rows, len(rows[0])), new_tokens, **options
+    )
     if getattr(made, "sequences_scores", None) is None:
         raise Unsupported("generate() returns no scores of its beams")
     answers = [tuple(map(int, row)) for row in made.sequences[:, -new_tokens:]]
     each = zip(rows, answers, made.sequences_scores.tolist(), strict=True)
-    return merged(NAME, [_against(subject, number, *row) for number, row in enumerate(each)]), answers
+    return merged(
+        NAME, [_against(subject, number, *row) for number, row in enumerate(each)]
+    ), answers
 
 
 def _against(subject: Subject, number: int, row: Row, answer: Row, score: float) -> Measurement:

@@ -1,4 +1,5 @@
-"""Embeddings handed in instead of ids, as multimodal code and prompt tuning do: what the model's own table gives means the same.
+"""Embeddings handed in instead of ids, as multimodal code and prompt tuning do: what the model's
+own table gives means the same.
 
 Axes: B batch, T positions, W hidden width, N generated tokens, V vocabulary.
 """
@@ -32,7 +33,9 @@ def embedded(subject: Subject, name: str) -> Measurement:
     with torch.no_grad():
         got_BTV = subject.passes.call(tokens, use_cache=False, extra=given).logits_BTV
     note = "the embeddings are what the model's own table gives"
-    return replaced(subject, subject.compare(name, got_BTV, subject.logits(ForwardSpec(tokens)), note=note))
+    return replaced(
+        subject, subject.compare(name, got_BTV, subject.logits(ForwardSpec(tokens)), note=note)
+    )
 
 
 def embedded_answer(subject: Subject, prompt: Row, new_tokens: int) -> tuple[Row, Tensor]:
@@ -41,7 +44,10 @@ def embedded_answer(subject: Subject, prompt: Row, new_tokens: int) -> tuple[Row
     Raises:
         Unsupported: generate() takes no embeddings.
     """
-    given, (ids_BT, mask_BT) = _given(subject, prompt), generation.padded(subject, (prompt,), len(prompt))
+    given, (ids_BT, mask_BT) = (
+        _given(subject, prompt),
+        generation.padded(subject, (prompt,), len(prompt)),
+    )
     made = generation.run(subject, ids_BT, mask_BT, new_tokens, given=given)
     return tuple(map(int, made.sequences[0, -new_tokens:])), torch.stack(made.logits, 1)
 
@@ -53,7 +59,9 @@ def replaced(subject: Subject, case: Measurement) -> Measurement:
         Unsupported: it fails, and the ids are looked up in a second table as well.
     """
     if case.excess > 1.0 and _other_tables(subject):
-        raise Unsupported(f"{type(subject.model).__name__} looks ids up in a second table, which embeddings cannot replace")
+        raise Unsupported(
+            f"{type(subject.model).__name__} looks ids up in a second table, which embeddings cannot replace"
+        )
     return case
 
 
@@ -77,7 +85,12 @@ def _other_tables(subject: Subject) -> list[nn.Module]:
     ids_BT, found = subject.passes.ids(tokens), []
 
     def note(module: nn.Module, args: tuple[Any, ...]) -> None:
-        if module is not own and args and isinstance(args[0], Tensor) and torch.equal(args[0].to(ids_BT), ids_BT):
+        if (
+            module is not own
+            and args
+            and isinstance(args[0], Tensor)
+            and torch.equal(args[0].to(ids_BT), ids_BT)
+        ):
             found.append(module)
 
     tables = [module for module in subject.model.modules() if isinstance(module, nn.Embedding)]

@@ -1,27 +1,30 @@
 """Every attention implementation says the same.
 
 What it checks
-    The logits of eager and sdpa attention (flex_attention and the flash kernels where there is a GPU) agree on a plain row,
-    a left-padded batch, a 4D mask and a decode on a cache; so do the gradients. A boolean 4D mask means in each what a
-    float mask means. Asking for the attention weights, and training mode without dropout, change nothing.
+    The logits of eager and sdpa attention (flex_attention and the flash kernels where there is a
+    GPU) agree on a plain row, a left-padded batch, a 4D mask and a decode on a cache; so do the
+    gradients. A boolean 4D mask means in each what a float mask means. Asking for the attention
+    weights, and training mode without dropout, change nothing.
 
 Why it matters
-    The library chooses the implementation by itself. A soft-cap, a scale, sinks or a mask that one of them drops makes a
-    model worse on some machines only, and no error says so.
+    The library chooses the implementation by itself. A soft-cap, a scale, sinks or a mask that one
+    of them drops makes a model worse on some machines only, and no error says so.
 
 How it measures
-    The implementation in force is compared with each other one. That a switch took place is seen from the kernel that is
-    called, since some models keep their own in silence. Windows, soft-caps and sinks are in play where the config has them.
+    The implementation in force is compared with each other one. That a switch took place is seen
+    from the kernel that is called, since some models keep their own in silence. Windows, soft-caps
+    and sinks are in play where the config has them.
 
 False alarms
-    Agreement proves nothing about a fault that all share: that is for the probe `reference`; and disagreement does not say
-    who is right. Eager attention computes its softmax in float32: visible in half precision only, where the ladder decides.
-    Eager attention adds a boolean 4D mask as 0 and 1, which masks nothing: a `warn`, and `fail` where eager was chosen.
-    flex_attention compiles for seconds on a CPU: name it in `others` to have it compared there.
+    Agreement proves nothing about a fault that all share: that is for the probe `reference`; and
+    disagreement does not say who is right. Eager attention computes its softmax in float32: visible
+    in half precision only, where the ladder decides. Eager attention adds a boolean 4D mask as 0
+    and 1, which masks nothing: a `warn`, and `fail` where eager was chosen. flex_attention compiles
+    for seconds on a CPU: name it in `others` to have it compared there.
 
 References
-    Hugging Face transformers issues 32848 (soft-cap dropped by the default implementation), 44380 (scale flags ignored by
-    sdpa), 48748 (no mask in sdpa).
+    Hugging Face transformers issues 32848 (soft-cap dropped by the default implementation), 44380
+    (scale flags ignored by sdpa), 48748 (no mask in sdpa).
 """
 
 from __future__ import annotations
@@ -59,7 +62,12 @@ class Implementations:
     title: ClassVar[str] = "all attention implementations give the same logits and gradients"
     cost: ClassVar[Cost] = "cheap"
     needs: ClassVar[tuple[str, ...]] = ("sees_history",)
-    controls: ClassVar[tuple[str, ...]] = ("softcap-missing", "sink-missing", "softmax-scale", "dropout-active")
+    controls: ClassVar[tuple[str, ...]] = (
+        "softcap-missing",
+        "sink-missing",
+        "softmax-scale",
+        "dropout-active",
+    )
 
     others: tuple[str, ...] = ()
 
@@ -79,7 +87,9 @@ class Implementations:
             yield attempt_call(name, lambda: _boolean(subject, name, attn))  # noqa: B023
         yield from compiled_cases(subject)
         if not compared and subject.passes.injected:
-            raise Unsupported("one implementation only: a fault in its kernel has nothing to differ from")
+            raise Unsupported(
+                "one implementation only: a fault in its kernel has nothing to differ from"
+            )
 
     def judge(self, evidence: Evidence) -> Ruling:
         """The worst case decides."""
@@ -91,13 +101,17 @@ def _others(subject: Subject) -> tuple[str, ...]:
     return tuple(name for name in names if name != subject.attn)
 
 
-def _asked(subject: Subject, name: str, attn: str, reason: str | None, measured: Compared) -> Measurement:
+def _asked(
+    subject: Subject, name: str, attn: str, reason: str | None, measured: Compared
+) -> Measurement:
     if reason is not None:
         raise Unsupported(reason)
     return measured(subject, name, attn)
 
 
-def _same(subject: Subject, name: str, attn: str, asked_of: Callable[[Subject], ForwardSpec]) -> Measurement:
+def _same(
+    subject: Subject, name: str, attn: str, asked_of: Callable[[Subject], ForwardSpec]
+) -> Measurement:
     usual = asked_of(subject)
     other = replace(usual, attn=attn)
     return subject.compare(name, subject.logits(other), subject.logits(usual), spec=(other, usual))
@@ -116,7 +130,9 @@ def _blocked(subject: Subject) -> ForwardSpec:
 
 
 def _padded(subject: Subject, name: str, attn: str) -> Measurement:
-    """Only where there are real tokens: what implementations make of padding itself is their own affair."""
+    """Only where there are real tokens: what implementations make of padding itself is their own
+    affair.
+    """
     subject.can.reads_mask.require()
     batch = pad_rows(subject)
     usual = batch.spec("left", salt=1, explicit=bool(subject.can.takes_positions))
@@ -127,8 +143,12 @@ def _padded(subject: Subject, name: str, attn: str) -> Measurement:
         pair = (got_BTV[row : row + 1, at], want_BTV[row : row + 1, at])
         cases.append(subject.compare(name, *pair, offset=at.start, spec=spec))
     case = merged(name, cases)
-    if case.excess > 1.0 and _padding_is_read(subject, usual, replace(usual, tokens=batch.tokens("left", salt=2))):
-        raise Unsupported("tokens under the padding move the logits here, whatever the implementation: that is for `padding`")
+    if case.excess > 1.0 and _padding_is_read(
+        subject, usual, replace(usual, tokens=batch.tokens("left", salt=2))
+    ):
+        raise Unsupported(
+            "tokens under the padding move the logits here, whatever the implementation: that is for `padding`"
+        )
     return case
 
 
@@ -151,22 +171,40 @@ COMPARED: dict[str, Compared] = {
 def _boolean(subject: Subject, name: str, attn: str) -> Measurement:
     """The same mask as booleans and as numbers to be added to the scores, in one implementation."""
     usual = replace(_blocked(subject), attn=attn)
-    boolean = replace(usual, mask=Mask4D(usual.mask.segments, boolean=True)) if isinstance(usual.mask, Mask4D) else usual
+    boolean = (
+        replace(usual, mask=Mask4D(usual.mask.segments, boolean=True))
+        if isinstance(usual.mask, Mask4D)
+        else usual
+    )
     broken = Verdict.FAIL if chosen(subject, attn) else Verdict.WARN
     note = f"forward(attention_mask=<4D booleans>) under {attn}: pass a float mask"
-    return subject.compare(name, subject.logits(boolean), subject.logits(usual), broken=broken, note=note, spec=(boolean, usual))
+    return subject.compare(
+        name,
+        subject.logits(boolean),
+        subject.logits(usual),
+        broken=broken,
+        note=note,
+        spec=(boolean, usual),
+    )
 
 
 def _weights(subject: Subject) -> Measurement:
-    spec, usual = ForwardSpec(subject.inputs.tokens, attentions=True), ForwardSpec(subject.inputs.tokens)
+    spec, usual = (
+        ForwardSpec(subject.inputs.tokens, attentions=True),
+        ForwardSpec(subject.inputs.tokens),
+    )
     name, note = "attention weights asked for", "`output_attentions=True`"
-    return subject.compare(name, subject.logits(spec), subject.logits(usual), note=note, spec=(spec, usual))
+    return subject.compare(
+        name, subject.logits(spec), subject.logits(usual), note=note, spec=(spec, usual)
+    )
 
 
 def _training(subject: Subject) -> Measurement:
-    """Both modes with the same numbers at zero, since a router's noise may be a threshold in evaluation.
+    """Both modes with the same numbers at zero, since a router's noise may be a threshold in
+    evaluation.
 
-    Skipped where training mode differs from itself: experts chosen at random are not dropout left on.
+    Skipped where training mode differs from itself: experts chosen at random are not dropout left
+    on.
     """
     logits = []
     for training in (True, True, False):

@@ -1,4 +1,5 @@
-"""The model under torch.compile against itself without: one forward, a padded batch, several tokens and one on a cache.
+"""The model under torch.compile against itself without: one forward, a padded batch, several tokens
+and one on a cache.
 
 Axes: B batch, T positions, V vocabulary.
 """
@@ -22,11 +23,13 @@ from attncheck.numerics.budget import Budget, measure_budget
 
 
 def compiled_cases(subject: Subject) -> Iterator[Measurement]:
-    """One case for each way of asking; none where nobody asked for the compiled model, or where a fault is planted.
+    """One case for each way of asking; none where nobody asked for the compiled model, or where a
+    fault is planted.
 
-    Both sides run in the numerics that users get: hidden float32 stays, and the budget is measured with it. When the first
-    way holds, it is run again with a fault that shows only where the model is compiled, and has to differ: it does not where
-    the comparison is blind, or where the compiler left the model as it is.
+    Both sides run in the numerics that users get: hidden float32 stays, and the budget is measured
+    with it. When the first way holds, it is run again with a fault that shows only where the model
+    is compiled, and has to differ: it does not where the comparison is blind, or where the compiler
+    left the model as it is.
     """
     backend = subject.settings.compiled
     if backend is None or subject.passes.injected:
@@ -48,11 +51,16 @@ def compiled_cases(subject: Subject) -> Iterator[Measurement]:
             continue
         case = subject.compare(name, got_BTV, want_BTV, budget=budget)
         yield case
-        if spec == ForwardSpec(subject.inputs.tokens, unpromoted=True) and verdict_of(case) in (Verdict.PASS, Verdict.NOISE):
+        if spec == ForwardSpec(subject.inputs.tokens, unpromoted=True) and verdict_of(case) in (
+            Verdict.PASS,
+            Verdict.NOISE,
+        ):
             yield _control(subject, backend, spec, want_BTV, budget)
 
 
-def _control(subject: Subject, backend: str, spec: ForwardSpec, want_BTV: Tensor, budget: Budget) -> Measurement:
+def _control(
+    subject: Subject, backend: str, spec: ForwardSpec, want_BTV: Tensor, budget: Budget
+) -> Measurement:
     """The compiled model with one layer doubled where it is compiled, against the model as it is."""
     name = f"compiled ({backend}) with a fault vs not, plain row"
     layer = _middle(subject, spec)
@@ -67,7 +75,9 @@ def _control(subject: Subject, backend: str, spec: ForwardSpec, want_BTV: Tensor
     finally:
         handle.remove()
     note = "one layer is doubled where it is compiled: as good as equal, nothing was compiled, or a fault is not seen"
-    return subject.compare(name, got_BTV, want_BTV, budget=budget, expect="differ", broken=Verdict.VACUOUS, note=note)
+    return subject.compare(
+        name, got_BTV, want_BTV, budget=budget, expect="differ", broken=Verdict.VACUOUS, note=note
+    )
 
 
 def _doubled_when_compiled(module: nn.Module, args: Any, output: Tensor) -> Tensor:
@@ -75,14 +85,20 @@ def _doubled_when_compiled(module: nn.Module, args: Any, output: Tensor) -> Tens
 
 
 def _middle(subject: Subject, spec: ForwardSpec) -> nn.Module | None:
-    """The layer in the middle of those that ran: one with weights of its own that puts out a tensor."""
+    """The layer in the middle of those that ran: one with weights of its own that puts out a
+    tensor.
+    """
     ran: list[nn.Module] = []
 
     def note(module: nn.Module, args: Any, output: Any) -> None:
         if isinstance(output, Tensor) and output.is_floating_point():
             ran.append(module)
 
-    own = [module for module in subject.model.modules() if any(True for _ in module.parameters(recurse=False))]
+    own = [
+        module
+        for module in subject.model.modules()
+        if any(True for _ in module.parameters(recurse=False))
+    ]
     handles = [module.register_forward_hook(note) for module in own]
     try:
         _plainly(subject, spec)
@@ -95,7 +111,9 @@ def _middle(subject: Subject, spec: ForwardSpec) -> nn.Module | None:
 def why_not_compiled(backend: str, device: torch.device) -> str | None:
     """Why nothing can be compiled here, found out by compiling a sum; None where that works."""
     try:
-        torch.compile(lambda value: value + value.sin().sum(), backend=backend)(torch.ones(3, device=device))
+        torch.compile(lambda value: value + value.sin().sum(), backend=backend)(
+            torch.ones(3, device=device)
+        )
     except Exception as error:
         return f"torch.compile ({backend}) does not work here: {first_line(error)}"
     return None
@@ -120,7 +138,10 @@ def _asked(subject: Subject) -> Iterator[tuple[str, ForwardSpec]]:
     third = length // 3
     yield "plain row", ForwardSpec(tokens, unpromoted=True)
     if subject.can.cache:
-        yield "decoded on a cache", ForwardSpec(tokens, chunks=(third, length - third - 2, 1, 1), unpromoted=True)
+        yield (
+            "decoded on a cache",
+            ForwardSpec(tokens, chunks=(third, length - third - 2, 1, 1), unpromoted=True),
+        )
     if subject.can.reads_mask:
         yield "left-padded batch", replace(pad_rows(subject).spec("left", salt=1), unpromoted=True)
 
@@ -138,4 +159,6 @@ def _plainly(subject: Subject, spec: ForwardSpec) -> Tensor:
 
 
 def _budget(subject: Subject, spec: ForwardSpec, want_BTV: Tensor) -> Budget:
-    return measure_budget(lambda: _plainly(subject, spec), want_BTV, subject.dtype_name, contextlib.nullcontext)
+    return measure_budget(
+        lambda: _plainly(subject, spec), want_BTV, subject.dtype_name, contextlib.nullcontext
+    )

@@ -1,22 +1,23 @@
 """What the KV cache stores, keeps alive and copies.
 
 What it checks
-    Each layer of the cache stores no more heads than the config has KV heads, and no head twice. Behind a cached tensor lies
-    no storage beyond its own size. A decode step hands the kernel the shared heads, not a physical copy of the whole cache
-    for each query head.
+    Each layer of the cache stores no more heads than the config has KV heads, and no head twice.
+    Behind a cached tensor lies no storage beyond its own size. A decode step hands the kernel the
+    shared heads, not a physical copy of the whole cache for each query head.
 
 Why it matters
-    Grouped-query attention exists to make the cache small. Storing repeated heads gives the saving back in memory, copying
-    them at every step gives it back in bandwidth, and a slice that keeps a long prefill alive does both: outputs stay right
-    and the bill is paid in silence.
+    Grouped-query attention exists to make the cache small. Storing repeated heads gives the saving
+    back in memory, copying them at every step gives it back in bandwidth, and a slice that keeps a
+    long prefill alive does both: outputs stay right and the bill is paid in silence.
 
 How it measures
-    Bytes per token and layer against 2 x KV heads x head width x item size. Storage bytes against logical bytes. Every
-    allocation during one decode step is counted at two context lengths, inside the kernel and outside, for eager and sdpa.
+    Bytes per token and layer against 2 x KV heads x head width x item size. Storage bytes against
+    logical bytes. Every allocation during one decode step is counted at two context lengths, inside
+    the kernel and outside, for eager and sdpa.
 
 False alarms
-    Latent caches (MLA) and recurrent states do not have this form and are shown as figures. Eager attention repeats heads
-    by construction: a `warn` only when eager is the implementation in use.
+    Latent caches (MLA) and recurrent states do not have this form and are shown as figures. Eager
+    attention repeats heads by construction: a `warn` only when eager is the implementation in use.
 
 References
     Shazeer 2019 (multi-query attention), Ainslie et al. 2023 (GQA), DeepSeek-V2 2024 (MLA).
@@ -74,7 +75,9 @@ class KvRepeat:
 def _stored_heads(subject: Subject, held: list[CachedTensor]) -> Measurement:
     heads, kv_heads = promised_heads(subject)
     if not held:
-        raise Unsupported("the cache holds no keys and values (recurrent states or a form of its own)")
+        raise Unsupported(
+            "the cache holds no keys and values (recurrent states or a form of its own)"
+        )
     stored = max(each.tensor.shape[1] for each in held)
     return Measurement(
         name="heads stored per layer",
@@ -89,7 +92,9 @@ def _stored_heads(subject: Subject, held: list[CachedTensor]) -> Measurement:
 
 
 def _repeated_heads(held: list[CachedTensor]) -> Measurement:
-    """Heads that equal an earlier head of their layer: what grouped-query attention shares is stored once, in any form."""
+    """Heads that equal an earlier head of their layer: what grouped-query attention shares is
+    stored once, in any form.
+    """
     if not held:
         raise Unsupported("the cache holds no keys and values")
     repeated = [repeated_heads(each.tensor) for each in held]
@@ -116,7 +121,9 @@ def _storage(held: list[CachedTensor]) -> Measurement:
         limit=1.0,
         unit="x their own size",
         positions=len(held),
-        note="a cached tensor is a view that keeps a larger storage alive" if max(ratios) > 1 else "",
+        note="a cached tensor is a view that keeps a larger storage alive"
+        if max(ratios) > 1
+        else "",
     )
 
 

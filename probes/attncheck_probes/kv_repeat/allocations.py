@@ -46,7 +46,9 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _stored(tree: Any) -> Iterator[Tensor]:
-    """The tensors with a storage of their own: of a wrapper (sharded, quantised, still on its way) those inside."""
+    """The tensors with a storage of their own: of a wrapper (sharded, quantised, still on its way)
+    those inside.
+    """
     for leaf in tree_leaves(tree):
         if isinstance(leaf, Tensor) and is_traceable_wrapper_subclass(leaf):
             yield from _stored([getattr(leaf, name) for name in leaf.__tensor_flatten__()[0]])
@@ -61,7 +63,9 @@ def _storage(tensor: Tensor) -> int:
 @final
 @dataclass
 class DecodeStep:
-    """What one decode step did: bytes allocated, keys and values copied inside kernels (in key tensors)."""
+    """What one decode step did: bytes allocated, keys and values copied inside kernels (in key
+    tensors).
+    """
 
     total: int = 0
     copied: float = 0.0
@@ -69,7 +73,9 @@ class DecodeStep:
 
 
 def decode_step(subject: Subject, context: int, attn: str | None) -> DecodeStep:
-    """One token on a cache of `context` tokens, every allocation counted, under one attention implementation."""
+    """One token on a cache of `context` tokens, every allocation counted, under one attention
+    implementation.
+    """
     row, step = subject.inputs.row, DecodeStep()
     with subject.using(attn), torch.no_grad():
         cache: Any = subject.passes.cache(ForwardSpec((row[:context],), use_cache=True))
@@ -78,7 +84,11 @@ def decode_step(subject: Subject, context: int, attn: str | None) -> DecodeStep:
             before = len(memory.shapes)
             out = call.run()
             size, width = call.key_BGSD.numel(), call.key_BGSD.shape[-1]
-            step.copied += sum(_numel(s) / size for s in memory.shapes[before:] if s[-1:] == (width,) and _numel(s) > size)
+            step.copied += sum(
+                _numel(s) / size
+                for s in memory.shapes[before:]
+                if s[-1:] == (width,) and _numel(s) > size
+            )
             step.handed = _described(call)
             return out
 
@@ -101,13 +111,18 @@ def _described(call: AttentionCall) -> str:
 
 
 def promised_heads(subject: Subject) -> tuple[int, int]:
-    """(query heads, KV heads) of the config, or of what layers say about their own groups; the largest where layers differ.
+    """(query heads, KV heads) of the config, or of what layers say about their own groups; the
+    largest where layers differ.
 
     Raises:
         Unsupported: the config names no number of heads.
     """
     config = subject.text_config
-    named = [v for k, v in vars(config).items() if k.endswith(("key_value_heads", "kv_heads")) and isinstance(v, int)]
+    named = [
+        v
+        for k, v in vars(config).items()
+        if k.endswith(("key_value_heads", "kv_heads")) and isinstance(v, int)
+    ]
     heads = subject.facts.heads
     if heads is None or not (named or subject.facts.kv_heads):
         raise Unsupported("the config names no number of heads")

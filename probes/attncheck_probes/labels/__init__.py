@@ -1,30 +1,35 @@
 """The loss is the cross entropy of the labels that belong to each position.
 
 What it checks
-    The loss that the model returns for `labels` is the mean cross entropy of its own logits: against the labels shifted by one
-    where it predicts the next token, unshifted behind a decoder input that is shifted already and in an encoder. Labels of
-    -100 do not count, nor does padding on either side; `num_items_in_batch` divides the sum, so that accumulated steps add up
-    to the loss of one batch. Labels leave the logits as they are, and training mode leaves the loss as it is.
+    The loss that the model returns for `labels` is the mean cross entropy of its own logits:
+    against the labels shifted by one where it predicts the next token, unshifted behind a decoder
+    input that is shifted already and in an encoder. Labels of
+    -100 do not count, nor does padding on either side; `num_items_in_batch` divides the sum, so
+    that accumulated steps add up to the loss of one batch. Labels leave the logits as they are, and
+    training mode leaves the loss as it is.
 
 Why it matters
-    Labels that are shifted twice train on the token after the next, labels that are not shifted train to copy: the loss goes
-    down in both cases. A mean of means over rows or accumulated steps weighs short ones too much.
+    Labels that are shifted twice train on the token after the next, labels that are not shifted
+    train to copy: the loss goes down in both cases. A mean of means over rows or accumulated steps
+    weighs short ones too much.
 
 How it measures
-    Logits and loss come from one call, so that nothing but the loss is compared with a cross entropy in float64. Where it does
-    not fit, other shifts, divisors, dropped and counted labels are tried: the one that fits to rounding is named. A difference
-    that other labels do not change is a term of the model's own and does not count. Where terms depend on the labels, the
-    derivative of the loss by the logits is compared. An encoder-decoder model that gets labels alone must not read a label
-    before it has predicted it.
+    Logits and loss come from one call, so that nothing but the loss is compared with a cross
+    entropy in float64. Where it does not fit, other shifts, divisors, dropped and counted labels
+    are tried: the one that fits to rounding is named. A difference that other labels do not change
+    is a term of the model's own and does not count. Where terms depend on the labels, the
+    derivative of the loss by the logits is compared. An encoder-decoder model that gets labels
+    alone must not read a label before it has predicted it.
 
 False alarms
-    Decoders of an encoder-decoder family do not shift; since users pass `labels=input_ids` to them, that is a `warn`. So is a
-    forward that takes `num_items_in_batch` and ignores it: right in one step, too high over several. A loss that does not
-    come from the logits that are returned, or a model that generates and reads ahead, is skipped.
+    Decoders of an encoder-decoder family do not shift; since users pass `labels=input_ids` to them,
+    that is a `warn`. So is a forward that takes `num_items_in_batch` and ignores it: right in one
+    step, too high over several. A loss that does not come from the logits that are returned, or a
+    model that generates and reads ahead, is skipped.
 
 References
-    Hugging Face transformers issues 47394 (Git: shifted twice), 10480 (BART decoders do not shift), 34191 (mean of means),
-    47688 (`num_items_in_batch` ignored).
+    Hugging Face transformers issues 47394 (Git: shifted twice), 10480 (BART decoders do not shift),
+    34191 (mean of means), 47688 (`num_items_in_batch` ignored).
 """
 
 from __future__ import annotations
@@ -45,7 +50,14 @@ from attncheck.model.subject import Subject
 from attncheck.numerics.losses import IGNORED
 from attncheck.probe import Cost, attempt, judge_cases
 from attncheck_probes.labels.labels_alone import labels_alone
-from attncheck_probes.labels.loss_mismatch import accumulated, answer, at_first_sight, held, in_steps, measured
+from attncheck_probes.labels.loss_mismatch import (
+    accumulated,
+    answer,
+    at_first_sight,
+    held,
+    in_steps,
+    measured,
+)
 from attncheck_probes.labels.pictures import loss_with_picture
 
 # Axes: B batch, T positions, V vocabulary.
@@ -59,7 +71,9 @@ class Labels:
     """Asks for the loss and computes it again from the logits of the same call."""
 
     name: ClassVar[str] = "labels"
-    title: ClassVar[str] = "the loss is the cross entropy of the labels that belong to each position"
+    title: ClassVar[str] = (
+        "the loss is the cross entropy of the labels that belong to each position"
+    )
     cost: ClassVar[Cost] = "cheap"
     needs: ClassVar[tuple[str, ...]] = ()
     controls: ClassVar[tuple[str, ...]] = ("label-shift", "loss-weights")
@@ -67,7 +81,9 @@ class Labels:
     padding: int = 3
 
     def measure(self, subject: Subject) -> Iterator[Measurement]:
-        """One row, ignored labels, a padded batch, a packed row, sums divided by the number of items, training mode."""
+        """One row, ignored labels, a padded batch, a packed row, sums divided by the number of
+        items, training mode.
+        """
         row = subject.inputs.row
         one = _asked(subject, row, own=own_shift(subject))
         pictured = attempt("labels behind a picture", lambda: _pictured(subject, one))
@@ -81,7 +97,9 @@ class Labels:
         yield attempt("padded batch", lambda: self._padded(subject, one.own))
         yield attempt("packed row", lambda: _packed(subject, one))
         yield from _steps(subject, one)
-        yield attempt("training mode", lambda: measured(subject, "training mode", replace(one, trained=True)))
+        yield attempt(
+            "training mode", lambda: measured(subject, "training mode", replace(one, trained=True))
+        )
         yield from labels_alone(subject)
         yield attempt("loss beside chance", lambda: _chance(subject, one.own))
 
@@ -92,10 +110,16 @@ class Labels:
     def _padded(self, subject: Subject, own: int) -> Measurement:
         """A whole row, one padded on the right, and one padded further on the left."""
         subject.can.mask_2d.require()
-        row, pad, few = subject.inputs.row, (subject.inputs.pool[0],), min(self.padding, subject.inputs.length - 3)
+        row, pad, few = (
+            subject.inputs.row,
+            (subject.inputs.pool[0],),
+            min(self.padding, subject.inputs.length - 3),
+        )
         many = min(2 * few, len(row) - 3)
         rows = (row, row[:-few] + pad * few, pad * many + row[many:])
-        spec = _asked(subject, *rows, own=own, ignored=((), range(len(row) - few, len(row)), range(many + 1)))
+        spec = _asked(
+            subject, *rows, own=own, ignored=((), range(len(row) - few, len(row)), range(many + 1))
+        )
         mask_BT = torch.ones_like(spec.labels_BT)
         mask_BT[1, -few:] = 0
         mask_BT[2, :many] = 0
@@ -103,18 +127,24 @@ class Labels:
 
 
 def _asked(subject: Subject, *rows: Row, own: int, ignored: tuple[Any, ...] = ()) -> Asked:
-    """Rows with themselves as labels, except where a row's are ignored; where nothing is shifted, other tokens.
+    """Rows with themselves as labels, except where a row's are ignored; where nothing is shifted,
+    other tokens.
 
-    A model that predicts the tokens that it is given can be so sure of them that no loss is left to compare.
+    A model that predicts the tokens that it is given can be so sure of them that no loss is left to
+    compare.
     """
-    labels_BT = subject.passes.ids(rows if own else tuple(subject.inputs.other(row, salt=43) for row in rows))
+    labels_BT = subject.passes.ids(
+        rows if own else tuple(subject.inputs.other(row, salt=43) for row in rows)
+    )
     for number, where in enumerate(ignored):
         labels_BT[number, list(where)] = IGNORED
     return Asked(tokens=rows, labels_BT=labels_BT, own=own)
 
 
 def _plain(subject: Subject, one: Asked) -> Generator[Measurement, None, bool]:
-    """The loss of one row, and its logits beside those without labels; whether the loss could be judged."""
+    """The loss of one row, and its logits beside those without labels; whether the loss could be
+    judged.
+    """
     try:
         got = answer(one, *answered(subject, one))
     except Unsupported as reason:
@@ -123,7 +153,9 @@ def _plain(subject: Subject, one: Asked) -> Generator[Measurement, None, bool]:
     loss = attempt("labels of one row", lambda: held(subject, "labels of one row", got))
     yield loss
     note = "the call has `labels` and is else the same"
-    logits = subject.compare("logits beside labels", got.logits_BTV, subject.logits(ForwardSpec(one.tokens)), note=note)
+    logits = subject.compare(
+        "logits beside labels", got.logits_BTV, subject.logits(ForwardSpec(one.tokens)), note=note
+    )
     if verdict_of(loss) in HOLDS or verdict_of(logits) not in HOLDS:
         yield logits  # a planted fault of the loss can break this case only where the loss held
     return loss.judged
@@ -143,28 +175,55 @@ def _packed(subject: Subject, one: Asked) -> Measurement:
     middle, length = subject.inputs.length // 2, subject.inputs.length
     labels_BT = one.labels_BT.clone()
     labels_BT[:, middle] = IGNORED
-    positions_BT = torch.tensor([[*range(middle), *range(length - middle)]], device=labels_BT.device)
-    return measured(subject, "packed row", replace(one, labels_BT=labels_BT, more={"positions_BT": positions_BT}))
+    positions_BT = torch.tensor(
+        [[*range(middle), *range(length - middle)]], device=labels_BT.device
+    )
+    return measured(
+        subject,
+        "packed row",
+        replace(one, labels_BT=labels_BT, more={"positions_BT": positions_BT}),
+    )
 
 
 def _steps(subject: Subject, one: Asked) -> Iterator[Measurement]:
-    """Two rows of unequal labels, one after the other: the sum of each is divided by the labels of both."""
+    """Two rows of unequal labels, one after the other: the sum of each is divided by the labels of
+    both.
+    """
     if not told_items(subject):
-        yield skipped(ITEMS, f"the model says that it takes no `{ITEMS}`: the trainer averages over the steps itself")
+        yield skipped(
+            ITEMS,
+            f"the model says that it takes no `{ITEMS}`: the trainer averages over the steps itself",
+        )
         return
     row = subject.inputs.fresh(subject.inputs.length, salt=31)
-    first, second = in_steps((one, _asked(subject, row, own=one.own, ignored=(range(len(row) // 2),))))
+    first, second = in_steps(
+        (one, _asked(subject, row, own=one.own, ignored=(range(len(row) // 2),)))
+    )
     try:
         got = answer(first, *answered(subject, first))
     except Unsupported as reason:
         yield skipped(ITEMS, str(reason))
         return
     yield attempt(ITEMS, lambda: held(subject, ITEMS, got))
-    yield attempt(STEPS, lambda: accumulated(subject, STEPS, (got, answer(second, *answered(subject, second)))))
+    yield attempt(
+        STEPS,
+        lambda: accumulated(subject, STEPS, (got, answer(second, *answered(subject, second)))),
+    )
 
 
 def _chance(subject: Subject, own: int) -> Measurement:
-    """The loss on fresh random tokens: far below the logarithm of the vocabulary means that the model sees what it predicts."""
-    loss = answered(subject, _asked(subject, subject.inputs.fresh(subject.inputs.length, salt=23), own=own))[1]
+    """The loss on fresh random tokens: far below the logarithm of the vocabulary means that the
+    model sees what it predicts.
+    """
+    loss = answered(
+        subject, _asked(subject, subject.inputs.fresh(subject.inputs.length, salt=23), own=own)
+    )[1]
     note = f"on random tokens, where {math.log(subject.facts.vocab):.3g} is chance"
-    return Measurement(name="loss beside chance", expect="figure", value=float(loss), unit="nats", positions=1, note=note)
+    return Measurement(
+        name="loss beside chance",
+        expect="figure",
+        value=float(loss),
+        unit="nats",
+        positions=1,
+        note=note,
+    )

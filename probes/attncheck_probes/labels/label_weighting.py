@@ -1,7 +1,8 @@
-"""What a loss may have made of its labels instead: which label each position is trained on, and how much it counts.
+"""What a loss may have made of its labels instead: which label each position is trained on, and how
+much it counts.
 
-Every loss here is a sum over positions of a weight times the negative log-likelihood of a label, so that a wrong loss is named
-by its value, or by what it does to the logits.
+Every loss here is a sum over positions of a weight times the negative log-likelihood of a label, so
+that a wrong loss is named by its value, or by what it does to the logits.
 
 Axes: B batch, T positions, V vocabulary.
 """
@@ -30,7 +31,9 @@ NO_ITEMS = "the mean over its own labels (`num_items_in_batch` changes nothing)"
 @final
 @dataclass(frozen=True, kw_only=True)
 class Weighing:
-    """One way to weigh labels: the label of each position (-100 for none) and its weight, both (B, T)."""
+    """One way to weigh labels: the label of each position (-100 for none) and its weight, both (B,
+    T).
+    """
 
     words: str
     kind: Kind
@@ -48,8 +51,14 @@ class Weighing:
         """The derivative of the loss by each logit, (B, T, V)."""
         kept_BT = self.targets_BT != IGNORED
         slopes_BTV = logs_BTV.exp()
-        slopes_BTV.scatter_add_(-1, self.targets_BT.clamp_min(0)[..., None], -torch.ones_like(slopes_BTV[..., :1]))
-        return torch.where(kept_BT[..., None], slopes_BTV * self.weights_BT[..., None], torch.zeros_like(slopes_BTV))
+        slopes_BTV.scatter_add_(
+            -1, self.targets_BT.clamp_min(0)[..., None], -torch.ones_like(slopes_BTV[..., :1])
+        )
+        return torch.where(
+            kept_BT[..., None],
+            slopes_BTV * self.weights_BT[..., None],
+            torch.zeros_like(slopes_BTV),
+        )
 
     @property
     def total(self) -> float:
@@ -70,14 +79,27 @@ def usual(labels_BT: Tensor, own: int, items: int | None) -> Weighing:
     return _evenly("the cross entropy", "usual", moved(labels_BT, own), items, own)
 
 
-def _evenly(words: str, kind: Kind, targets_BT: Tensor, divisor: float | None, shift: int = 1) -> Weighing:
+def _evenly(
+    words: str, kind: Kind, targets_BT: Tensor, divisor: float | None, shift: int = 1
+) -> Weighing:
     count = int((targets_BT != IGNORED).sum())
-    weights_BT = torch.full(targets_BT.shape, 1.0 / (divisor or max(count, 1)), dtype=torch.float64, device=targets_BT.device)
-    return Weighing(words=words, kind=kind, targets_BT=targets_BT, weights_BT=weights_BT, shift=shift)
+    weights_BT = torch.full(
+        targets_BT.shape,
+        1.0 / (divisor or max(count, 1)),
+        dtype=torch.float64,
+        device=targets_BT.device,
+    )
+    return Weighing(
+        words=words, kind=kind, targets_BT=targets_BT, weights_BT=weights_BT, shift=shift
+    )
 
 
 def wrong(
-    labels_BT: Tensor, own: int, items: int | None, fills: tuple[int, ...], shown_BT: Tensor | None = None
+    labels_BT: Tensor,
+    own: int,
+    items: int | None,
+    fills: tuple[int, ...],
+    shown_BT: Tensor | None = None,
 ) -> Iterator[Weighing]:
     """Wrong losses, the usual suspects first.
 
@@ -93,7 +115,10 @@ def wrong(
     if items:
         yield _evenly(NO_ITEMS, "items", targets_BT, None)
         yield _evenly(
-            "the mean, divided by `num_items_in_batch` as well", "weight", targets_BT, float(items * _count(targets_BT))
+            "the mean, divided by `num_items_in_batch` as well",
+            "weight",
+            targets_BT,
+            float(items * _count(targets_BT)),
         )
     yield from _divided(labels_BT, targets_BT, own, shown_BT)
     yield from _dropped(targets_BT, own, items)
@@ -101,14 +126,21 @@ def wrong(
     if labels_BT.shape[0] > 1 and own:
         flat_BT = labels_BT.flatten().roll(-own).reshape(labels_BT.shape)
         flat_BT[-1, -own:] = IGNORED
-        yield _evenly("the loss of labels that are shifted across the rows of the batch", "weight", flat_BT, items)
+        yield _evenly(
+            "the loss of labels that are shifted across the rows of the batch",
+            "weight",
+            flat_BT,
+            items,
+        )
 
 
 def _count(targets_BT: Tensor) -> int:
     return int((targets_BT != IGNORED).sum())
 
 
-def _divided(labels_BT: Tensor, targets_BT: Tensor, own: int, shown_BT: Tensor | None) -> Iterator[Weighing]:
+def _divided(
+    labels_BT: Tensor, targets_BT: Tensor, own: int, shown_BT: Tensor | None
+) -> Iterator[Weighing]:
     rows, length = labels_BT.shape
     seen_BT = torch.ones_like(labels_BT) if shown_BT is None else shown_BT
     divisors = {
@@ -119,12 +151,16 @@ def _divided(labels_BT: Tensor, targets_BT: Tensor, own: int, shown_BT: Tensor |
         "the sum divided by the number of rows": float(rows),
         "the sum divided by the length of a row": float(length),
         "the sum divided by the tokens that the mask shows": float(seen_BT.sum()),
-        "the sum divided by the tokens that the mask shows after the first": float(seen_BT[:, own:].sum()),
+        "the sum divided by the tokens that the mask shows after the first": float(
+            seen_BT[:, own:].sum()
+        ),
     }
     for words, divisor in divisors.items():
         yield _evenly(words, "weight", targets_BT, divisor)
     counts_B1 = (targets_BT != IGNORED).sum(1, keepdim=True).double()
-    none_counts = (counts_B1 / counts_B1).mean()  # the mean of a row without labels is 0 / 0, and so is all that it enters
+    none_counts = (
+        counts_B1 / counts_B1
+    ).mean()  # the mean of a row without labels is 0 / 0, and so is all that it enters
     weights_BT = (none_counts / (rows * counts_B1)).expand(rows, length)
     words = "the mean of each row's mean, in which rows with few labels weigh too much"
     yield Weighing(words=words, kind="weight", targets_BT=targets_BT, weights_BT=weights_BT)
@@ -133,7 +169,9 @@ def _divided(labels_BT: Tensor, targets_BT: Tensor, own: int, shown_BT: Tensor |
 
 
 def _dropped(targets_BT: Tensor, own: int, items: int | None) -> Iterator[Weighing]:
-    """Labels that are left out: the first or the last that counts in each row, or at each end of the row."""
+    """Labels that are left out: the first or the last that counts in each row, or at each end of
+    the row.
+    """
     where_BT = (targets_BT != IGNORED).long()
     length = targets_BT.shape[1]
     order_BT = torch.arange(length, device=targets_BT.device).expand_as(targets_BT)
@@ -144,20 +182,30 @@ def _dropped(targets_BT: Tensor, own: int, items: int | None) -> Iterator[Weighi
         "the loss of all labels but the last of each row": order_BT == last_B1,
         "the loss of all labels but those of the first position": order_BT == 0,
         "the loss of all labels but those of the last position": order_BT == length - 1 - own,
-        "the loss of all labels but the first and the last of each row": (order_BT == first_B1) | (order_BT == last_B1),
+        "the loss of all labels but the first and the last of each row": (order_BT == first_B1)
+        | (order_BT == last_B1),
     }.items():
         kept_BT = targets_BT.masked_fill(out_BT, IGNORED)
         if _count(kept_BT):
             yield _evenly(words, "weight", kept_BT, items)
-            yield _evenly(f"{words}, divided by the number of all", "weight", kept_BT, items or _count(targets_BT))
+            yield _evenly(
+                f"{words}, divided by the number of all",
+                "weight",
+                kept_BT,
+                items or _count(targets_BT),
+            )
 
 
-def _filled(targets_BT: Tensor, own: int, items: int | None, fills: tuple[int, ...]) -> Iterator[Weighing]:
+def _filled(
+    targets_BT: Tensor, own: int, items: int | None, fills: tuple[int, ...]
+) -> Iterator[Weighing]:
     ends = targets_BT.shape[1] - own
     for fill in fills:
         counted_BT = targets_BT.masked_fill(targets_BT == IGNORED, fill)
         counted_BT[:, ends:] = IGNORED
-        yield _evenly(f"the loss with labels of -100 that count as token {fill}", "weight", counted_BT, items)
+        yield _evenly(
+            f"the loss with labels of -100 that count as token {fill}", "weight", counted_BT, items
+        )
 
 
 def smoothed(logs_BTV: Tensor, right: Weighing, share: float) -> float:
@@ -168,7 +216,9 @@ def smoothed(logs_BTV: Tensor, right: Weighing, share: float) -> float:
 
 
 def smoothing(loss: float, logs_BTV: Tensor, right: Weighing) -> float | None:
-    """The share of label smoothing that gives this loss, or None where no share between 0 and 1 does."""
+    """The share of label smoothing that gives this loss, or None where no share between 0 and 1
+    does.
+    """
     plain = right.value(logs_BTV)
     width = smoothed(logs_BTV, right, 1.0) - plain
     share = (loss - plain) / width if width else 0.0

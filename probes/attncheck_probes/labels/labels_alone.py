@@ -1,4 +1,5 @@
-"""Labels given alone: an encoder-decoder model then makes its decoder input from them, shifted by one.
+"""Labels given alone: an encoder-decoder model then makes its decoder input from them, shifted by
+one.
 
 Axes: B batch, T positions, V vocabulary.
 """
@@ -22,7 +23,8 @@ BEHIND = "labels alone: read right after they are predicted"
 
 
 def labels_alone(subject: Subject) -> Iterator[Measurement]:
-    """Changes one label: the logits that predict it and those before must stay, the next ones must move.
+    """Changes one label: the logits that predict it and those before must stay, the next ones must
+    move.
 
     Nothing for a model without an encoder in front of its decoder.
     """
@@ -36,21 +38,36 @@ def labels_alone(subject: Subject) -> Iterator[Measurement]:
         yield skipped(AHEAD, str(reason))
         return
     kept, next_one = slice(0, middle + 1), slice(middle + 1, middle + 2)
-    yield subject.compare(AHEAD, after_BTV[:, kept], before_BTV[:, kept], note=f"the label of position {middle} was changed")
     yield subject.compare(
-        BEHIND, after_BTV[:, next_one], before_BTV[:, next_one], expect="differ", offset=middle + 1, note="where it must be read"
+        AHEAD,
+        after_BTV[:, kept],
+        before_BTV[:, kept],
+        note=f"the label of position {middle} was changed",
+    )
+    yield subject.compare(
+        BEHIND,
+        after_BTV[:, next_one],
+        before_BTV[:, next_one],
+        expect="differ",
+        offset=middle + 1,
+        note="where it must be read",
     )
 
 
 def _logits(subject: Subject, labels: Row) -> Tensor:
     ids_BT = subject.passes.ids((labels,))
-    fixed = {name: for_rows(value, ids_BT, subject.dtype) for name, value in subject.forward_adapter.fixed.items()}
+    fixed = {
+        name: for_rows(value, ids_BT, subject.dtype)
+        for name, value in subject.forward_adapter.fixed.items()
+    }
     with torch.no_grad(), subject.numerics():
         subject.passes.on_forward(ids_BT.shape[1])
         try:
             logits_BTV: Tensor = subject.model(**fixed, labels=ids_BT).logits
         except REFUSALS as error:
-            raise Unsupported(f"{type(subject.model).__name__} with `labels` alone raises {first_line(error)}") from error
+            raise Unsupported(
+                f"{type(subject.model).__name__} with `labels` alone raises {first_line(error)}"
+            ) from error
     if logits_BTV.shape[:2] != ids_BT.shape:
         raise Unsupported(f"{type(subject.model).__name__} returns no logits for every label")
     return logits_BTV

@@ -1,7 +1,8 @@
 """A loss beside the cross entropy of the logits that came with it: equal, or what it is instead.
 
-A difference that no label moves is a term of the model's own (the balance of its experts) and is left out. Where terms do
-depend on the labels (several tokens ahead), the derivative of the loss by the logits shows what training sees.
+A difference that no label moves is a term of the model's own (the balance of its experts) and is
+left out. Where terms do depend on the labels (several tokens ahead), the derivative of the loss by
+the logits shows what training sees.
 
 Axes: B batch, T positions, V vocabulary.
 """
@@ -23,7 +24,14 @@ from attncheck.model.loss import Asked, answered, caller_shifts, slopes_of_loss
 from attncheck.model.subject import Subject
 from attncheck.numerics.budget import HEADROOM
 from attncheck.numerics.losses import IGNORED, Loss, cross_entropy
-from attncheck_probes.labels.label_weighting import Weighing, moved, smoothed, smoothing, usual, wrong
+from attncheck_probes.labels.label_weighting import (
+    Weighing,
+    moved,
+    smoothed,
+    smoothing,
+    usual,
+    wrong,
+)
 
 SALT = 37
 
@@ -63,13 +71,15 @@ def measured(subject: Subject, name: str, spec: Asked) -> Measurement:
     """One call with labels as a case.
 
     Raises:
-        Unsupported: the model computes no loss, or one that does not come from the logits that it returns.
+        Unsupported: the model computes no loss, or one that does not come from the logits that it
+        returns.
     """
     return held(subject, name, answer(spec, *answered(subject, spec)))
 
 
 def held(subject: Subject, name: str, got: Answer) -> Measurement:
-    """A loss that was asked for already, as a case; it is asked for again only where it fits nothing.
+    """A loss that was asked for already, as a case; it is asked for again only where it fits
+    nothing.
 
     Raises:
         Unsupported: the loss does not come from the logits that the model returns.
@@ -89,7 +99,9 @@ def at_first_sight(subject: Subject, name: str, got: Answer) -> Measurement | No
     if got.fits:
         return case
     if not math.isfinite(got.right.value):
-        return replace(case, nonfinite=1, note="the logits of positions that have a label are not finite")
+        return replace(
+            case, nonfinite=1, note="the logits of positions that have a label are not finite"
+        )
     logs_BTV, budget = got.logs(), got.right.budget
     found = _nearest(subject, got, logs_BTV, budget)
     if found is not None or not math.isfinite(got.loss):
@@ -99,25 +111,38 @@ def at_first_sight(subject: Subject, name: str, got: Answer) -> Measurement | No
 
 def _beside_terms(subject: Subject, name: str, got: Answer, other: Answer) -> Measurement | None:
     """The case where the difference is the same for other labels, or that of a wrong loss on both."""
-    budget = got.right.budget + other.right.budget + HEADROOM * torch.finfo(torch.float64).eps * abs(got.loss)
+    budget = (
+        got.right.budget
+        + other.right.budget
+        + HEADROOM * torch.finfo(torch.float64).eps * abs(got.loss)
+    )
     case = replace(_case(name, got), max_abs=abs(got.apart - other.apart), budget=budget)
     if abs(got.apart - other.apart) <= budget:
         return replace(case, note=f"{case.note}, beside {got.apart:.3g} that no label moves")
     logs_BTV, others_BTV = got.logs(), other.logs()
     bent = _smoothed(got, other, budget) or _scaled(got, other, budget)
     if bent:
-        return replace(_case(name, got), note=f"{case.note}; it is {bent}", fault="loss-weights", fault_residual=0.0)
+        return replace(
+            _case(name, got),
+            note=f"{case.note}; it is {bent}",
+            fault="loss-weights",
+            fault_residual=0.0,
+        )
     pairs = zip(_suspects(subject, got.spec), _suspects(subject, other.spec), strict=False)
     for here, there in pairs:
         moved = here.value(logs_BTV) - there.value(others_BTV)
-        if here.words == there.words and _near(moved, got.loss - other.loss, budget * max(1.0, here.total)):
+        if here.words == there.words and _near(
+            moved, got.loss - other.loss, budget * max(1.0, here.total)
+        ):
             return _wrong(subject, case, got, here, " beside a term of the model's own")
     return None
 
 
 def _smoothed(got: Answer, other: Answer, budget: float) -> str:
     """Words for a loss of smoothed labels, where the same share gives both losses."""
-    right, rights = (usual(each.spec.labels_BT, each.spec.own, each.spec.items) for each in (got, other))
+    right, rights = (
+        usual(each.spec.labels_BT, each.spec.own, each.spec.items) for each in (got, other)
+    )
     share = smoothing(got.loss, got.logs(), right)
     if share is None:
         return ""
@@ -142,7 +167,12 @@ def _by_slopes(subject: Subject, name: str, got: Answer) -> Measurement:
         )
     spec, logs_BTV = got.spec, got.logs()
     right = usual(spec.labels_BT, spec.own, spec.items)
-    budget = HEADROOM * torch.finfo(slopes_BTV.dtype).eps * float(got.logits_BTV.abs().max()) * float(right.weights_BT.max())
+    budget = (
+        HEADROOM
+        * torch.finfo(slopes_BTV.dtype).eps
+        * float(got.logits_BTV.abs().max())
+        * float(right.weights_BT.max())
+    )
     apart = float((slopes_BTV.double() - right.slopes(logs_BTV)).abs().max())
     case = replace(
         _case(name, got),
@@ -155,7 +185,11 @@ def _by_slopes(subject: Subject, name: str, got: Answer) -> Measurement:
     )
     if apart <= budget:
         return case
-    near = _named(subject, spec, lambda each: _same(slopes_BTV, each.slopes(logs_BTV), budget * max(1.0, each.total)))
+    near = _named(
+        subject,
+        spec,
+        lambda each: _same(slopes_BTV, each.slopes(logs_BTV), budget * max(1.0, each.total)),
+    )
     return _wrong(subject, case, got, near, " beside terms of the model's own" if near else "")
 
 
@@ -170,9 +204,15 @@ def _named(subject: Subject, spec: Asked, fits: Callable[[Weighing], bool]) -> W
 
 
 def _nearest(subject: Subject, got: Answer, logs_BTV: Tensor, budget: float) -> Weighing | None:
-    """The weighing whose value is nearest: in half precision more than one may be near, and the mildest is meant first."""
+    """The weighing whose value is nearest: in half precision more than one may be near, and the
+    mildest is meant first.
+    """
     values = [(each, each.value(logs_BTV)) for each in _suspects(subject, got.spec)]
-    near = [(each, value) for each, value in values if _near(value, got.loss, budget * max(1.0, each.total))]
+    near = [
+        (each, value)
+        for each, value in values
+        if _near(value, got.loss, budget * max(1.0, each.total))
+    ]
 
     def order(pair: tuple[Weighing, float]) -> tuple[bool, float]:
         return pair[0].kind != "items", 0.0 if math.isnan(pair[1]) else abs(pair[1] - got.loss)
@@ -190,7 +230,10 @@ def _same(left_BTV: Tensor, right_BTV: Tensor, budget: float) -> bool:
 
 def _other_labels(subject: Subject, labels_BT: Tensor) -> Tensor:
     """Other labels in the places of those that count."""
-    rows = [subject.inputs.other(row, salt=SALT + number) for number, row in enumerate(labels_BT.tolist())]
+    rows = [
+        subject.inputs.other(row, salt=SALT + number)
+        for number, row in enumerate(labels_BT.tolist())
+    ]
     return torch.where(labels_BT == IGNORED, labels_BT, torch.tensor(rows, device=labels_BT.device))
 
 
@@ -212,12 +255,18 @@ def _case(name: str, got: Answer) -> Measurement:
     )
 
 
-def _wrong(subject: Subject, case: Measurement, got: Answer, found: Weighing | None, beside: str = "") -> Measurement:
+def _wrong(
+    subject: Subject, case: Measurement, got: Answer, found: Weighing | None, beside: str = ""
+) -> Measurement:
     """The same case with the wrong loss that it is, and what follows from it."""
     if found is None:
-        return replace(case, note=f"{_said(got)}; it is the cross entropy in no usual weighing of the labels")
+        return replace(
+            case, note=f"{_said(got)}; it is the cross entropy in no usual weighing of the labels"
+        )
     unshifted = found.kind == "shift" and found.shift == 0 and caller_shifts(subject)
-    habit = ": the caller must shift them, and `labels=input_ids` trains to copy" if unshifted else ""
+    habit = (
+        ": the caller must shift them, and `labels=input_ids` trains to copy" if unshifted else ""
+    )
     return replace(
         case,
         broken=Verdict.WARN if unshifted or found.kind == "items" else Verdict.FAIL,
@@ -241,4 +290,7 @@ def accumulated(subject: Subject, name: str, got: tuple[Answer, ...]) -> Measure
     """
     case = merged(name, [held(subject, name, each) for each in got])
     losses, right = sum(each.loss for each in got), sum(each.right.value for each in got)
-    return replace(case, note=f"they add up to {losses:.6g}, where one batch has {right:.6g}; in one of them {case.note}")
+    return replace(
+        case,
+        note=f"they add up to {losses:.6g}, where one batch has {right:.6g}; in one of them {case.note}",
+    )

@@ -27,7 +27,9 @@ def picture(subject: Subject) -> dict[str, Tensor]:
     """
     vision = getattr(subject.config, "vision_config", None)
     side = getattr(vision, "image_size", None)
-    if PIXELS not in inspect.signature(subject.model.forward).parameters or not isinstance(side, int):
+    if PIXELS not in inspect.signature(subject.model.forward).parameters or not isinstance(
+        side, int
+    ):
         raise Unsupported("the model takes no picture")
     generator = torch.Generator().manual_seed(SEED)
     channels = int(getattr(vision, "num_channels", 3) or 3)
@@ -42,12 +44,18 @@ def loss_with_picture(subject: Subject, labels_BT: Tensor) -> tuple[Tensor, Tens
         Unsupported: the model takes no picture in front of plain text, or computes no loss.
     """
     ids_BT = subject.passes.ids(subject.inputs.tokens)
-    spec: dict[str, Any] = {**subject.forward_adapter.arguments(ids_BT), **picture(subject), "labels": labels_BT}
+    spec: dict[str, Any] = {
+        **subject.forward_adapter.arguments(ids_BT),
+        **picture(subject),
+        "labels": labels_BT,
+    }
     with torch.no_grad(), subject.numerics():
         try:
             output = subject.model(**spec)
         except REFUSALS as error:
-            raise Unsupported(f"{type(subject.model).__name__} with a picture raises {first_line(error)}") from error
+            raise Unsupported(
+                f"{type(subject.model).__name__} with a picture raises {first_line(error)}"
+            ) from error
     if getattr(output, "loss", None) is None or output.logits.shape[1] < ids_BT.shape[1]:
         raise Unsupported("the model computes no loss behind a picture")
     return output.logits[:, -ids_BT.shape[1] :], output.loss

@@ -1,6 +1,8 @@
-"""Whether a model that takes positions counts by itself all the same, so that those it is handed are lost on the way.
+"""Whether a model that takes positions counts by itself all the same, so that those it is handed
+are lost on the way.
 
-Many models take `position_ids` and have no use for them (biases instead of positions, recurrent states): nothing is lost there.
+Many models take `position_ids` and have no use for them (biases instead of positions, recurrent
+states): nothing is lost there.
 
 Axes: B batch, H query heads, G key/value heads, T query positions, S key positions, D head width.
 """
@@ -25,16 +27,19 @@ from attncheck.model.subject import Subject
 
 NAME = "position_ids"
 CLOSE = 1e-6
-"""Relative: far below what turning by one position does, far above what rounding leaves in float64."""
+"""Relative: far below what turning by one position does, far above what rounding leaves in float64.
+"""
 ROUNDINGS = 16
 """Units in the last place that rounding may leave in a lower precision."""
 
 
 def unread(subject: Subject, reason: str) -> Measurement:
-    """One case, for a model whose logits stay whatever positions it is handed: they must move, since it has positions.
+    """One case, for a model whose logits stay whatever positions it is handed: they must move,
+    since it has positions.
 
     Raises:
-        Unsupported: no position can be seen in it, so that there is nothing to be read; `reason` says what was tried.
+        Unsupported: no position can be seen in it, so that there is nothing to be read; `reason`
+        says what was tried.
     """
     lost = _own_count(subject) or _turned_anyway(subject)
     if lost is None:
@@ -44,12 +49,16 @@ def unread(subject: Subject, reason: str) -> Measurement:
     usual = ForwardSpec(tokens, positions=counting(1, length), mask=mask, use_cache=None)
     turned = replace(usual, positions=(tuple(reversed(range(length))),))
     pair = (subject.logits(turned), subject.logits(usual))
-    case = subject.compare("other positions must differ", *pair, expect="differ", note=lost[1], spec=(turned, usual))
+    case = subject.compare(
+        "other positions must differ", *pair, expect="differ", note=lost[1], spec=(turned, usual)
+    )
     return replace(case, fault="position-ids-ignored", fault_residual=case.max_abs, module=lost[0])
 
 
 def _own_count(subject: Subject) -> tuple[str, str] | None:
-    """A module that is handed 0, 1, 2, … as positions, or looks them up, where the caller counts down; and what to say of it."""
+    """A module that is handed 0, 1, 2, … as positions, or looks them up, where the caller counts
+    down; and what to say of it.
+    """
     length = subject.inputs.length
     down_BT = torch.arange(length - 1, -1, -1, device=subject.device)[None]
     with _received(subject.model) as seen, torch.no_grad():
@@ -62,7 +71,9 @@ def _own_count(subject: Subject) -> tuple[str, str] | None:
 
 @contextlib.contextmanager
 def _received(model: nn.Module) -> Iterator[list[tuple[str, Tensor]]]:
-    """While active, whole numbers that modules inside the model get as positions, or look up in a table, with their names."""
+    """While active, whole numbers that modules inside the model get as positions, or look up in a
+    table, with their names.
+    """
     seen: list[tuple[str, Tensor]] = []
     handles = []
     for name, module in model.named_modules():
@@ -78,7 +89,9 @@ def _received(model: nn.Module) -> Iterator[list[tuple[str, Tensor]]]:
             handle.remove()
 
 
-def _noting(name: str, wanted: str, signature: inspect.Signature, seen: list[tuple[str, Tensor]]) -> Any:
+def _noting(
+    name: str, wanted: str, signature: inspect.Signature, seen: list[tuple[str, Tensor]]
+) -> Any:
     def note(module: nn.Module, args: tuple[Any, ...], call: dict[str, Any]) -> None:
         with contextlib.suppress(TypeError):  # a call that does not fit is the model's own to raise
             given = signature.bind_partial(*args, **call).arguments.get(wanted)
@@ -89,16 +102,22 @@ def _noting(name: str, wanted: str, signature: inspect.Signature, seen: list[tup
 
 
 def _turned_anyway(subject: Subject) -> tuple[str, str] | None:
-    """An attention layer whose queries turn with the position although every token is the same; and what to say of it.
+    """An attention layer whose queries turn with the position although every token is the same; and
+    what to say of it.
 
-    Where the values are equal from end to end, the layer's input is: then only positions can have turned its queries.
+    Where the values are equal from end to end, the layer's input is: then only positions can have
+    turned its queries.
     """
     found: list[nn.Module] = []
 
     def watch(call: AttentionCall) -> Any:
         if not found and call.query_BHTD.shape[2] == call.value_BGSD.shape[2]:
             lengths_BHT = call.query_BHTD.norm(dim=-1, keepdim=True)
-            if _constant(call.value_BGSD) and _constant(lengths_BHT) and not _constant(call.query_BHTD):
+            if (
+                _constant(call.value_BGSD)
+                and _constant(lengths_BHT)
+                and not _constant(call.query_BHTD)
+            ):
                 found.append(call.module)
         return call.run()
 
@@ -116,4 +135,7 @@ def _turned_anyway(subject: Subject) -> tuple[str, str] | None:
 def _constant(tensor_BHTD: Tensor) -> bool:
     """Whether every position holds the same."""
     apart = (tensor_BHTD - tensor_BHTD[:, :, :1]).abs().max()
-    return bool(apart <= max(CLOSE, ROUNDINGS * torch.finfo(tensor_BHTD.dtype).eps) * tensor_BHTD.abs().max())
+    return bool(
+        apart
+        <= max(CLOSE, ROUNDINGS * torch.finfo(tensor_BHTD.dtype).eps) * tensor_BHTD.abs().max()
+    )

@@ -1,4 +1,5 @@
-"""Whether moving every position only turns a model's queries and keys: then the logits must not move at all.
+"""Whether moving every position only turns a model's queries and keys: then the logits must not
+move at all.
 
 Axes: B batch, H query heads, G key/value heads, T query positions, S key positions, D head width.
 """
@@ -22,17 +23,22 @@ from attncheck.model.passes import REFUSALS
 from attncheck.model.subject import Subject
 
 CLOSE = 1e-6
-"""Relative: far below what scaling by a position does, far above what a turn leaves behind in float64."""
+"""Relative: far below what scaling by a position does, far above what a turn leaves behind in
+float64.
+"""
 
 
 def shifted(subject: Subject, name: str, row: Row, by: int) -> Measurement:
-    """One case: a row with all its positions moved by a constant; judged where that must change nothing, a figure elsewhere.
+    """One case: a row with all its positions moved by a constant; judged where that must change
+    nothing, a figure elsewhere.
 
     Raises:
         Unsupported: the context leaves no room to move.
     """
     if by <= 0:
-        raise Unsupported(f"the context of {subject.inputs.room} tokens leaves no room to move {len(row)} positions")
+        raise Unsupported(
+            f"the context of {subject.inputs.room} tokens leaves no room to move {len(row)} positions"
+        )
     usual, moved = (counting(1, len(row), start) for start in (0, by))
     turned = only_turns(subject, (row,), usual, moved)
     if turned is None and by > len(row) and stored_tables(subject.model):
@@ -45,23 +51,30 @@ def shifted(subject: Subject, name: str, row: Row, by: int) -> Measurement:
         expect="equal" if turned is None else "figure",
         note=f"by {by}" + (f"; {turned}" if turned else ""),
         spec=(got, want),
-        budget=own_budget(subject.passes, got, subject.dtype_name, subject.numerics) if turned is None else None,
+        budget=own_budget(subject.passes, got, subject.dtype_name, subject.numerics)
+        if turned is None
+        else None,
     )
 
 
 def only_turns(subject: Subject, tokens: Tokens, usual: Positions, moved: Positions) -> str | None:
     """None where the model is purely rotary, else how a layer departs from it by design.
 
-    Layers are asked in order. One whose values have moved got another input: then an earlier layer moved, although its
-    queries and keys only turned, and that is not by design.
+    Layers are asked in order. One whose values have moved got another input: then an earlier layer
+    moved, although its queries and keys only turned, and that is not by design.
     """
     if not subject.can.kernel:
         return subject.can.kernel.reason
     turned = False
-    for number, (left, right) in enumerate(zip(_calls(subject, tokens, usual), _calls(subject, tokens, moved), strict=False)):
+    for number, (left, right) in enumerate(
+        zip(_calls(subject, tokens, usual), _calls(subject, tokens, moved), strict=False)
+    ):
         if not _same(left.value_BGSD, right.value_BGSD):
             return "values change with the position: not purely rotary" if number == 0 else None
-        if not (_same_lengths(left.query_BHTD, right.query_BHTD) and _same_lengths(left.key_BGSD, right.key_BGSD)):
+        if not (
+            _same_lengths(left.query_BHTD, right.query_BHTD)
+            and _same_lengths(left.key_BGSD, right.key_BGSD)
+        ):
             return "queries or keys change their length with the position: not purely rotary"
         if not _same_scores(left, right):
             return "the mask or the scale changes with the position: not purely rotary"
@@ -73,7 +86,9 @@ def only_turns(subject: Subject, tokens: Tokens, usual: Positions, moved: Positi
 
 def _same(left: Tensor, right: Tensor) -> bool:
     scale = float(left.abs().max())
-    return left.shape == right.shape and bool(torch.allclose(left, right, rtol=0.0, atol=max(CLOSE, _noise(left)) * scale))
+    return left.shape == right.shape and bool(
+        torch.allclose(left, right, rtol=0.0, atol=max(CLOSE, _noise(left)) * scale)
+    )
 
 
 def _same_lengths(left: Tensor, right: Tensor) -> bool:
@@ -91,7 +106,11 @@ def _in_part(left_BGSD: Tensor, right_BGSD: Tensor) -> bool:
 def _same_scores(left: AttentionCall, right: AttentionCall) -> bool:
     """Whether a scale or a float mask that the kernel is handed stayed as it was."""
     first, second = (each.options.get("scaling") for each in (left, right))
-    scales = _same(first, second) if isinstance(first, Tensor) and isinstance(second, Tensor) else first == second
+    scales = (
+        _same(first, second)
+        if isinstance(first, Tensor) and isinstance(second, Tensor)
+        else first == second
+    )
     masks = isinstance(left.mask, Tensor) and isinstance(right.mask, Tensor)
     return scales and (not masks or torch.equal(left.mask, right.mask))  # type: ignore[arg-type]
 
@@ -112,5 +131,7 @@ def _calls(subject: Subject, tokens: Tokens, positions: Positions) -> list[Atten
         with intercept(subject.model, watch), torch.no_grad():
             subject.passes.call(tokens, positions_BT=given_BT, use_cache=False)
     except REFUSALS as error:
-        raise Unsupported(f"positions from {int(given_BT.min())} on raise {first_line(error)}") from error
+        raise Unsupported(
+            f"positions from {int(given_BT.min())} on raise {first_line(error)}"
+        ) from error
     return seen
