@@ -50,6 +50,14 @@ def subject() -> Subject:
 
 
 @pytest.fixture
+def double() -> Subject:
+    """A fresh tiny Llama in float64 without hidden float32."""
+    subject = Subject(name="llama", model=tiny_llama())
+    subject.take(torch.float64)
+    return subject
+
+
+@pytest.fixture
 def saved(tmp_path: Path) -> Callable[..., Path]:
     """Saves a tiny Llama, with changes to its config, and returns the folder."""
 

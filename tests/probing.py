@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
 from attncheck.core import registry
-from attncheck.core.finding import Finding, Measurement
+from attncheck.core.finding import Finding, Measurement, Verdict, verdict_of
 from attncheck.core.settings import Settings
 from attncheck.faults.catalogue import FAULTS
+from attncheck.model.compat import CACHE_NAMES
 from attncheck.model.subject import Subject
 from attncheck.run.runner import ProbeFinished, noticed, run_probes
 from attncheck.targets.load import load
 
 HEALTHY = ("gqa", "mha", "window", "alibi", "moe")
+ACCUSING = frozenset({Verdict.FAIL, Verdict.ERROR, Verdict.VACUOUS, Verdict.NOISE})
 
 
 def loaded(target: str, **settings: object) -> Subject:
@@ -40,3 +47,28 @@ def caught_by(subject: Subject, probe: str, fault: str) -> Measurement | None:
             (each for each in measured.measure(subject) if noticed(each, healthy.get(each.name))),
             None,
         )
+
+
+def assert_caught(subject: Subject, probe: str, fault: str) -> None:
+    """The probe notices the fault, and measures as before once the fault is gone."""
+    measured = registry.load(probe)
+    healthy = {each.name: verdict_of(each) for each in measured.measure(subject)}
+    assert caught_by(subject, probe, fault) is not None
+    assert all(verdict_of(each) is healthy[each.name] for each in measured.measure(subject)), (
+        "the fault left something behind"
+    )
+
+
+def without_mask(subject: Subject, when: Callable[[int, int], bool]) -> None:
+    """The first layer loses its mask for some (queries, cached tokens)."""
+    attention = subject.model.model.layers[0].self_attn
+    usual = attention.forward
+
+    def forward(*args: Any, **named: Any) -> Any:
+        cache = next((named[name] for name in CACHE_NAMES if named.get(name) is not None), None)
+        before = int(cache.get_seq_length()) if cache is not None else 0
+        if when(named["hidden_states"].shape[1], before):
+            named["attention_mask"] = torch.zeros(1, 1, 1, 1, dtype=torch.float64)
+        return usual(*args, **named)
+
+    attention.forward = forward

@@ -1,4 +1,6 @@
-"""Encoder-decoders and encoders: every installed probe runs or says why not, and accuses nobody."""
+"""Every installed probe on encoder-decoders and encoders: it runs or says why not, and accuses
+nobody.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from probing import ACCUSING
 
 from attncheck.core import registry
 from attncheck.core.finding import Finding, Verdict
@@ -15,8 +18,6 @@ from attncheck.core.settings import Settings
 from attncheck.run.runner import ProbeFinished, run_probes
 from attncheck.targets.amplify import amplify
 from attncheck.targets.load import load
-
-ACCUSING = {Verdict.FAIL, Verdict.ERROR, Verdict.VACUOUS, Verdict.NOISE}
 
 
 def saved(model: Any, folder: Path) -> str:
@@ -76,16 +77,3 @@ def test_an_encoder_is_checked_for_padding_and_rows_and_not_accused(bert: str) -
     assert found["padding"].verdict is Verdict.WARN
     assert found["padding"].summary.startswith("left, implicit positions")
     assert found["future-token"].verdict is Verdict.SKIP
-
-
-def test_keys_of_an_encoder_that_have_no_position_make_a_shift_matter_by_design() -> None:
-    subject = load("config:seq2seq/t5gemma2", Settings())
-    shifted = next(
-        case
-        for case in registry.load("position-reset").measure(subject)
-        if case.name == "all positions shifted"
-    )
-    assert shifted.expect == "figure"
-    assert shifted.max_abs is not None
-    assert shifted.max_abs > 0.1
-    assert "some keys have no position" in shifted.note

@@ -6,6 +6,8 @@ import copy
 
 import pytest
 import torch
+import torch.nn.functional as F
+from conftest import tiny_llama
 from probing import HEALTHY, case, caught_by, finding, loaded
 
 from attncheck.core.finding import Verdict, verdict_of
@@ -93,4 +95,17 @@ def test_dropout_that_ignores_the_mode_is_not_hidden_by_the_training_case() -> N
     assert (
         verdict_of(case(finding(subject, "implementations"), "training mode without dropout"))
         is Verdict.PASS
+    )
+
+
+def test_a_softmax_in_bfloat16_under_one_implementation(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = F.softmax
+    subject = Subject(name="llama", model=tiny_llama())
+    subject.take(torch.float64)
+    monkeypatch.setattr(
+        F, "softmax", lambda scores, **named: usual(scores, **{**named, "dtype": torch.bfloat16})
+    )
+    assert (
+        verdict_of(case(finding(subject, "implementations"), "eager vs sdpa, plain row"))
+        is Verdict.FAIL
     )

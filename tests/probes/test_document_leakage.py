@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import transformers
 from conftest import tiny_llama
-from probing import case, finding, loaded
+from probing import ACCUSING, HEALTHY, assert_caught, case, finding, loaded
 
 from attncheck.core.finding import Verdict, verdict_of
 from attncheck.core.settings import Settings
@@ -15,8 +15,49 @@ from attncheck.model.subject import Subject
 from attncheck.targets.load import load
 from attncheck_probes.document_leakage.packed_rows import pack
 
+PROBE = "document-leakage"
 STRICT = "restarted positions, no mask, cache off"
 BLOCKED = "4D block mask, restarted positions"
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_healthy_builtins_are_not_accused(name: str) -> None:
+    found = finding(loaded(f"builtin:{name}"), PROBE)
+    assert found.verdict not in ACCUSING
+
+
+def test_controls_are_two_and_caught(subject: Subject) -> None:
+    controls = finding(subject, PROBE).controls
+    assert len(controls) == 2
+    assert all(control.detected for control in controls)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    ["document-leak"],
+)
+def test_planted_faults_are_caught_and_leave_nothing_behind(subject: Subject, fault: str) -> None:
+    assert_caught(subject, PROBE, fault)
+
+
+@pytest.mark.parametrize("name", ["broken-mask", "broken-positions"])
+def test_the_broken_builtins_do_not_fail_here(name: str) -> None:
+    assert finding(loaded(f"builtin:{name}"), PROBE).verdict is not Verdict.FAIL
+
+
+def test_a_leak_over_eos_alone_fails_only_when_isolation_is_asked_for(subject: Subject) -> None:
+    strict = finding(subject, PROBE, policy="isolate")
+    assert strict.verdict is Verdict.FAIL
+    assert strict.summary.startswith("EOS alone: logits differ by ")
+    assert finding(subject, PROBE).verdict is Verdict.WARN
+
+
+def test_the_isolating_call_isolates_and_the_lookalikes_do_not(subject: Subject) -> None:
+    cases = {case.name: verdict_of(case) for case in finding(subject, PROBE).cases}
+    assert cases["4D block mask, restarted positions"] is Verdict.PASS
+    assert cases["restarted positions, no mask, cache off"] is Verdict.PASS
+    assert cases["restarted positions, no mask, default cache"] is Verdict.WARN
+    assert cases["restarted positions, 2D mask of ones, cache off"] is Verdict.WARN
 
 
 def test_rows_hold_three_documents_whose_borders_differ(subject: Subject) -> None:

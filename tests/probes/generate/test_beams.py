@@ -1,0 +1,43 @@
+"""generate: beams of a left-padded batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from probing import loaded
+
+from attncheck.core.finding import Measurement, Verdict, verdict_of
+from attncheck.model.subject import Subject
+from attncheck_probes.generate.beams import beam_scores
+
+
+def beams(subject: Subject) -> Measurement:
+    return beam_scores(subject, subject.inputs.row[:16], 3, 4)
+
+
+def test_beams_of_both_rows_are_scored(subject: Subject) -> None:
+    found = beams(subject)
+    assert verdict_of(found) is Verdict.PASS
+    assert found.positions == 2 * 4
+
+
+def test_a_mask_tiled_beside_interleaved_ids_shows_in_a_padded_batch(subject: Subject) -> None:
+    model: Any = subject.model
+    expand = model._expand_inputs_for_generation
+
+    def tiled(*args: Any, expand_size: int = 1, **given: Any) -> Any:
+        mask = given.get("attention_mask")
+        ids, made = expand(*args, expand_size=expand_size, **given)
+        return ids, {**made, "attention_mask": mask.repeat(expand_size, 1)}
+
+    model._expand_inputs_for_generation = tiled
+    found = beams(subject)
+    assert verdict_of(found) is Verdict.FAIL
+    assert found.max_abs is not None
+    assert found.max_abs > 1e3 * (found.budget or 0.0)
+
+
+def test_where_a_padded_forward_errs_already_one_row_is_asked() -> None:
+    found = beams(loaded("config:bart"))
+    assert verdict_of(found) is Verdict.PASS
+    assert (found.positions, found.note) == (4, "row 0")

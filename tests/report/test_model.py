@@ -1,0 +1,20 @@
+"""A report read back: its evidence is judged as it was."""
+
+from __future__ import annotations
+
+import pytest
+from probing import finding
+
+from attncheck.core.finding import Verdict
+from attncheck.model.subject import Subject
+from attncheck.probe import judge_cases
+from attncheck.report.model import evidence_of
+
+
+@pytest.mark.parametrize(
+    "probe",
+    ["future-token", "decode-paths", "position-reset", "document-leakage", "kv-repeat"],
+)
+def test_saved_evidence_is_judged_the_same(subject: Subject, probe: str) -> None:
+    found = finding(subject, probe)
+    assert judge_cases(evidence_of(found)).verdict in (found.verdict, Verdict.PASS)
