@@ -12,7 +12,7 @@ from attncheck.core import registry
 from attncheck.core.finding import Finding
 from attncheck.diagnosis.diagnose import diagnose
 from attncheck.model.subject import Subject
-from attncheck.run.selftest import finding_of
+from attncheck.run.runner import finding_of
 
 
 def explained(subject: Subject, probe: str) -> Finding:

@@ -65,19 +65,22 @@ Diagnose = Callable[[Subject, Finding], Finding]
 
 
 def run_probes(
-    subject: Subject, probes: Iterable[Probe], diagnose: Diagnose | None = None
+    subject: Subject,
+    probes: Iterable[Probe],
+    diagnose: Diagnose | None = None,
+    controls: bool = True,
 ) -> Iterator[Event]:
     """Every probe on one subject; a probe that raises becomes an `error` and the next one runs.
 
-    `diagnose` is told every finding that failed or warned, and returns it with what it found out;
-    it never raises.
+    `diagnose` gets every finding that failed or warned, and returns it with its diagnosis; it never
+    raises. Without `controls` a pass is not backed by injected faults.
     """
     for probe in probes:
         yield ProbeStarted(subject.name, probe.name)
         working_on(f"the probe {probe.name}")
         started = time.perf_counter()
         try:
-            finding = yield from _examined(subject, probe)
+            finding = yield from _examined(subject, probe, controls)
             if diagnose is not None and finding.verdict in (Verdict.FAIL, Verdict.WARN):
                 finding = diagnose(subject, replace(finding, seconds=time.perf_counter() - started))
         except Unsupported as reason:
@@ -90,6 +93,12 @@ def run_probes(
         yield ProbeFinished(subject.name, replace(finding, seconds=time.perf_counter() - started))
 
 
+def finding_of(subject: Subject, probe: Probe, diagnose: Diagnose | None = None) -> Finding:
+    """The finding of one probe without its controls."""
+    events = run_probes(subject, [probe], diagnose, controls=False)
+    return next(event.finding for event in events if isinstance(event, ProbeFinished))
+
+
 def _crashed(probe: str, error: Exception) -> Finding:
     text = "".join(traceback.format_exception(error))
     return Finding(
@@ -100,7 +109,7 @@ def _crashed(probe: str, error: Exception) -> Finding:
     )
 
 
-def _examined(subject: Subject, probe: Probe) -> Examination:
+def _examined(subject: Subject, probe: Probe, controls: bool) -> Examination:
     """Measure, ask the ladder where precision is in doubt, judge, and back a pass by controls."""
     reason = _missing(subject, probe)
     if reason is not None:
@@ -125,7 +134,7 @@ def _examined(subject: Subject, probe: Probe) -> Examination:
             finding, controls_missing="no case held, so a planted fault could break none"
         )
     with subject.at(dtype):
-        return (yield from _controlled(subject, probe, finding))
+        return (yield from _controlled(subject, probe, finding, probe.controls if controls else ()))
 
 
 def _measured(probe: Probe, subject: Subject) -> Iterator[Measurement]:
@@ -202,11 +211,13 @@ def _with_ladder(case: Measurement, raised: Measurement | None, low: str, high: 
     return replace(case, ladder=rungs)
 
 
-def _controlled(subject: Subject, probe: Probe, finding: Finding) -> Examination:
-    """Run the probe again with faults planted; one that goes unnoticed makes the pass vacuous."""
+def _controlled(
+    subject: Subject, probe: Probe, finding: Finding, faults: Sequence[str]
+) -> Examination:
+    """Run the probe again with faults injected; one that goes unnoticed makes the pass vacuous."""
     controls: list[Control] = []
     reasons: list[str] = []
-    for name in probe.controls:
+    for name in faults:
         if len(controls) == CONTROLS:
             break
         yield ControlStarted(subject.name, probe.name, name)

@@ -7,16 +7,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, final
+from typing import final
 
 from attncheck.core.errors import Unsupported
-from attncheck.core.finding import Diagnosis, Finding, Location, Measurement, Verdict
+from attncheck.core.finding import Diagnosis, Finding, Location, Verdict
 from attncheck.diagnosis.diagnose import Diagnoser
 from attncheck.faults.base import Fault
 from attncheck.faults.catalogue import FAULTS
 from attncheck.model.subject import Subject
 from attncheck.probe import Probe
-from attncheck.run.runner import ProbeFinished, noticed, run_probes
+from attncheck.run.runner import finding_of, noticed
 
 SAME_FROM_OUTSIDE: dict[str, frozenset[str]] = {
     "generate-positions": frozenset({"position-offset"}),
@@ -25,43 +25,6 @@ SAME_FROM_OUTSIDE: dict[str, frozenset[str]] = {
     "padding-visible": frozenset({"attention-mask-ignored"}),
 }
 """Faults whose planted form is, on some calls, the very same as another one."""
-
-
-@final
-@dataclass(frozen=True)
-class Uncontrolled:
-    """A probe without its controls: what is planted here is known already."""
-
-    probe: Probe
-    controls: tuple[str, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """The probe's own name."""
-        return self.probe.name
-
-    @property
-    def title(self) -> str:
-        """The probe's own title."""
-        return self.probe.title
-
-    @property
-    def cost(self) -> str:
-        """The probe's own cost."""
-        return self.probe.cost
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """What the probe needs of a model."""
-        return self.probe.needs
-
-    def measure(self, subject: Subject) -> Iterator[Measurement]:
-        """The probe's own measurements."""
-        return self.probe.measure(subject)
-
-    def judge(self, evidence: Any) -> Any:
-        """The probe's own judgement."""
-        return self.probe.judge(evidence)
 
 
 @final
@@ -180,16 +143,6 @@ class Selftest:
         if found.verdict not in (Verdict.FAIL, Verdict.WARN):
             return False
         return any(noticed(case, before.get(case.name)) for case in found.cases)
-
-
-def finding_of(subject: Subject, probe: Probe) -> Finding:
-    """The finding of one probe without controls."""
-    found: Finding | None = None
-    for event in run_probes(subject, [Uncontrolled(probe)]):  # type: ignore[list-item]
-        if isinstance(event, ProbeFinished):
-            found = event.finding
-    assert found is not None
-    return found
 
 
 def coverage(rows: Sequence[Row], probes: Sequence[str], each: int | None = None) -> str:

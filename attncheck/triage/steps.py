@@ -5,9 +5,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, final
+from typing import final
 
 import torch
 
@@ -15,11 +15,9 @@ from attncheck.core import registry
 from attncheck.core.errors import Unsupported, first_line
 from attncheck.core.finding import (
     Diagnosis,
-    Evidence,
     Finding,
     Location,
     Measurement,
-    Ruling,
     Verdict,
     verdict_of,
 )
@@ -29,8 +27,8 @@ from attncheck.model.forward_spec import ForwardSpec, Mask4D
 from attncheck.model.loss import ACCUMULATING
 from attncheck.model.passes import REFUSALS
 from attncheck.model.subject import Subject
-from attncheck.probe import Cost, Probe, describe
-from attncheck.run.runner import ProbeFinished, run_probes
+from attncheck.probe import describe
+from attncheck.run.runner import finding_of
 from attncheck.triage import axes
 from attncheck.triage.answer import Remark, Step
 from attncheck.triage.material import Material
@@ -46,45 +44,6 @@ PLANTED = (
     "rows-mixed",
     "softmax-scale",
 )
-
-
-@final
-@dataclass(frozen=True)
-class Quick:
-    """A probe without its controls: a report is answered by what fails, and one control at the end
-    backs the rest.
-    """
-
-    inner: Probe
-    controls: ClassVar[tuple[str, ...]] = ()
-
-    @property
-    def name(self) -> str:
-        """The probe's name."""
-        return self.inner.name
-
-    @property
-    def title(self) -> str:
-        """The probe's title."""
-        return self.inner.title
-
-    @property
-    def cost(self) -> Cost:
-        """The probe's cost."""
-        return self.inner.cost
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """The probe's needs."""
-        return self.inner.needs
-
-    def measure(self, subject: Subject) -> Iterator[Measurement]:
-        """What the probe measures."""
-        return self.inner.measure(subject)
-
-    def judge(self, evidence: Evidence) -> Ruling:
-        """What the probe judges."""
-        return self.inner.judge(evidence)
 
 
 @final
@@ -107,9 +66,7 @@ def probed(subject: Subject, name: str, log: Log) -> Finding:
     """One installed probe with its diagnosis."""
     log.says(name)
     started = time.perf_counter()
-    probe = Quick(registry.load(name))
-    events = run_probes(subject, [probe], diagnose=log.diagnoser)  # type: ignore[list-item]
-    finding = next(event.finding for event in events if isinstance(event, ProbeFinished))
+    finding = finding_of(subject, registry.load(name), log.diagnoser)
     log.add(name, finding.verdict, finding.summary, started)
     return finding
 

@@ -17,7 +17,7 @@ from attncheck.faults.catalogue import FAULTS
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.subject import Subject
 from attncheck.model.wrapped_forward import edited
-from attncheck.run.selftest import finding_of
+from attncheck.run.runner import finding_of
 
 
 def test_broken_positions_restart() -> None:

@@ -14,7 +14,7 @@ from attncheck.core.finding import Location
 from attncheck.diagnosis.diagnose import diagnose
 from attncheck.faults.catalogue import FAULTS
 from attncheck.faults.planting import allowed_BHTS, with_allowed
-from attncheck.run.selftest import finding_of
+from attncheck.run.runner import finding_of
 
 
 def ahead(hidden_BTW: Tensor) -> Tensor:

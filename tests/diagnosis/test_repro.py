@@ -19,7 +19,7 @@ from attncheck.diagnosis.replay import run_again
 from attncheck.diagnosis.repro import LINES, offered
 from attncheck.model.forward_spec import ForwardSpec, Mask2D, blocks
 from attncheck.model.subject import Subject
-from attncheck.run.selftest import finding_of
+from attncheck.run.runner import finding_of
 
 FACTORY = """
 import functools, torch, transformers

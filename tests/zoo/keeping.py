@@ -11,8 +11,8 @@ from attncheck.core import registry
 from attncheck.core.finding import Finding, Verdict
 from attncheck.diagnosis.diagnose import Diagnoser
 from attncheck.model.subject import Subject
-from attncheck.run.runner import noticed
-from attncheck.run.selftest import finding_of, names
+from attncheck.run.runner import finding_of, noticed
+from attncheck.run.selftest import names
 from zoo.animals import Animal, healthy
 
 
