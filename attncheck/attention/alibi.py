@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attncheck.numerics.divergence import beyond
+
 ROUNDINGS = 64
 """A bias rises by the same amount from key to key within this many units in the last place."""
 STORED = float(torch.finfo(torch.bfloat16).eps)
@@ -98,4 +100,4 @@ def as_promised(slopes_H: Tensor, promised_H: Tensor, scale: float) -> Tensor | 
         key=lambda each: abs(math.log(float((slopes_H / promised_H).abs().median()) / each)),
     )
     wanted_H = promised_H.to(slopes_H) * factor
-    return None if float((slopes_H / wanted_H - 1).abs().max()) <= STORED else wanted_H
+    return wanted_H if beyond(slopes_H / wanted_H, 1.0, STORED) else None

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from attncheck.numerics.budget import HEADROOM, SHARES
+from attncheck.numerics.divergence import max_abs
 from attncheck.numerics.reorder import Reorder
 
 Turn = Literal["half", "pairs"]
@@ -137,7 +138,7 @@ def floor_of(compute: Callable[[torch.dtype, bool], Tensor], dtype: torch.dtype)
     `compute` is told the dtype, and whether to go about it as fused kernels do.
     """
     exact = compute(torch.float64, False)
-    floors = [torch.finfo(dtype).eps * float(exact.abs().max())]
+    floors = [torch.finfo(dtype).eps * max_abs(exact)]
     for share, piecewise in ((SHARES[0], False), (SHARES[1], False), (SHARES[1], True)):
         with Reorder(share):
             delta = (compute(dtype, piecewise).double() - exact).abs()

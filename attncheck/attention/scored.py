@@ -15,6 +15,7 @@ from attncheck.attention.call import AttentionCall, look
 from attncheck.attention.product import Product
 from attncheck.attention.tape import Tape
 from attncheck.core.errors import Unsupported
+from attncheck.numerics.divergence import beyond, max_abs
 
 HIDDEN = -5e3
 """What is added to a score to hide its key is below this (the oldest models add -10000); no bias
@@ -72,7 +73,7 @@ def _read(
         raw = _raw(probe, key)
         seen = (blank > HIDDEN) & moved.isfinite()
         mask = torch.where(blank > HIDDEN, blank, torch.finfo(torch.float32).min).to(query.dtype)
-        scale, doubt = _scale(raw, moved, seen, float(torch.where(seen, blank, 0.0).abs().max()))
+        scale, doubt = _scale(raw, moved, seen, max_abs(torch.where(seen, blank, 0.0)))
         doubt = doubt or _after_softmax(tape, last)
     options = {"scaling": scale, "is_causal": False}
     kernel = _Replay(tape, last, mask, scale, doubt)
@@ -102,9 +103,9 @@ def _scale(
     raw, moved = (torch.where(seen_BHTS, each, 0.0).double() for each in (raw_BHTS, moved_BHTS))
     energy = float((raw * raw).sum())
     scale = float((raw * moved).sum()) / energy if energy else 0.0
-    size = max(float(moved.abs().max()), float(raw.abs().max()) * abs(scale), added)
+    size = max(max_abs(moved), max_abs(raw) * abs(scale), added)
     slack = ROUNDINGS * torch.finfo(raw_BHTS.dtype).eps * size
-    if not scale > 0 or float((moved - scale * raw).abs().max()) > slack:
+    if not scale > 0 or beyond(moved, scale * raw, slack):
         return scale, "its scores are more than a multiple of the products of queries and keys"
     return scale, ""
 

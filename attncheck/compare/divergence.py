@@ -15,6 +15,7 @@ from torch import Tensor
 
 from attncheck.compare.record import Print, Recording, Way
 from attncheck.core.finding import BEYOND_ROUNDING
+from attncheck.numerics.divergence import max_abs
 
 SameAs = Literal["identical", "rounding", "undecided", "different"]
 TOP = (1, 5, 10)
@@ -141,7 +142,7 @@ def _apart(left: Way, right: Way, dtypes: tuple[str, str]) -> Apart:
     delta_NV = torch.where(finite_NV, (left_NV - right_NV).abs(), 0.0)
     budget = left.budget + right.budget
     by_T = _by_position(delta_NV.amax(-1), left.real_BT)
-    scale = float(torch.where(finite_NV, right_NV, 0.0).abs().max())
+    scale = max_abs(torch.where(finite_NV, right_NV, 0.0))
     largest, lost = float(delta_NV.max()), int((~finite_NV).sum())
     wrong = [place for place, value in enumerate(by_T) if value > budget]
     return Apart(

@@ -19,6 +19,7 @@ from attncheck.faults.predict import Trusted
 from attncheck.model.forward_spec import ForwardSpec, Mask2D
 from attncheck.model.provenance import AFTER, Provenance
 from attncheck.model.subject import Subject
+from attncheck.numerics.divergence import beyond_at
 
 FEW_CHUNKS = 6
 LONG = 64
@@ -62,7 +63,7 @@ class Side:
         kept_BTV = self.kept(predicted_BTV)
         if kept_BTV.shape != self.observed_BTV.shape:
             return 0
-        wrong_BT = ~((kept_BTV - self.observed_BTV).abs().amax(-1) <= self.budget)
+        wrong_BT = beyond_at(kept_BTV, self.observed_BTV, self.budget, -1)
         wrong_T = (wrong_BT if self.real is None else wrong_BT & self.real.to(wrong_BT.device)).any(
             0
         )

@@ -26,6 +26,7 @@ from attncheck.diagnosis.trace import Event, Trace, tracing
 from attncheck.distributed.ranks import agreed
 from attncheck.model.forward_spec import ForwardSpec, Mask2D
 from attncheck.model.subject import Subject
+from attncheck.numerics.divergence import beyond_at, max_abs
 from attncheck.numerics.reorder import Reorder
 
 NUMBER = re.compile(r"\.(\d+)(?=\.|$)")
@@ -221,13 +222,11 @@ def _differs(
         return None
     good_BTK, noise_BTK, bad_BTK = (each for each in prints if each is not None)
     finite = torch.isfinite(good_BTK[rows_BT])
-    scale = float(good_BTK[rows_BT][finite].abs().max()) if bool(finite.any()) else 0.0
+    scale = max_abs(good_BTK[rows_BT][finite])
     least = torch.finfo(good_BTK.dtype).eps * scale
     floor = max(least, float((good_BTK - noise_BTK)[rows_BT].abs().nan_to_num(0.0).max()))
     lost_BT = torch.isfinite(good_BTK).all(-1) & ~torch.isfinite(bad_BTK).all(-1)
-    wrong_BT = (
-        ~((good_BTK - bad_BTK).abs().amax(-1) <= BEYOND_ROUNDING * floor) & rows_BT
-    ) | lost_BT
+    wrong_BT = (beyond_at(good_BTK, bad_BTK, BEYOND_ROUNDING * floor, -1) & rows_BT) | lost_BT
     return int(wrong_BT.any(0).nonzero()[0]) if bool(wrong_BT.any()) else None
 
 

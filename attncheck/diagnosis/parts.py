@@ -20,6 +20,7 @@ from attncheck.core.finding import BEYOND_ROUNDING
 from attncheck.diagnosis.trace import Event, Trace, tracing
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.subject import Subject
+from attncheck.numerics.divergence import beyond, max_abs
 from attncheck.numerics.reorder import Reorder
 
 SHARE = 0.5
@@ -133,12 +134,8 @@ def parts_of(whole: Subject, name: str, spec: ForwardSpec, count: int) -> list[T
 
 def whose(print_BTK: Tensor, parts: list[Tensor]) -> int | None:
     """Whose part this is, where it is one's."""
-    scale = max(float(part.abs().max()) for part in parts)
-    near = [
-        rank
-        for rank, part in enumerate(parts)
-        if float((print_BTK - part).abs().max()) <= SLACK * scale
-    ]
+    scale = max(map(max_abs, parts))
+    near = [rank for rank, part in enumerate(parts) if not beyond(print_BTK, part, SLACK * scale)]
     return near[0] if len(near) == 1 else None
 
 
@@ -158,7 +155,7 @@ def what_adds_up(right: Right, seen: Sequence[Seen], event: Event, bias_K: Tenso
     """
     good, found = right.seen.prints[event], [each.prints[event] for each in seen]
     near, size = BEYOND_ROUNDING * right.floors[event], len(seen)
-    if float((sum(found[1:], found[0]) - good).abs().max()) <= near:
+    if not beyond(sum(found[1:], found[0]), good, near):
         return "each process has its own part: the parts are not added up"
     sums = {
         f"{times} times what it should be: its parts are added up more than once": times * good
@@ -167,6 +164,6 @@ def what_adds_up(right: Right, seen: Sequence[Seen], event: Event, bias_K: Tenso
     if bias_K is not None:
         sums["its bias is added in every process"] = good + (size - 1) * bias_K.to(good.dtype)
     for words, wanted in sums.items():
-        if all(float((each - wanted).abs().max()) <= near for each in found):
+        if not any(beyond(each, wanted, near) for each in found):
             return words
     return ""

@@ -16,6 +16,7 @@ from attncheck.core.errors import CannotInject
 from attncheck.faults.planting import at_arguments, tokens_before
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.subject import Subject
+from attncheck.numerics.divergence import beyond
 
 FREQUENCIES = "inv_freq"
 STRETCH = 0.5
@@ -49,7 +50,7 @@ def rope_scale_switch(subject: Subject) -> Iterator[None]:
         with at_arguments(subject, edit):
             with torch.no_grad():
                 changed_BTV = subject.passes.call(subject.inputs.tokens, use_cache=False).logits_BTV
-            if float((changed_BTV - healthy_BTV).abs().max()) <= subject.budget.value:
+            if not beyond(changed_BTV, healthy_BTV, subject.budget.value):
                 raise CannotInject(
                     "the rotary frequencies in the buffers are not what the model uses"
                 )

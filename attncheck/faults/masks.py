@@ -25,6 +25,7 @@ from attncheck.faults.planting import (
 )
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.subject import Subject
+from attncheck.numerics.divergence import beyond
 
 LEAK = 0.1
 
@@ -54,7 +55,7 @@ def _opened(subject: Subject) -> Iterator[None]:
     with at_arguments(subject, lambda call: _unmasked(subject, call)):
         with torch.no_grad():
             opened_BV = subject.passes.call(tokens, use_cache=False).logits_BTV[:, 0]
-        if float((opened_BV - healthy_BV).abs().max()) <= subject.budget.value:
+        if not beyond(opened_BV, healthy_BV, subject.budget.value):
             raise CannotInject("the layers hide the future on their own, whatever the mask says")
         yield
 

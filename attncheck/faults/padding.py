@@ -17,6 +17,7 @@ from attncheck.faults.planting import allowed_BHTS, at_arguments, at_kernel, tok
 from attncheck.judge.layers import watching
 from attncheck.model.forward_spec import ForwardSpec, counting
 from attncheck.model.subject import Subject
+from attncheck.numerics.divergence import beyond
 
 SHIFT = 3
 
@@ -63,8 +64,7 @@ def _shift_shows(subject: Subject) -> bool:
     usual, moved = (
         ForwardSpec(tokens, positions=counting(1, len(tokens[0]), start)) for start in (0, SHIFT)
     )
-    apart_BTV = subject.logits(usual) - subject.logits(moved)
-    return float(apart_BTV.abs().max()) > subject.budget.value
+    return beyond(subject.logits(usual), subject.logits(moved), subject.budget.value)
 
 
 def nan_masked_row(subject: Subject) -> AbstractContextManager[None]:

@@ -43,6 +43,7 @@ from attncheck.model.forward_spec import (
     float_mask,
 )
 from attncheck.model.subject import Subject
+from attncheck.numerics.divergence import beyond
 
 
 @final
@@ -236,7 +237,7 @@ class Trusted:
         pad = getattr(self.subject.text_config, "pad_token_id", None)
         for start in (0, pad + 1 if isinstance(pad, int) else 1):
             counted = replace(plain, positions=counting(1, plain.length, start))
-            if float((self.logits(counted) - usual_BTV).abs().max()) <= budget:
+            if not beyond(self.logits(counted), usual_BTV, budget):
                 return start
         return 0
 

@@ -21,6 +21,7 @@ from attncheck.faults.predict_schedule import Edit, Held, Store, scheduled_logit
 from attncheck.model.caches import key_values, states
 from attncheck.model.compat import cached_length
 from attncheck.model.forward_spec import ForwardSpec, counting
+from attncheck.numerics.divergence import beyond
 
 LOW = (torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float32)
 USUAL_BASE = 10000.0
@@ -264,10 +265,8 @@ def _steps(
     alone = ForwardSpec(spec.tokens, chunks=(first, *(1,) * (spec.length - first)))
     if not states(subject.passes.cache(ForwardSpec(spec.tokens, use_cache=True))):
         raise Unsupported("the cache holds no recurrent state")
-    if (
-        float((subject.logits(alone) - trusted.logits(ForwardSpec(spec.tokens))).abs().max())
-        > subject.budget.value
-    ):
+    whole_BTV = trusted.logits(ForwardSpec(spec.tokens))
+    if beyond(subject.logits(alone), whole_BTV, subject.budget.value):
         raise Unsupported("single steps disagree with one forward as well")
     boundaries = _beginnings(spec, several)
     logits_BTV, cache = _step(trusted, spec, 0, first, None)

@@ -16,6 +16,7 @@ from attncheck.faults.hypothesis import Hypothesis
 from attncheck.faults.predict import Allowed, Change, Trusted, View, first_held, promised
 from attncheck.judge.config_spec import FULL, Reach
 from attncheck.model.forward_spec import ForwardSpec, Mask2D, Mask4D, all_ones, blocks
+from attncheck.numerics.divergence import beyond
 
 WINDOW_STEPS = (1, -1, 2, -2)
 ReachRule = Callable[[Reach], Reach]
@@ -166,7 +167,7 @@ def masks_ignored(trusted: Trusted) -> bool:
             masked_BTV = subject.logits(ForwardSpec(tokens, mask=mask))[:, half:]
         except (Unsupported, TypeError, ValueError, RuntimeError):
             continue
-        if not float((masked_BTV - plain_BTV).abs().max()) <= subject.budget.value:
+        if beyond(masked_BTV, plain_BTV, subject.budget.value):
             return False
     return True
 

@@ -21,6 +21,7 @@ from attncheck.faults.predict_schedule import scheduled_logits
 from attncheck.judge.layers import watching
 from attncheck.model.forward_spec import ForwardSpec, Mask2D, Positions, counting
 from attncheck.model.inputs import Row
+from attncheck.numerics.divergence import beyond, max_abs
 
 OFFSETS = (1, -1, 2, -2, 3, -3, 4, -4)
 Rule = Callable[[Row, int, int], list[int]]
@@ -55,8 +56,8 @@ def turned_by_length(trusted: Trusted) -> bool:
     """
     row, half = trusted.subject.inputs.row, trusted.subject.inputs.length // 2
     short, long = (_first_keys(trusted, each)[:, :, :half] for each in (row[:half], row))
-    rounding = torch.finfo(long.dtype).eps * float(long.abs().max())
-    return float((short - long).abs().max()) > BEYOND_ROUNDING * rounding
+    rounding = torch.finfo(long.dtype).eps * max_abs(long)
+    return beyond(short, long, BEYOND_ROUNDING * rounding)
 
 
 def _first_keys(trusted: Trusted, row: Row) -> Tensor:

@@ -25,6 +25,7 @@ from attncheck.faults.predict import Trusted
 from attncheck.faults.predict_schedule import scheduled_logits
 from attncheck.model.forward_spec import ForwardSpec, Mask2D, counting
 from attncheck.model.provenance import AFTER, Provenance
+from attncheck.numerics.divergence import beyond
 
 Turn = tuple[Tensor, Tensor]
 """cos and sin, (B, T, R) each."""
@@ -79,11 +80,10 @@ def _depend(trusted: Trusted) -> bool:
 def _same(shorter: Turn, longer: Turn) -> bool:
     length = shorter[0].shape[-2]
     rounding = torch.finfo(shorter[0].dtype).eps
-    apart = max(
-        float((one - other[..., :length, :]).abs().max())
+    return not any(
+        beyond(one, other[..., :length, :], BEYOND_ROUNDING * rounding)
         for one, other in zip(shorter, longer, strict=True)
     )
-    return apart <= BEYOND_ROUNDING * rounding
 
 
 def tables_of(trusted: Trusted, *rows: tuple[int, ...]) -> Tables:

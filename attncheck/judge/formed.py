@@ -15,6 +15,7 @@ from torch import Tensor
 from attncheck.judge.call_position import Standing
 from attncheck.judge.layers import Attended
 from attncheck.judge.projections import ROUNDINGS, Source, blocks_of, turned_or_none
+from attncheck.numerics.divergence import beyond, max_abs
 
 
 @final
@@ -35,7 +36,7 @@ def formed(known: Source, handed_BHTD: Tensor, layer: Attended, what: str) -> Fo
     them.
     """
     handed = handed_BHTD.double()
-    slack = ROUNDINGS * torch.finfo(handed_BHTD.dtype).eps * float(handed.abs().max())
+    slack = ROUNDINGS * torch.finfo(handed_BHTD.dtype).eps * max_abs(handed)
     states = _states(known, layer.stages.get(known.stage), handed)
     if states is None:
         return Formed(None, _elsewhere(known, handed, layer, slack, what))
@@ -49,9 +50,9 @@ def formed(known: Source, handed_BHTD: Tensor, layer: Attended, what: str) -> Fo
     if wanted is None:
         return Formed(None)
     wanted = wanted if known.turn == "none" else wanted * known.factor
-    if float((wanted - handed).abs().max()) <= slack:
+    if not beyond(wanted, handed, slack):
         return Formed(wanted)
-    same = float((states - handed).abs().max()) <= slack
+    same = not beyond(states, handed, slack)
     words = (
         f"{what} are not turned by the rotary tables"
         if same
@@ -72,10 +73,9 @@ def _states(known: Source, stage: Tensor | None, handed_BHTD: Tensor) -> Tensor 
 
 
 def _other_lengths(states: Tensor, handed: Tensor, slack: float, what: str, stage: str) -> str:
-    apart = (states.norm(dim=-1) - handed.norm(dim=-1)).abs().max()
     return (
         f"{what} have another length than `{stage}` gives them in one forward"
-        if float(apart) > slack
+        if beyond(states.norm(dim=-1), handed.norm(dim=-1), slack)
         else ""
     )
 

@@ -28,6 +28,7 @@ from attncheck.judge.config_spec import (
 )
 from attncheck.judge.layers import Attended, weights_of
 from attncheck.judge.projections import Source
+from attncheck.numerics.divergence import beyond
 
 READABLE = float(torch.finfo(torch.float16).min)
 SINKS = ("s_aux", "sinks")
@@ -227,9 +228,7 @@ def _held_bias(
         else as_promised(slopes_H, promised_H.to(slopes_H), scale)
     )
     same = (
-        slopes_H is not None
-        and wanted_H is not None
-        and float((slopes_H / wanted_H - 1).abs().max()) < SAME
+        slopes_H is not None and wanted_H is not None and not beyond(slopes_H / wanted_H, 1.0, SAME)
     )
     if same or wanted_H is None:
         return observed, slopes_H

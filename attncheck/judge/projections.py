@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from attncheck.attention.reference import Turn, turned
+from attncheck.numerics.divergence import beyond, max_abs
 
 ROUNDINGS = 64
 """Lengths and turns are compared within this many units in the last place of the model's dtype."""
@@ -98,7 +99,7 @@ def matched(handed_BHTD: Tensor, blocks_BNTD: Tensor, slack: float) -> tuple[Ten
         return None
     factors_H = ratio_HNX[rows, best_H].mean(-1)
     factor = float(factors_H.mean())
-    if not factor > 0 or float((factors_H / factor - 1).abs().max()) > slack:
+    if not factor > 0 or beyond(factors_H / factor, 1.0, slack):
         return None
     return best_H, 1.0 if abs(factor - 1) <= slack else factor
 
@@ -111,10 +112,10 @@ def _with_turn(
     tables: tuple[Tensor, Tensor] | None,
     slack: float,
 ) -> Source:
-    limit = slack * float(handed_BHTD.abs().max())
+    limit = slack * max_abs(handed_BHTD)
 
     def fits(candidate_BHTD: Tensor) -> bool:
-        return float((candidate_BHTD - handed_BHTD).abs().max()) <= limit
+        return not beyond(candidate_BHTD, handed_BHTD, limit)
 
     source = Source(stage=name, states_BHTD=states_BHTD, factor=factor)
     if fits(states_BHTD * factor):

@@ -18,6 +18,8 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from attncheck.numerics.divergence import max_abs_diff
+
 BASES = ("rope_theta", "rotary_emb_base")
 SHARES = ("partial_rotary_factor", "rotary_pct", "rope_pct")
 PART = "qk_rope_head_dim"
@@ -100,9 +102,7 @@ def _promise(table: Table, kind: str, width: int, length: int) -> RopePromise:
     other_P = FORMULAS[kind]({**table, "by_logarithm": True}, width, length, BORN)
     turning_P = exact_P > 0
     strays = [
-        float((each.double() / exact_P - 1)[turning_P].abs().max())
-        if bool(turning_P.any())
-        else 0.0
+        max_abs_diff((each.double() / exact_P)[turning_P], 1.0)
         for each in (FORMULAS[kind](table, width, length, BORN), other_P)
     ]
     rounding = max(torch.finfo(BORN).eps, *strays)

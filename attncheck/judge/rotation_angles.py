@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from attncheck.judge.projections import ROUNDINGS, blocks_of, matched
+from attncheck.numerics.divergence import beyond, beyond_at, max_abs
 
 COARSEST = ROUNDINGS * torch.finfo(torch.float32).eps
 """Lengths that differ by less are those of one projection: tables may have been stored in float32.
@@ -125,7 +126,7 @@ def _fitted(
     stage: str, given_BHTD: Tensor, handed_BHTD: Tensor, width: int, hint: Layout | None
 ) -> Turning | None:
     handed, eps = handed_BHTD.double(), torch.finfo(handed_BHTD.dtype).eps
-    limit = ROUNDINGS * eps * float(handed.abs().max())
+    limit = ROUNDINGS * eps * max_abs(handed)
     moving_D = _moved(given_BHTD, handed, limit)
     if not bool(moving_D.any()):
         none = torch.zeros(handed.shape[0], handed.shape[2], 0, dtype=torch.complex128)
@@ -147,7 +148,7 @@ def _moved(given_BHTD: Tensor, handed_BHTD: Tensor, limit: float) -> Tensor:
     factor_D = (given_BHTD * handed_BHTD).sum((0, 1, 2)) / given_BHTD.square().sum(
         (0, 1, 2)
     ).clamp_min(tiny)
-    return (handed_BHTD - given_BHTD * factor_D).abs().amax((0, 1, 2)) > limit
+    return beyond_at(handed_BHTD, given_BHTD * factor_D, limit, (0, 1, 2))
 
 
 def _layouts(moving_D: Tensor, width: int, hint: Layout | None) -> Iterator[Layout]:
@@ -203,7 +204,7 @@ def _turn(given_BHTD: Tensor, handed_BHTD: Tensor, layout: Layout, limit: float)
     turn_BTP = (handed * given.conj()).sum(1) / energy_BTP.clamp_min(
         torch.finfo(torch.float64).tiny
     )
-    if float((handed - turn_BTP[:, None] * given).abs().max()) > limit:
+    if beyond(handed, turn_BTP[:, None] * given, limit):
         return None
     size_BTP = turn_BTP.abs()
     slack_BTP = COARSEST + 2 * limit / energy_BTP.sqrt().clamp_min(limit)

@@ -7,7 +7,6 @@ Each capability is true when the model has it; else its `reason` is the reason o
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from attncheck.model.forward_spec import ForwardSpec, Mask2D, all_ones, blocks, 
 from attncheck.model.inputs import Inputs
 from attncheck.model.passes import REFUSALS, Passes
 from attncheck.numerics.budget import Budget
+from attncheck.numerics.divergence import beyond
 
 CAN = Capability()
 
@@ -43,9 +43,11 @@ class Capabilities:
     inputs: Inputs
     budget: Budget
 
-    def _apart(self, left: ForwardSpec, right: ForwardSpec) -> float:
-        left_BTV, right_BTV = self.passes.logits(left), self.passes.logits(right)
-        return float((left_BTV - right_BTV).abs().max())
+    def _differ(
+        self, left: ForwardSpec, right: ForwardSpec, start: int = 0, stop: int | None = None
+    ) -> bool:
+        left_BTV, right_BTV = (self.passes.logits(spec)[:, start:stop] for spec in (left, right))
+        return beyond(left_BTV, right_BTV, self.budget.value)
 
     def _tried(self, attempt: Callable[[], Tensor | float | None], what: str) -> Capability:
         try:
@@ -70,8 +72,7 @@ class Capabilities:
         """
         row = self.inputs.row
         changed = ForwardSpec((self.inputs.other(row, 0, 1),))
-        later = (self.passes.logits(self._full) - self.passes.logits(changed))[:, 1:].abs().max()
-        if float(later) > self.budget.value or not math.isfinite(float(later)):
+        if self._differ(self._full, changed, start=1):
             return CAN  # values that are not finite are for the probes to count
         return Capability("changing the first token does not move any later logits beyond rounding")
 
@@ -118,13 +119,8 @@ class Capabilities:
         if not (known := self.cache & self.steps_agree):
             return known
         half = self.inputs.length // 2
-        if (
-            self._apart(
-                ForwardSpec(self.inputs.tokens, chunks=(half, self.inputs.length - half)),
-                self._full,
-            )
-            <= self.budget.value
-        ):
+        chunked = ForwardSpec(self.inputs.tokens, chunks=(half, self.inputs.length - half))
+        if not self._differ(chunked, self._full):
             return CAN
         return Capability("several tokens on a filled cache do not give the logits of one forward")
 
@@ -141,15 +137,10 @@ class Capabilities:
         """
         if not self.steps:
             return self.steps
-        full_BTV, length = self.passes.logits(self._full), self.inputs.length
+        length = self.inputs.length
         for cut in (length - 1, length - 3, length // 2):
-            stepped_BTV = self.passes.logits(
-                ForwardSpec((self.inputs.row[: cut + 1],), chunks=(cut, 1))
-            )
-            if (
-                float((stepped_BTV - full_BTV[:, : cut + 1])[:, cut].abs().max())
-                > self.budget.value
-            ):
+            stepped = ForwardSpec((self.inputs.row[: cut + 1],), chunks=(cut, 1))
+            if self._differ(stepped, self._full, start=cut, stop=cut + 1):
                 break
         else:
             return CAN
@@ -181,7 +172,7 @@ class Capabilities:
             mask=mask,
             use_cache=None,
         )
-        if not self._apart(usual, turned) <= self.budget.value:
+        if self._differ(usual, turned):
             return CAN
         return Capability("`position_ids` are accepted but change nothing")
 
@@ -206,7 +197,7 @@ class Capabilities:
                 ).logits_BTV
         except (*REFUSALS, Unsupported):
             return False
-        return bool((given_BTV - self.passes.logits(self._full)).abs().max() <= self.budget.value)
+        return not beyond(given_BTV, self.passes.logits(self._full), self.budget.value)
 
     @cached_property
     def mask_2d(self) -> Capability:
@@ -231,14 +222,7 @@ class Capabilities:
         tokens, cut = self.inputs.tokens, self.inputs.length // 2
         row, mask = self.inputs.row, blocks((cut, self.inputs.length - cut))
         changed = ForwardSpec((self.inputs.other(row, 0, cut),), mask=mask)
-        moved = (
-            (self.passes.logits(ForwardSpec(tokens, mask=mask)) - self.passes.logits(changed))[
-                :, cut:
-            ]
-            .abs()
-            .max()
-        )
-        if float(moved) <= self.budget.value:
+        if not self._differ(ForwardSpec(tokens, mask=mask), changed, start=cut):
             return CAN
         return Capability(
             "a 4D `attention_mask` is taken, but tokens that it hides still move the logits"
@@ -312,14 +296,7 @@ class Capabilities:
         masked = ForwardSpec(
             self.inputs.tokens, mask=Mask2D(((0,) * hidden + (1,) * (self.inputs.length - hidden),))
         )
-        if (
-            float(
-                (self.passes.logits(masked) - self.passes.logits(self._full))[:, hidden:]
-                .abs()
-                .max()
-            )
-            > self.budget.value
-        ):
+        if self._differ(masked, self._full, start=hidden):
             return CAN
         reason = self.kernel.reason
         return Capability(reason and f"the 2D mask is accepted but changes nothing, and {reason}")
@@ -335,10 +312,6 @@ class Capabilities:
         if not self._generates:
             return CAN
         cut = self.inputs.length - 1 - (self.inputs.length // 3)
-        prefix_BTV = self.passes.logits(ForwardSpec((self.inputs.row[:cut],)))
-        if (
-            float((prefix_BTV - self.passes.logits(self._full)[:, :cut]).abs().max())
-            <= self.budget.value
-        ):
+        if not self._differ(ForwardSpec((self.inputs.row[:cut],)), self._full, stop=cut):
             return CAN
         return Capability("the logits depend on the length of the whole row, without padding too")

@@ -17,7 +17,7 @@ from attncheck.model.forward_spec import ForwardSpec, Positions
 from attncheck.model.inputs import Row, Tokens
 from attncheck.model.subject import Subject
 from attncheck.numerics.budget import HEADROOM
-from attncheck.numerics.divergence import holes
+from attncheck.numerics.divergence import holes, max_abs_diff
 
 
 def pieces(subject: Subject, length: int, prefill: int) -> tuple[int, ...]:
@@ -97,7 +97,7 @@ def approximate(subject: Subject, name: str, kind: str) -> Measurement:
     with torch.no_grad(), subject.numerics():
         send_through(cache, store)
     rounded_BTV = continued(subject, cache, (row[half:],))
-    apart, explained = (float((each - full_BTV).abs().max()) for each in (got_BTV, rounded_BTV))
+    apart, explained = (max_abs_diff(each, full_BTV) for each in (got_BTV, rounded_BTV))
     return Measurement(
         name=name,
         expect="at-most",

@@ -23,6 +23,7 @@ from attncheck.model.inputs import Row, Tokens
 from attncheck.model.passes import REFUSALS
 from attncheck.model.subject import Subject
 from attncheck.model.wrapped_forward import edited
+from attncheck.numerics.divergence import beyond
 
 KEEP = "logits_to_keep"
 
@@ -228,11 +229,9 @@ def require_yardstick(subject: Subject) -> None:
     """
     last = subject.inputs.length - 1
     changed = ForwardSpec((subject.inputs.other(subject.inputs.row, last),))
-    apart = (
-        subject.logits(changed)[:, :last]
-        - subject.logits(ForwardSpec(subject.inputs.tokens))[:, :last]
-    )
-    if float(apart.abs().max()) > subject.budget.value:
+    usual = ForwardSpec(subject.inputs.tokens)
+    got_BTV, want_BTV = (subject.logits(each)[:, :last] for each in (changed, usual))
+    if beyond(got_BTV, want_BTV, subject.budget.value):
         raise Unsupported(
             "later tokens move earlier logits, so that one forward over the answer is no yardstick"
         )
@@ -253,8 +252,8 @@ def require_padding(subject: Subject, rows: Tokens, answers: list[Row]) -> None:
             tokens, mask=mask_BT, positions_BT=positions_BT, use_cache=False
         ).logits_BTV
     for row, alone in enumerate(whole):
-        apart = padded_BTV[row, -len(alone) :] - subject.logits(ForwardSpec((alone,)))[0]
-        if not float(apart.abs().max()) <= subject.budget.value:
+        alone_TV = subject.logits(ForwardSpec((alone,)))[0]
+        if beyond(padded_BTV[row, -len(alone) :], alone_TV, subject.budget.value):
             raise Unsupported(
                 "one forward of the padded batch differs as well: that is for `padding`"
             )

@@ -33,7 +33,7 @@ from attncheck.model.passes import REFUSALS, Passes
 from attncheck.model.placement import input_device, undisturbed, why_not_cast
 from attncheck.model.precision import DTYPES, NAMES, cast_back, fits, own_dtypes, widens
 from attncheck.numerics.budget import Budget
-from attncheck.numerics.divergence import compare_logits
+from attncheck.numerics.divergence import compare_logits, max_abs
 from attncheck.numerics.promote import Promote
 from attncheck.numerics.widen import Widen
 
@@ -280,9 +280,7 @@ class Subject:
     @property
     def resolves(self) -> bool:
         """Whether a fault would stand out of the budget in this dtype."""
-        return self.budget.value <= RESOLVED * float(
-            self.logits(ForwardSpec(self.inputs.tokens)).abs().max()
-        )
+        return self.budget.value <= RESOLVED * max_abs(self.logits(ForwardSpec(self.inputs.tokens)))
 
     @contextlib.contextmanager
     def at(self, dtype: str | None, cast: bool = True) -> Iterator[None]:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from attncheck.core.finding import BEYOND_ROUNDING
-from attncheck.numerics.divergence import SLICE, largest, slices
+from attncheck.numerics.divergence import SLICE, max_abs_finite, slices
 from attncheck.numerics.reorder import Reorder
 
 SHARES = (0.5, 0.3)
@@ -57,7 +57,7 @@ def measure_budget(
         # both orders drew the same random numbers and agree; the plain forward drew others: that is
         # no rounding
         floors = (_between_orders(forward, context),)
-    least = torch.finfo(plain_BTV.dtype).eps * largest(plain_BTV)
+    least = torch.finfo(plain_BTV.dtype).eps * max_abs_finite(plain_BTV)
     floor, what = max(least, *floors), "reorder floor"
     if nudged_tables is not None:
         with context(), nudged_tables():
@@ -122,6 +122,6 @@ def _same_draws() -> Iterator[None]:
 
 def _largest(left_BTV: Tensor, right_BTV: Tensor) -> float:
     return max(
-        largest(left - right)
+        max_abs_finite(left - right)
         for left, right in zip(slices(left_BTV), slices(right_BTV), strict=True)
     )

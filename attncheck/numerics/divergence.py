@@ -68,9 +68,7 @@ def compare_logits(got_BTV: Tensor, want_BTV: Tensor, budget: float, offset: int
             scale=0.0,
             nonfinite=0,
         )
-    if torch.equal(got_BTV, want_BTV) and isfinite(
-        size := max(float(each.abs().max()) for each in slices(want_BTV))
-    ):
+    if torch.equal(got_BTV, want_BTV) and isfinite(size := max(map(max_abs, slices(want_BTV)))):
         return _identical(want_BTV, size)
     return _measured(got_BTV, want_BTV, budget, offset)
 
@@ -85,9 +83,33 @@ def slices(logits_BTV: Tensor) -> tuple[Tensor, ...]:
     )
 
 
-def largest(logits_BTV: Tensor) -> float:
-    """The largest size of any finite number, 0 where there is none."""
-    return max(map(_largest_finite, slices(logits_BTV)), default=0.0)
+def max_abs(values: Tensor) -> float:
+    """The largest absolute value: NaN where any value is NaN, 0 for an empty tensor."""
+    return float(values.abs().max()) if values.numel() else 0.0
+
+
+def max_abs_diff(got: Tensor, want: Tensor | float) -> float:
+    """The largest absolute difference. It is NaN where either side has a NaN, and where both have
+    the same infinity.
+    """
+    return max_abs(got - want)
+
+
+def beyond(got: Tensor, want: Tensor | float, budget: float) -> bool:
+    """Whether two tensors differ by more than the budget. A NaN or an infinity on either side
+    always does.
+    """
+    return not max_abs_diff(got, want) <= budget  # `>` would take NaN for agreement
+
+
+def beyond_at(got: Tensor, want: Tensor, budget: float, reduced: int | tuple[int, ...]) -> Tensor:
+    """`beyond` at each place of the axes that are left when `reduced` are taken together."""
+    return ~((got - want).abs().amax(reduced) <= budget)
+
+
+def max_abs_finite(logits_BTV: Tensor) -> float:
+    """The largest absolute value of any finite number, 0 where there is none."""
+    return max(map(_max_abs_finite, slices(logits_BTV)), default=0.0)
 
 
 def holes(logits_BTV: Tensor) -> int:
@@ -95,13 +117,10 @@ def holes(logits_BTV: Tensor) -> int:
     return sum(int(each.numel() - torch.isfinite(each).sum()) for each in slices(logits_BTV))
 
 
-def _largest_finite(part_BTV: Tensor) -> float:
-    size_BTV = part_BTV.abs()
-    worst = float(size_BTV.max())
+def _max_abs_finite(part_BTV: Tensor) -> float:
+    worst = max_abs(part_BTV)
     return (
-        worst
-        if isfinite(worst)
-        else float(torch.where(torch.isfinite(size_BTV), size_BTV, 0.0).max())
+        worst if isfinite(worst) else max_abs(torch.where(torch.isfinite(part_BTV), part_BTV, 0.0))
     )
 
 
@@ -165,7 +184,7 @@ def _part_with_holes(got_BTV: Tensor, want_BTV: Tensor, delta_BTV: Tensor) -> _P
         flips=_flips(got_BTV, want_BTV),
         nonfinite=int(finite_BTV.numel() - finite_BTV.sum()),
         lost_T=~finite_BTV.all(-1).all(0),
-        scale=float(torch.where(finite_BTV, want_BTV, 0.0).abs().max()),
+        scale=max_abs(torch.where(finite_BTV, want_BTV, 0.0)),
     )
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from attncheck.numerics.budget import HEADROOM
-from attncheck.numerics.divergence import SLICE, largest
+from attncheck.numerics.divergence import SLICE, max_abs_finite
 
 IGNORED = -100
 
@@ -55,7 +55,7 @@ def cross_entropy(
     exact = float(_surprise(predicting_BTV, target_BT, torch.float64).sum()) / (items or count)
     backwards = float(_surprise(predicting_BTV, target_BT, plain).flip(0).sum()) / (items or count)
     coarsest = max(torch.finfo(plain).eps, torch.finfo(dtype).eps)
-    least = coarsest * (largest(predicting_BTV) + abs(exact) * (items or count) / count)
+    least = coarsest * (max_abs_finite(predicting_BTV) + abs(exact) * (items or count) / count)
     return Loss(exact, count, HEADROOM * max(abs(backwards - exact), least))
 
 

@@ -22,6 +22,7 @@ from attncheck.model.generation import greedy
 from attncheck.model.passes import REFUSALS
 from attncheck.model.precision import DTYPES, fits
 from attncheck.model.subject import Subject
+from attncheck.numerics.divergence import max_abs_diff
 from attncheck.triage import axes
 from attncheck.triage.answer import Line, Split
 from attncheck.triage.material import Material
@@ -110,7 +111,7 @@ def _split(
         chosen=_shown(tokenizer, chosen),
         other=_shown(tokenizer, other),
         margin=float(full_NV[at, other] - full_NV[at, chosen]),
-        difference=float((full_NV[at] - forced_NV[at]).abs().max()),
+        difference=max_abs_diff(full_NV[at], forced_NV[at]),
         flips=flips,
         tokens=len(full_NV),
     )

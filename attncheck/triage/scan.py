@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.inputs import Tokens
 from attncheck.model.subject import Subject
+from attncheck.numerics.divergence import max_abs
 
 
 @final
@@ -64,7 +65,7 @@ class Watch:
             ):
                 self.first = (name, int((~finite).sum()))
             if self.first is None and tensor.numel():
-                self.largest = max(self.largest, float(tensor.abs().max()))
+                self.largest = max(self.largest, max_abs(tensor))
 
 
 def _floating(value: Any) -> Iterator[Tensor]:

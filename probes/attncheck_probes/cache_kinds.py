@@ -48,6 +48,7 @@ from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.inputs import Row
 from attncheck.model.padding import pad_rows
 from attncheck.model.subject import Subject
+from attncheck.numerics.divergence import max_abs_diff
 from attncheck.probe import Cost, attempt_call, judge_cases
 
 # Axes: B batch, T positions, V vocabulary.
@@ -173,7 +174,7 @@ def _named(subject: Subject, case: Measurement, got_BTV: Tensor, half: int) -> M
         )
         first, rest = half + left, half + 2 * left + 1
         predicted_BTV = torch.cat([whole_BTV[:, first : first + 1], whole_BTV[:, rest:]], 1)
-        residual = float((predicted_BTV - got_BTV).abs().max())
+        residual = max_abs_diff(predicted_BTV, got_BTV)
         if residual <= subject.budget.value:
             return replace(case, fault="cache-crop", fault_residual=residual)
     return case

@@ -52,7 +52,7 @@ from attncheck.model.gradients import compare_gradients, input_gradient, switche
 from attncheck.model.subject import Subject
 from attncheck.model.training import training
 from attncheck.numerics.budget import HEADROOM
-from attncheck.numerics.divergence import holes
+from attncheck.numerics.divergence import holes, max_abs
 from attncheck.probe import Cost, attempt, judge_cases
 
 # Axes: B batch, T positions, W hidden width.
@@ -106,7 +106,7 @@ class Gradient:
             max_abs=float(later_T.max()),
             budget=0.0,
             budget_from="a causal model has none, to the bit",
-            scale=float(gradient_BTW.abs().max()),
+            scale=max_abs(gradient_BTW),
             positions=gradient_BTW.shape[1] - cut,
             first_position=cut + int(read[0]) if len(read) else None,
             nonfinite=holes(gradient_BTW),

@@ -16,6 +16,7 @@ from attncheck.model import generation
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.inputs import Row, Tokens
 from attncheck.model.subject import Subject
+from attncheck.numerics.divergence import max_abs
 
 NAME = "beam search scores"
 
@@ -69,7 +70,7 @@ def _against(subject: Subject, number: int, row: Row, answer: Row, score: float)
         budget=2 * subject.budget.value + torch.finfo(torch.float32).eps * abs(mean),
         budget_from=f"twice the budget of the logits ({subject.budget.source}) and one float32 rounding",
         positions=len(answer),
-        scale=float(want_NV.abs().max()),
+        scale=max_abs(want_NV),
         unit="scores",
         note=f"row {number}",
     )

@@ -44,6 +44,7 @@ from attncheck.model.padding import pad_rows
 from attncheck.model.subject import Subject
 from attncheck.model.switching import chosen, not_switched
 from attncheck.model.training import without_randomness
+from attncheck.numerics.divergence import beyond
 from attncheck.probe import Cost, attempt_call, judge_cases
 from attncheck_probes.implementations.compiled import compiled_cases
 
@@ -154,8 +155,8 @@ def _padded(subject: Subject, name: str, attn: str) -> Measurement:
 
 def _padding_is_read(subject: Subject, usual: ForwardSpec, changed: ForwardSpec) -> bool:
     """Whether other tokens under the padding move the last logits of any row."""
-    apart_BV = (subject.logits(changed) - subject.logits(usual))[:, -1]
-    return float(apart_BV.abs().max()) > subject.budget.value
+    changed_BV, usual_BV = (subject.logits(each)[:, -1] for each in (changed, usual))
+    return beyond(changed_BV, usual_BV, subject.budget.value)
 
 
 Compared = Callable[[Subject, str, str], Measurement]

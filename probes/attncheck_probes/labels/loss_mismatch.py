@@ -23,6 +23,7 @@ from attncheck.model.compat import text_config
 from attncheck.model.loss import Asked, answered, caller_shifts, slopes_of_loss
 from attncheck.model.subject import Subject
 from attncheck.numerics.budget import HEADROOM
+from attncheck.numerics.divergence import beyond, max_abs, max_abs_diff
 from attncheck.numerics.losses import IGNORED, Loss, cross_entropy
 from attncheck_probes.labels.label_weighting import (
     Weighing,
@@ -170,10 +171,10 @@ def _by_slopes(subject: Subject, name: str, got: Answer) -> Measurement:
     budget = (
         HEADROOM
         * torch.finfo(slopes_BTV.dtype).eps
-        * float(got.logits_BTV.abs().max())
+        * max_abs(got.logits_BTV)
         * float(right.weights_BT.max())
     )
-    apart = float((slopes_BTV.double() - right.slopes(logs_BTV)).abs().max())
+    apart = max_abs_diff(slopes_BTV.double(), right.slopes(logs_BTV))
     case = replace(
         _case(name, got),
         max_abs=apart,
@@ -225,7 +226,7 @@ def _near(left: float, right: float, budget: float) -> bool:
 
 
 def _same(left_BTV: Tensor, right_BTV: Tensor, budget: float) -> bool:
-    return float((left_BTV.double() - right_BTV).abs().max()) <= budget
+    return not beyond(left_BTV.double(), right_BTV, budget)
 
 
 def _other_labels(subject: Subject, labels_BT: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ from attncheck.core.finding import Measurement
 from attncheck.judge.layers import watching
 from attncheck.model.forward_spec import ForwardSpec, all_ones, counting
 from attncheck.model.subject import Subject
+from attncheck.numerics.divergence import beyond, max_abs
 
 NAME = "position_ids"
 CLOSE = 1e-6
@@ -134,8 +135,5 @@ def _turned_anyway(subject: Subject) -> tuple[str, str] | None:
 
 def _constant(tensor_BHTD: Tensor) -> bool:
     """Whether every position holds the same."""
-    apart = (tensor_BHTD - tensor_BHTD[:, :, :1]).abs().max()
-    return bool(
-        apart
-        <= max(CLOSE, ROUNDINGS * torch.finfo(tensor_BHTD.dtype).eps) * tensor_BHTD.abs().max()
-    )
+    slack = max(CLOSE, ROUNDINGS * torch.finfo(tensor_BHTD.dtype).eps)
+    return not beyond(tensor_BHTD, tensor_BHTD[:, :, :1], slack * max_abs(tensor_BHTD))

@@ -21,6 +21,7 @@ from attncheck.model.inputs import Row, Tokens
 from attncheck.model.noise_floor import own_budget
 from attncheck.model.passes import REFUSALS
 from attncheck.model.subject import Subject
+from attncheck.numerics.divergence import beyond, beyond_at, max_abs
 
 CLOSE = 1e-6
 """Relative: far below what scaling by a position does, far above what a turn leaves behind in
@@ -85,10 +86,8 @@ def only_turns(subject: Subject, tokens: Tokens, usual: Positions, moved: Positi
 
 
 def _same(left: Tensor, right: Tensor) -> bool:
-    scale = float(left.abs().max())
-    return left.shape == right.shape and bool(
-        torch.allclose(left, right, rtol=0.0, atol=max(CLOSE, _noise(left)) * scale)
-    )
+    limit = max(CLOSE, _noise(left)) * max_abs(left)
+    return left.shape == right.shape and not beyond(left, right, limit)
 
 
 def _same_lengths(left: Tensor, right: Tensor) -> bool:
@@ -99,7 +98,7 @@ def _in_part(left_BGSD: Tensor, right_BGSD: Tensor) -> bool:
     """Whether the keys at some places turned while those at others stayed as they were."""
     if left_BGSD.shape != right_BGSD.shape:
         return False
-    turned_S = (left_BGSD - right_BGSD).abs().amax((0, 1, 3)) > CLOSE * left_BGSD.abs().max()
+    turned_S = beyond_at(left_BGSD, right_BGSD, CLOSE * max_abs(left_BGSD), (0, 1, 3))
     return bool(turned_S.any()) and not bool(turned_S.all())
 
 

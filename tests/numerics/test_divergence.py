@@ -1,4 +1,4 @@
-"""Logits are compared a stretch at a time: the outcome is that of the whole, the memory is not."""
+"""Comparisons: one answer for NaN, and logits compared in stretches give the result of the whole."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ import pytest
 import torch
 
 from attncheck.numerics import divergence
-from attncheck.numerics.divergence import compare_logits, largest, slices
+from attncheck.numerics.divergence import (
+    beyond,
+    beyond_at,
+    compare_logits,
+    max_abs,
+    max_abs_diff,
+    max_abs_finite,
+    slices,
+)
 from attncheck_probes.kv_repeat.allocations import Allocations
 
 B, T, V = 2, 96, 512
@@ -49,7 +57,7 @@ def test_a_value_that_is_not_finite_is_found_in_the_last_stretch(
     got_BTV[0, T - 1, 3] = float("nan")
     found = compare_logits(got_BTV, want_BTV, budget=0.5)
     assert (found.nonfinite, found.first_position, found.max_abs) == (1, T - 1, 0.0)
-    assert largest(got_BTV) == 1.0
+    assert max_abs_finite(got_BTV) == 1.0
 
 
 def test_no_copy_of_all_logits_is_made(
@@ -65,3 +73,22 @@ def test_no_copy_of_all_logits_is_made(
         <= max(B * V * 4, rows)
         < B * T * V / 8
     )
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+def test_a_number_that_is_not_finite_is_always_beyond_the_budget(bad: float) -> None:
+    want = torch.ones(2, 3)
+    got = want.clone()
+    got[1, 2] = bad
+    for left, right in ((got, want), (want, got), (got, got)):
+        assert beyond(left, right, 1e9)
+        assert beyond_at(left, right, 1e9, -1).tolist() == [False, True]
+
+
+def test_a_difference_of_exactly_the_budget_is_within_it() -> None:
+    got, want = torch.tensor([1.0, 3.5]), torch.tensor([1.0, 3.0])
+    assert (max_abs(got), max_abs_diff(got, want)) == (3.5, 0.5)
+    assert not beyond(got, want, 0.5)
+    assert beyond(got, want, 0.49)
+    assert beyond(got, want, float("nan"))
+    assert not beyond(got[:0], want[:0], 0.0)
