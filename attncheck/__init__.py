@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from attncheck.core.version import __version__
+
 if TYPE_CHECKING:
     from attncheck.api import check
     from attncheck.core.errors import ChecksFailed
     from attncheck.core.finding import Finding, Measurement, Verdict
     from attncheck.report.model import Report
 
-__version__ = "0.1.0"
 __all__ = ["ChecksFailed", "Finding", "Measurement", "Report", "Verdict", "__version__", "check"]
 
 HOMES = {

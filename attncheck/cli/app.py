@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from attncheck import __version__
 from attncheck.cli import (
     compare,
     doctor,
@@ -22,6 +21,7 @@ from attncheck.cli import (
     triage,
     validate,
 )
+from attncheck.core.version import __version__
 
 # Help without rich: drawing it there takes longer than everything else `--help` does.
 app = typer.Typer(

@@ -13,10 +13,10 @@ from pathlib import Path
 import psutil
 import torch
 
-from attncheck import __version__
 from attncheck.core import registry
 from attncheck.core.errors import AttncheckError, Unsupported, first_line
 from attncheck.core.settings import Settings
+from attncheck.core.version import __version__
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.targets.load import load
 

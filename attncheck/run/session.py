@@ -16,10 +16,10 @@ from typing import Any, final
 import torch
 import transformers
 
-from attncheck import __version__
 from attncheck.core import registry
 from attncheck.core.errors import Unsupported, first_line
 from attncheck.core.finding import Evidence, Finding, Measurement, Verdict, verdict_of
+from attncheck.core.version import __version__
 from attncheck.diagnosis.diagnose import Diagnoser
 from attncheck.diagnosis.sharding import sharding_findings
 from attncheck.model.subject import Subject

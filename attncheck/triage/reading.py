@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import transformers
 
-from attncheck import __version__
+from attncheck.core.version import __version__
 from attncheck.model.subject import Subject
 from attncheck.triage.answer import Question, Remark
 from attncheck.triage.material import Material
