@@ -47,7 +47,6 @@ from attncheck.diagnosis.parts import (
 )
 from attncheck.diagnosis.trace import Event
 from attncheck.distributed.ranks import agreed, by_first, failed_alone, gathered, working_on
-from attncheck.distributed.sharded import wanted, whole_of, why_not_whole
 from attncheck.judge.layers import layer_index
 from attncheck.model.digest import digests
 from attncheck.model.forward_spec import ForwardSpec
@@ -57,6 +56,7 @@ from attncheck.model.precision import DTYPES
 from attncheck.model.subject import Subject
 from attncheck.numerics.budget import Budget
 from attncheck.probe import judge_cases
+from attncheck.targets.sharded import wanted, whole_of, why_not_whole
 
 NAME = "sharding"
 CONTROL = "reduction-doubled"

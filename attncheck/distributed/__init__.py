@@ -1,3 +1,1 @@
-"""Models that several processes run together: ranks, timeouts, sharded loading, and what sharding
-changed.
-"""
+"""Models that several processes run together: ranks and timeouts."""

@@ -17,7 +17,6 @@ from attncheck.core.errors import AttncheckError, TargetError, first_line
 from attncheck.core.finding import Measurement
 from attncheck.core.registry import import_file
 from attncheck.core.settings import Settings
-from attncheck.distributed import sharded
 from attncheck.model import compat
 from attncheck.model.placement import (
     device_map_arguments,
@@ -30,7 +29,7 @@ from attncheck.model.placement import (
 )
 from attncheck.model.precision import DTYPES, NAMES, cast_back, own_dtypes, widens
 from attncheck.model.subject import Subject
-from attncheck.targets import builtin, random_init
+from attncheck.targets import builtin, random_init, sharded
 from attncheck.targets.adapters import adapted, base_of, without_wrapper
 from attncheck.targets.cut import beyond, cut_layers
 from attncheck.targets.hub import reachable

@@ -22,11 +22,11 @@ import torch.distributed as dist
 
 from attncheck.__main__ import main
 from attncheck.core.settings import Settings
-from attncheck.distributed import sharded
 from attncheck.model.compat import CACHE_NAMES, cached_length
 from attncheck.model.subject import Subject
 from attncheck.model.wrapped_forward import wrap_forward
 from attncheck.targets import load as loading
+from attncheck.targets import sharded
 
 
 def doubled(model: Any) -> None:

@@ -13,8 +13,9 @@ import torch
 from conftest import tiny_llama
 
 from attncheck.core.errors import Unsupported
-from attncheck.distributed import ranks, sharded
+from attncheck.distributed import ranks
 from attncheck.distributed.heartbeat import Beat, Pulse, Watch
+from attncheck.targets import sharded
 
 
 def watched(seconds: float, act: Any) -> list[tuple[float, bool, str]]:
