@@ -15,7 +15,7 @@ from torch import Tensor
 
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Finding, Measurement, Verdict, verdict_of
-from attncheck.faults.predict import Trusted
+from attncheck.faults.engine.trusted import Trusted
 from attncheck.model.forward_spec import ForwardSpec, Mask2D
 from attncheck.model.provenance import AFTER, Provenance
 from attncheck.model.subject import Subject

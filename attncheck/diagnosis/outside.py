@@ -15,7 +15,7 @@ from typing import final
 from torch import Tensor
 
 from attncheck.diagnosis.failure import Failure, Side, apart, real_tokens, set_back
-from attncheck.faults.predict import Change, Trusted
+from attncheck.faults.engine.trusted import Change, Trusted
 from attncheck.model.forward_spec import ForwardSpec, Mask2D, Mask4D, counting
 from attncheck.model.inputs import Row
 

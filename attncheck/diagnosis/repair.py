@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attncheck.core.errors import Unsupported
 from attncheck.diagnosis.failure import Failure, apart
-from attncheck.faults.predict_schedule import scheduled_logits
+from attncheck.faults.engine.schedule import scheduled_logits
 from attncheck.model.forward_spec import ForwardSpec, Mask, Mask2D, Mask4D, Positions, counting
 from attncheck.model.subject import Subject
 

@@ -17,8 +17,8 @@ from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Measurement
 from attncheck.diagnosis.failure import Failure, Side, open_case
 from attncheck.distributed.ranks import agreed
+from attncheck.faults.engine.hypothesis import Hypothesis
 from attncheck.faults.hypotheses import hypotheses
-from attncheck.faults.hypothesis import Hypothesis
 
 JOINED = 2
 """How many guesses are tried together with each other one."""

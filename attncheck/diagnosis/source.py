@@ -13,7 +13,7 @@ from torch import Tensor
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Location
 from attncheck.diagnosis.reproduce import Search
-from attncheck.faults.predict import View
+from attncheck.faults.engine.trusted import View
 
 
 def with_source(search: Search, place: Location | None) -> Location | None:

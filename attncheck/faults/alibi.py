@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from attncheck.core.errors import CannotInject
-from attncheck.faults.planting import at_arguments, tokens_before
+from attncheck.faults.engine.inject import at_arguments, tokens_before
 from attncheck.model.forward_spec import ForwardSpec, all_ones
 from attncheck.model.subject import Subject
 

@@ -16,7 +16,7 @@ from transformers import DynamicCache
 
 from attncheck.attention.interface import AttentionCall
 from attncheck.core.errors import CannotInject
-from attncheck.faults.planting import at_arguments, at_kernel, cache_argument, repeats
+from attncheck.faults.engine.inject import at_arguments, at_kernel, cache_argument, repeats
 from attncheck.model.caches import key_values, states
 from attncheck.model.compat import cached_length
 from attncheck.model.forward_spec import ForwardSpec

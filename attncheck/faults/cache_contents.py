@@ -16,7 +16,7 @@ import transformers
 from torch import Tensor
 
 from attncheck.core.errors import CannotInject, first_line
-from attncheck.faults.planting import at_arguments, cache_argument
+from attncheck.faults.engine.inject import at_arguments, cache_argument
 from attncheck.model.cache_kinds import crop, may_crop, new_cache
 from attncheck.model.caches import KEYS, VALUES, CachedTensor, key_values, tensors_of
 from attncheck.model.compat import cached_length

@@ -16,7 +16,7 @@ from attncheck.faults import (
     training,
     windows,
 )
-from attncheck.faults.base import Fault
+from attncheck.faults.engine.fault import Fault
 
 ALL = (
     Fault(name="causal-mask-missing", inject=masks.causal_mask_missing),

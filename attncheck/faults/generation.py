@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from attncheck.core.errors import CannotInject
-from attncheck.faults.planting import at_arguments, tokens_before
+from attncheck.faults.engine.inject import at_arguments, tokens_before
 from attncheck.model.compat import cached_length
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.subject import Subject

@@ -12,8 +12,8 @@ from attncheck.faults import (
     predict_rotary,
     predict_scores,
 )
-from attncheck.faults.hypothesis import Hypothesis
-from attncheck.faults.predict import Trusted
+from attncheck.faults.engine.hypothesis import Hypothesis
+from attncheck.faults.engine.trusted import Trusted
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.provenance import Provenance
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from attncheck.attention.interface import AttentionCall
 from attncheck.core.errors import CannotInject
-from attncheck.faults.planting import (
+from attncheck.faults.engine.inject import (
     allowed_BHTS,
     at_arguments,
     at_hidden,

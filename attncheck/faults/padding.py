@@ -13,7 +13,7 @@ from torch import Tensor
 
 from attncheck.attention.call import AttentionCall
 from attncheck.core.errors import CannotInject
-from attncheck.faults.planting import allowed_BHTS, at_arguments, at_kernel, tokens_before
+from attncheck.faults.engine.inject import allowed_BHTS, at_arguments, at_kernel, tokens_before
 from attncheck.judge.layers import watching
 from attncheck.model.forward_spec import ForwardSpec, counting
 from attncheck.model.subject import Subject

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from attncheck.core.errors import Unsupported
-from attncheck.faults.hypothesis import Hypothesis
-from attncheck.faults.predict import Change, Trusted, View
-from attncheck.faults.predict_schedule import Edit, Held, Store, scheduled_logits
+from attncheck.faults.engine.hypothesis import Hypothesis
+from attncheck.faults.engine.schedule import Edit, Held, Store, scheduled_logits
+from attncheck.faults.engine.trusted import Change, Trusted, View
 from attncheck.model.caches import key_values, states
 from attncheck.model.compat import cached_length
 from attncheck.model.forward_spec import ForwardSpec, counting

@@ -12,8 +12,8 @@ from functools import partial
 from torch import Tensor
 
 from attncheck.core.errors import Unsupported
-from attncheck.faults.hypothesis import Hypothesis
-from attncheck.faults.predict import Change, Trusted
+from attncheck.faults.engine.hypothesis import Hypothesis
+from attncheck.faults.engine.trusted import Change, Trusted
 from attncheck.model.forward_spec import ForwardSpec, Mask2D, Positions, counting
 from attncheck.model.inputs import Row
 from attncheck.model.provenance import Provenance

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from attncheck.core.errors import Unsupported
-from attncheck.faults.hypothesis import Hypothesis
-from attncheck.faults.predict import Allowed, Change, Trusted, View, first_held, promised
+from attncheck.faults.engine.hypothesis import Hypothesis
+from attncheck.faults.engine.trusted import Allowed, Change, Trusted, View, first_held, promised
 from attncheck.judge.config_spec import FULL, Reach
 from attncheck.model.forward_spec import ForwardSpec, Mask2D, Mask4D, all_ones, blocks
 from attncheck.numerics.divergence import beyond

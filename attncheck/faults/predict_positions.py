@@ -15,9 +15,9 @@ from torch import Tensor
 
 from attncheck.attention.call import AttentionCall
 from attncheck.core.finding import BEYOND_ROUNDING
-from attncheck.faults.hypothesis import Hypothesis
-from attncheck.faults.predict import Change, Trusted
-from attncheck.faults.predict_schedule import scheduled_logits
+from attncheck.faults.engine.hypothesis import Hypothesis
+from attncheck.faults.engine.schedule import scheduled_logits
+from attncheck.faults.engine.trusted import Change, Trusted
 from attncheck.judge.layers import watching
 from attncheck.model.forward_spec import ForwardSpec, Mask2D, Positions, counting
 from attncheck.model.inputs import Row

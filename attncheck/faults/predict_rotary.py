@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import BEYOND_ROUNDING
-from attncheck.faults.hypothesis import Hypothesis
-from attncheck.faults.predict import Trusted
-from attncheck.faults.predict_schedule import scheduled_logits
+from attncheck.faults.engine.hypothesis import Hypothesis
+from attncheck.faults.engine.schedule import scheduled_logits
+from attncheck.faults.engine.trusted import Trusted
 from attncheck.model.forward_spec import ForwardSpec, Mask2D, counting
 from attncheck.model.provenance import AFTER, Provenance
 from attncheck.numerics.divergence import beyond

@@ -14,9 +14,9 @@ import torch
 
 from attncheck.attention.call import AttentionCall
 from attncheck.core.errors import Unsupported
-from attncheck.faults.hypothesis import Hypothesis
-from attncheck.faults.predict import Change, Trusted
-from attncheck.faults.predict_kernel import Scores, is_own_attention, scores_of
+from attncheck.faults.engine.hypothesis import Hypothesis
+from attncheck.faults.engine.kernel import Scores, is_own_attention, scores_of
+from attncheck.faults.engine.trusted import Change, Trusted
 from attncheck.judge.layers import watching, weights_of
 from attncheck.model.forward_spec import ForwardSpec, Mask2D
 

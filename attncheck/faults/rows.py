@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 
 from torch import Tensor
 
-from attncheck.faults.planting import at_hidden
+from attncheck.faults.engine.inject import at_hidden
 from attncheck.model.subject import Subject
 
 SHARE = 0.1

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from attncheck.attention.call import AttentionCall
 from attncheck.core.errors import CannotInject
-from attncheck.faults.planting import at_hidden, at_kernel, at_own_kernel, repeats
+from attncheck.faults.engine.inject import at_hidden, at_kernel, at_own_kernel, repeats
 from attncheck.judge.layers import watching
 from attncheck.model.subject import Subject
 

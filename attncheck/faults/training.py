@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attncheck.attention.interface import AttentionCall
 from attncheck.core.errors import CannotInject
-from attncheck.faults.planting import at_arguments, at_hidden, at_kernel
+from attncheck.faults.engine.inject import at_arguments, at_hidden, at_kernel
 from attncheck.model.directional_derivatives import projections
 from attncheck.model.loss import own_shift
 from attncheck.model.placement import why_not_nudged

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from attncheck.attention.call import AttentionCall
 from attncheck.core.errors import CannotInject
-from attncheck.faults.planting import allowed_BHTS, at_arguments, at_kernel, with_allowed
+from attncheck.faults.engine.inject import allowed_BHTS, at_arguments, at_kernel, with_allowed
 from attncheck.judge.layers import watching
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.inputs import Tokens

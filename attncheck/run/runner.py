@@ -21,8 +21,8 @@ from attncheck.core.finding import (
     worst,
 )
 from attncheck.distributed.ranks import failed_alone, gathered, working_on
-from attncheck.faults.base import Fault
 from attncheck.faults.catalogue import FAULTS
+from attncheck.faults.engine.fault import Fault
 from attncheck.model.subject import Subject
 from attncheck.probe import Probe
 

@@ -12,8 +12,8 @@ from typing import final
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Diagnosis, Finding, Location, Verdict
 from attncheck.diagnosis.diagnose import Diagnoser
-from attncheck.faults.base import Fault
 from attncheck.faults.catalogue import FAULTS
+from attncheck.faults.engine.fault import Fault
 from attncheck.model.subject import Subject
 from attncheck.probe import Probe
 from attncheck.run.runner import finding_of, noticed

@@ -14,7 +14,7 @@ from typing import final
 from torch import nn
 
 from attncheck.core.errors import CannotInject, Unsupported
-from attncheck.faults.planting import LAYER, decoder_layers
+from attncheck.faults.engine.inject import LAYER, decoder_layers
 from attncheck.model.inputs import Row, Tokens
 from attncheck.model.subject import Subject
 

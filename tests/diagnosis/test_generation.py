@@ -14,8 +14,8 @@ from probing import loaded
 
 from attncheck.core.finding import Diagnosis, Finding
 from attncheck.faults.catalogue import FAULTS
+from attncheck.faults.engine.trusted import Trusted
 from attncheck.faults.hypotheses import hypotheses
-from attncheck.faults.predict import Trusted
 from attncheck.faults.predict_rotary import is_turn, tables_of
 from attncheck.model.forward_spec import ForwardSpec, Mask2D
 from attncheck.model.generate_pass import written

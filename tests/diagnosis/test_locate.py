@@ -13,7 +13,7 @@ from attncheck.core import registry
 from attncheck.core.finding import Location
 from attncheck.diagnosis.diagnose import diagnose
 from attncheck.faults.catalogue import FAULTS
-from attncheck.faults.planting import allowed_BHTS, with_allowed
+from attncheck.faults.engine.inject import allowed_BHTS, with_allowed
 from attncheck.run.runner import finding_of
 
 

@@ -7,8 +7,8 @@ from probing import loaded
 
 from attncheck.diagnosis.failure import apart
 from attncheck.faults.catalogue import FAULTS
+from attncheck.faults.engine.trusted import Trusted, promised, segments_of
 from attncheck.faults.hypotheses import hypotheses
-from attncheck.faults.predict import Trusted, promised, segments_of
 from attncheck.faults.words import NAMES
 from attncheck.judge.config_spec import Reach
 from attncheck.model.forward_spec import ForwardSpec, Mask2D, blocks

@@ -18,7 +18,7 @@ from attncheck.attention.call import AttentionCall
 from attncheck.core import registry
 from attncheck.core.finding import Measurement, Verdict, verdict_of
 from attncheck.faults.catalogue import FAULTS
-from attncheck.faults.planting import allowed_BHTS, with_allowed
+from attncheck.faults.engine.inject import allowed_BHTS, with_allowed
 from attncheck.judge.layers import watching
 from attncheck.model.subject import Subject
 

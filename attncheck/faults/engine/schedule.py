@@ -22,8 +22,8 @@ from torch import Tensor
 
 from attncheck.attention.call import AttentionCall
 from attncheck.core.errors import Unsupported
-from attncheck.faults.predict import Trusted, promised
-from attncheck.faults.predict_kernel import Scores, attend, grouped, is_own_attention, scores_of
+from attncheck.faults.engine.kernel import Scores, attend, grouped, is_own_attention, scores_of
+from attncheck.faults.engine.trusted import Trusted, promised
 from attncheck.judge.config_spec import Reach
 from attncheck.judge.layers import watching
 from attncheck.model.forward_spec import ForwardSpec, Mask2D, Positions, counting

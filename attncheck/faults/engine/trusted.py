@@ -23,7 +23,7 @@ from torch import Tensor
 
 from attncheck.attention.call import AttentionCall
 from attncheck.core.errors import Unsupported
-from attncheck.faults.predict_kernel import (
+from attncheck.faults.engine.kernel import (
     Scores,
     attend,
     grouped,

@@ -13,7 +13,7 @@ from typing import Any, final
 from torch import Tensor
 
 from attncheck.core.errors import Unsupported
-from attncheck.faults.predict import Change, Trusted
+from attncheck.faults.engine.trusted import Change, Trusted
 from attncheck.model.forward_spec import ForwardSpec
 
 Predict = Callable[[Trusted, ForwardSpec], Tensor]
