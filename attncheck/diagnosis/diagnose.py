@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
 
+from attncheck.attention.layers import layer_number
 from attncheck.core.errors import Unsupported, first_line
 from attncheck.core.finding import Diagnosis, Finding, Location, Measurement, Verdict, verdict_of
 from attncheck.diagnosis.failure import Failure, failing, open_case
@@ -120,7 +121,7 @@ def _told_by_the_probe(finding: Finding) -> Finding | None:
 
 
 def _place_of(case: Measurement) -> Location | None:
-    return Location(module=case.module, layer=_number(case.module)) if case.module else None
+    return Location(module=case.module, layer=layer_number(case.module)) if case.module else None
 
 
 def _placed(finding: Finding) -> Finding:
@@ -128,10 +129,6 @@ def _placed(finding: Finding) -> Finding:
     cases = (case for case in finding.cases if case.module and verdict_of(case) is finding.verdict)
     named = next(cases, None) if finding.location is None else None
     return finding if named is None else replace(finding, location=_place_of(named))
-
-
-def _number(module: str) -> int | None:
-    return next((int(part) for part in module.split(".") if part.isdigit()), None)
 
 
 def _searched(subject: Subject, finding: Finding, until: float, known: tuple[str, ...]) -> Finding:

@@ -6,20 +6,18 @@ Axes: B batch, T positions, K numbers kept for each position.
 from __future__ import annotations
 
 import math
-import re
 
 from torch import Tensor
 
+from attncheck.attention.layers import is_list_member
 from attncheck.diagnosis.trace import Trace
-
-LAYER = re.compile(r"(.*\.)?\d+")
 
 
 def by_layer(shape: tuple[int, int], rows_BT: Tensor, good: Trace, bad: Trace) -> tuple[float, ...]:
     """The largest difference of the fingerprints of each numbered layer's output, in the order of
     execution.
     """
-    names = [name for name, kind in good.prints if kind == "out" and LAYER.fullmatch(name)]
+    names = [name for name, kind in good.prints if kind == "out" and is_list_member(name)]
     outermost = min((name.count(".") for name in names), default=0)
     found = []
     for name in (name for name in names if name.count(".") == outermost):

@@ -18,6 +18,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from attncheck.attention.layers import layer_number
 from attncheck.core.finding import BEYOND_ROUNDING, Location
 from attncheck.diagnosis.failure import Failure, Side, real_tokens
 from attncheck.diagnosis.layers import by_layer
@@ -29,7 +30,6 @@ from attncheck.model.subject import Subject
 from attncheck.numerics.divergence import beyond_at, max_abs
 from attncheck.numerics.reorder import Reorder
 
-NUMBER = re.compile(r"\.(\d+)(?=\.|$)")
 ATTENTION = re.compile(r"att(?:entio)?n", re.IGNORECASE)
 SHARE = 0.5
 Run = Callable[[], object]
@@ -210,7 +210,7 @@ def _modules(model: nn.Module) -> dict[str, nn.Module]:
     return {
         name: module
         for name, module in named.items()
-        if NUMBER.search(name) or any(True for _ in module.parameters())
+        if layer_number(name) is not None or any(True for _ in module.parameters())
     }
 
 
@@ -233,14 +233,14 @@ def _differs(
 def _location(failure: Failure, found: Diverged) -> Location:
     name, kind = found.event
     module = _home(name if kind == "out" else _around(failure.subject.model, name))
-    match = NUMBER.search(f".{module}")
+    number = layer_number(module)
     attention = in_attention(module)
     return Location(
         module=module,
-        layer=int(match.group(1)) if match else None,
+        layer=number,
         query_position=found.position,
         layers=found.layers,
-        note="" if attention or match is None else "outside attention",
+        note="" if attention or number is None else "outside attention",
     )
 
 

@@ -20,6 +20,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from attncheck.attention.layers import layer_index
 from attncheck.core.errors import Unsupported, first_line
 from attncheck.core.finding import (
     Control,
@@ -47,7 +48,6 @@ from attncheck.diagnosis.parts import (
 )
 from attncheck.diagnosis.trace import Event
 from attncheck.distributed.ranks import agreed, by_first, failed_alone, gathered, working_on
-from attncheck.judge.layers import layer_index
 from attncheck.model.digest import digests
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.padding import pad_rows

@@ -6,7 +6,6 @@ Axes: B batch, H query heads, T query positions, S key positions, W hidden width
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, final
@@ -14,16 +13,13 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from attncheck.attention.layers import attention_modules, layer_index
 from attncheck.core.errors import Unsupported
 from attncheck.judge.config_spec import FULL, Reach
-from attncheck.judge.layers import Attended, layer_index, read_layers, weights_of
+from attncheck.judge.layers import Attended, read_layers, weights_of
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.subject import Subject
 
-QUERY = re.compile(
-    r"^(q|wq|q_proj|q_a_proj|q_b_proj|query|q_lin|query_proj|q_attn|c_attn|query_key_value|qkv|qkv_proj|Wqkv|in_proj)$",
-    re.I,
-)
 PICKS = 6
 
 
@@ -105,17 +101,6 @@ def _placed(found: list[tuple[Attended, Tensor]], chunks: tuple[int, ...]) -> It
             masked=layer.call.mask is not None,
             how="kernel",
         )
-
-
-def attention_modules(model: nn.Module) -> dict[str, nn.Module]:
-    """Modules that own a query projection, by name: what an attention layer looks like from
-    outside.
-    """
-    return {
-        name: module
-        for name, module in model.named_modules()
-        if any(QUERY.match(child) for child, _ in module.named_children())
-    }
 
 
 def seen_in_gradient(subject: Subject, spec: ForwardSpec) -> list[Seen]:

@@ -11,7 +11,6 @@ rotary width.
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, final
@@ -22,11 +21,10 @@ from torch import Tensor, nn
 from attncheck.attention.call import AttentionCall, Handler
 from attncheck.attention.inline import Refusals, observe_inline
 from attncheck.attention.interface import intercept
+from attncheck.attention.layers import layer_index
 from attncheck.core.errors import Unsupported
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.subject import Subject
-
-NUMBER = re.compile(r"\.(\d+)(?=\.|$)")
 
 
 @final
@@ -51,17 +49,6 @@ class Attended:
 
 
 Reader = Callable[[Attended], None]
-
-
-def layer_index(module: nn.Module, name: str) -> int | None:
-    """Which decoder layer a module belongs to: what it says itself, else the first number in its
-    path.
-    """
-    said = getattr(module, "layer_idx", None)
-    if isinstance(said, int) and not isinstance(said, bool):
-        return said
-    match = NUMBER.search(f".{name}")
-    return int(match.group(1)) if match else None
 
 
 def _tables(values: Any) -> tuple[Tensor, Tensor] | None:

@@ -12,6 +12,8 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from attncheck.attention.layers import layer_number
+
 KEYS = ("keys", "key_cache")
 VALUES = ("values", "value_cache")
 DEPTH = 5
@@ -33,7 +35,7 @@ class CachedTensor:
     @property
     def layer(self) -> int | None:
         """The number of the layer, where the path holds one."""
-        return next((int(part) for part in self.path if part.isdigit()), None)
+        return layer_number(self.path)
 
     @property
     def is_key_or_value(self) -> bool:

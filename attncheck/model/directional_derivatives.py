@@ -6,7 +6,6 @@ Axes: B batch, T positions, V vocabulary.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import final
@@ -14,8 +13,8 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from attncheck.attention.layers import PROJECTIONS, attention_modules
 from attncheck.core.errors import Unsupported, first_line
-from attncheck.judge.attention_span import attention_modules
 from attncheck.model.gradients import frozen, mixture, room
 from attncheck.model.passes import REFUSALS
 from attncheck.model.placement import why_not_nudged
@@ -24,21 +23,12 @@ from attncheck.model.subject import Subject
 from attncheck.numerics.rebuilt import Rebuilding
 from attncheck.numerics.shift import Direction, Shift, drawn
 
-KINDS = {
-    "query": re.compile(r"^(q|wq|q_proj|query|q_lin|query_proj|q_attn|q_a_proj|q_b_proj)$", re.I),
-    "key": re.compile(r"^(k|wk|k_proj|key|k_lin|key_proj|kv_a_proj_with_mqa|kv_b_proj)$", re.I),
-    "value": re.compile(r"^(v|wv|v_proj|value|v_lin|value_proj)$", re.I),
-    "query, key and value": re.compile(
-        r"^(c_attn|query_key_value|qkv|qkv_proj|Wqkv|in_proj)$", re.I
-    ),
-}
-
 
 def projections(model: nn.Module) -> dict[str, list[nn.Parameter]]:
     """The weights of the query, key and value projections of every attention module, by kind."""
     found: dict[str, list[nn.Parameter]] = {}
     for module in attention_modules(model).values():
-        for kind, pattern in KINDS.items():
+        for kind, pattern in PROJECTIONS.items():
             children = [child for name, child in module.named_children() if pattern.match(name)]
             weights = [
                 weight for child in children for weight in child.parameters() if weight.ndim == 2
@@ -99,7 +89,7 @@ def slope_of(subject: Subject, *kinds: str) -> Slope:
     """
     found, seed = projections(subject.model), subject.settings.seed * 31
     directions = [
-        each for kind in kinds for each in drawn(found[kind], seed + list(KINDS).index(kind))
+        each for kind in kinds for each in drawn(found[kind], seed + list(PROJECTIONS).index(kind))
     ]
     with subject.at("float64", cast=False):
         try:

@@ -4,14 +4,12 @@ over.
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
+from attncheck.attention.layers import layer_number
 from attncheck.core.errors import TargetError
 from attncheck.model.compat import text_config
 from attncheck.targets.shrink.shrink import DEPTHS, field_names, layers_of, per_layer_fields
-
-NUMBER = re.compile(r"\.(\d+)\.")
 
 
 def cut_layers(config: Any, layers: int) -> Any:
@@ -37,5 +35,5 @@ def cut_layers(config: Any, layers: int) -> Any:
 
 def beyond(name: str, layers: int) -> bool:
     """Whether a weight belongs to a layer that was cut off."""
-    found = NUMBER.search(name)
-    return found is not None and int(found.group(1)) >= layers
+    number = layer_number(name.rpartition(".")[0])
+    return number is not None and number >= layers

@@ -11,6 +11,7 @@ from typing import final
 
 import torch
 
+from attncheck.attention.layers import layer_number
 from attncheck.core import registry
 from attncheck.core.errors import Unsupported, first_line
 from attncheck.core.finding import (
@@ -105,14 +106,13 @@ def _overflow(found: Overflow) -> Finding:
         module=found.module,
     )
     advice = f"Run it in bfloat16 or float32, which reach further than {found.dtype}, or keep this module in float32."
-    numbers = [int(part) for part in found.module.split(".") if part.isdigit()]
     return Finding(
         probe="finite-values",
         verdict=Verdict.FAIL,
         summary=found.words,
         cases=(case,),
         diagnosis=Diagnosis(fault="overflow", how="reproduced", residual=0.0, advice=advice),
-        location=Location(module=found.module, layer=numbers[0] if numbers else None),
+        location=Location(module=found.module, layer=layer_number(found.module)),
     )
 
 

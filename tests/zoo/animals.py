@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from attncheck.attention.interface import AttentionCall, intercept
+from attncheck.attention.layers import layer_index
 from attncheck.core.settings import Settings
 from attncheck.faults.catalogue import FAULTS
 from attncheck.faults.engine.inject import allowed_BHTS, with_allowed
-from attncheck.judge.layers import layer_index
 from attncheck.model.compat import CACHE_NAMES, cached_length
 from attncheck.model.subject import Subject
 from attncheck.model.wrapped_forward import edited

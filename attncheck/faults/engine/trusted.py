@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from attncheck.attention.call import AttentionCall
+from attncheck.attention.layers import layer_index
 from attncheck.core.errors import Unsupported
 from attncheck.faults.engine.kernel import (
     Scores,
@@ -32,7 +33,7 @@ from attncheck.faults.engine.kernel import (
     scores_of,
 )
 from attncheck.judge.config_spec import FULL, Reach, promised_reach
-from attncheck.judge.layers import layer_index, watching
+from attncheck.judge.layers import watching
 from attncheck.model.caches import states
 from attncheck.model.forward_spec import (
     ForwardSpec,

@@ -1,0 +1,52 @@
+"""Which decoder layer a module or a tensor belongs to, and which modules are attention."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from torch import nn
+
+LIST = re.compile(r"(.*\.)?\d+")
+FUSED = "query, key and value"
+PROJECTIONS = {
+    "query": re.compile(r"^(q|wq|q_proj|query|q_lin|query_proj|q_attn|q_a_proj|q_b_proj)$", re.I),
+    "key": re.compile(r"^(k|wk|k_proj|key|k_lin|key_proj|kv_a_proj_with_mqa|kv_b_proj)$", re.I),
+    "value": re.compile(r"^(v|wv|v_proj|value|v_lin|value_proj)$", re.I),
+    FUSED: re.compile(r"^(c_attn|query_key_value|qkv|qkv_proj|Wqkv|in_proj)$", re.I),
+}
+"""The names under which transformers' models keep each projection."""
+
+
+def layer_number(path: str | Sequence[str]) -> int | None:
+    """The first number in a dotted path, or in its parts: the layer, in every model that keeps its
+    layers in a list.
+    """
+    parts = path.split(".") if isinstance(path, str) else path
+    return next((int(part) for part in parts if part.isdecimal()), None)
+
+
+def layer_index(module: nn.Module, name: str) -> int | None:
+    """Which decoder layer a module belongs to: its own `layer_idx`, otherwise its path's number."""
+    index = getattr(module, "layer_idx", None)
+    if isinstance(index, int) and not isinstance(index, bool):
+        return index
+    return layer_number(name)
+
+
+def is_list_member(name: str) -> bool:
+    """Whether a path ends in a number, as that of a layer in a list of layers does."""
+    return LIST.fullmatch(name) is not None
+
+
+def attention_modules(model: nn.Module) -> dict[str, nn.Module]:
+    """The modules that own a query projection, by name."""
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if any(
+            PROJECTIONS[kind].match(child)
+            for child, _ in module.named_children()
+            for kind in ("query", FUSED)
+        )
+    }
