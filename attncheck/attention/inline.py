@@ -23,6 +23,7 @@ from attncheck.attention.fused import fused_call
 from attncheck.attention.product import Product, product_of
 from attncheck.attention.scored import scored_call
 from attncheck.attention.tape import MOST_STEPS, Tape
+from attncheck.numerics.hooks import hooked
 
 Refusals = dict[int, str]
 """For modules (by identity) that pass scores through a softmax: why that is not understood as
@@ -141,9 +142,5 @@ def observe_inline(model: nn.Module, handler: Handler) -> Iterator[Refusals]:
                 lambda module, args, output: watching.leave(module), always_call=True
             )
         )
-    try:
-        with watching:
-            yield watching.refusals
-    finally:
-        for handle in handles:
-            handle.remove()
+    with hooked(handles), watching:
+        yield watching.refusals

@@ -123,11 +123,8 @@ def parts_of(whole: Subject, name: str, spec: ForwardSpec, count: int) -> list[T
         for rank, part in enumerate(output.chunk(count, -1)):
             trace.note((name, str(rank)), part)
 
-    handle = whole.model.get_submodule(name).register_forward_hook(hook)
-    try:
+    with whole.model.get_submodule(name).register_forward_hook(hook):
         whole.passes.replay(spec)
-    finally:
-        handle.remove()
     kept = _kept(trace, spec).prints
     return [kept[(name, str(rank))] for rank in range(count)]
 

@@ -134,13 +134,12 @@ class Sharding:
         if not self.joined:
             return None
         place = self.subject.model.get_submodule(self.joined[-1])
-        handle = place.register_forward_hook(lambda module, args, output: output * 2)
         spec = ForwardSpec(self.subject.inputs.tokens)
+        self.subject.passes.drop(spec)
         try:
-            self.subject.passes.drop(spec)
-            case = self.case("one forward", spec)
+            with place.register_forward_hook(lambda module, args, output: output * 2):
+                case = self.case("one forward", spec)
         finally:
-            handle.remove()
             self.subject.passes.drop(spec)
         return Control(
             fault=CONTROL,

@@ -15,6 +15,8 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from attncheck.numerics.hooks import hooked
+
 KEPT = 4
 SEED = 0
 Event = tuple[str, str]
@@ -105,8 +107,5 @@ def tracing(modules: dict[str, nn.Module]) -> Iterator[Trace]:
         for name, module in modules.items()
     ]
     handles += [module.register_forward_hook(after(name)) for name, module in modules.items()]
-    try:
+    with hooked(handles):
         yield trace
-    finally:
-        for handle in handles:
-            handle.remove()

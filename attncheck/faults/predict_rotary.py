@@ -26,6 +26,7 @@ from attncheck.faults.engine.trusted import Trusted
 from attncheck.model.forward_spec import ForwardSpec, Mask2D, counting
 from attncheck.model.provenance import AFTER, Provenance
 from attncheck.numerics.divergence import beyond
+from attncheck.numerics.hooks import hooked
 
 Turn = tuple[Tensor, Tensor]
 """cos and sin, (B, T, R) each."""
@@ -136,12 +137,8 @@ def _hooked(model: nn.Module, hook: Any) -> Iterator[None]:
         for name, module in model.named_modules()
         if next(module.parameters(), None) is None
     ]
-    handles = [module.register_forward_hook(partial(hook, name)) for name, module in bare]
-    try:
+    with hooked(module.register_forward_hook(partial(hook, name)) for name, module in bare):
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def is_turn(output: Any) -> bool:

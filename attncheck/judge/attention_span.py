@@ -19,6 +19,7 @@ from attncheck.judge.config_spec import FULL, Reach
 from attncheck.judge.layers import Attended, read_layers, weights_of
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.subject import Subject
+from attncheck.numerics.hooks import hooked
 
 PICKS = 6
 
@@ -130,11 +131,8 @@ def _calls(subject: Subject, spec: ForwardSpec) -> dict[str, tuple[nn.Module, An
             calls[name] = (each, args, named)
 
         handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
-    try:
+    with hooked(handles):
         subject.passes.replay(spec)
-    finally:
-        for handle in handles:
-            handle.remove()
     return calls
 
 

@@ -25,6 +25,7 @@ from attncheck.attention.layers import layer_index
 from attncheck.core.errors import Unsupported
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.subject import Subject
+from attncheck.numerics.hooks import hooked
 
 
 @final
@@ -84,15 +85,10 @@ def _noting(
         if isinstance(output, Tensor) and output.is_floating_point():
             outputs[names[id(module)]] = output
 
-    handles = [
-        module.register_forward_pre_hook(before, with_kwargs=True) for module in model.modules()
-    ]
-    handles += [module.register_forward_hook(after) for module in model.modules()]
-    try:
+    handles = [each.register_forward_pre_hook(before, with_kwargs=True) for each in model.modules()]
+    handles += [each.register_forward_hook(after) for each in model.modules()]
+    with hooked(handles):
         yield outputs, tables
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _of_encoder(model: nn.Module) -> frozenset[int]:

@@ -20,6 +20,7 @@ from attncheck.model.passes import REFUSALS
 from attncheck.model.subject import Subject
 from attncheck.numerics.budget import measure_budget
 from attncheck.numerics.divergence import compare_logits
+from attncheck.numerics.hooks import hooked
 
 
 def mixture(subject: Subject, logits_BTV: Tensor, upto: int | None = None) -> Tensor:
@@ -61,12 +62,8 @@ def _embeddings(model: nn.Module, ids_BT: Tensor) -> Iterator[list[Tensor]]:
         return leaves[-1].clone()  # some models write into their embeddings, which a leaf forbids
 
     tables = own | {each for each in model.modules() if isinstance(each, nn.Embedding)}
-    handles = [each.register_forward_hook(hook) for each in tables]
-    try:
+    with hooked(each.register_forward_hook(hook) for each in tables):
         yield leaves
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def input_gradient(subject: Subject, upto: int | None = None, attn: str | None = None) -> Tensor:

@@ -18,6 +18,7 @@ from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.inputs import Tokens
 from attncheck.model.subject import Subject
 from attncheck.numerics.divergence import max_abs
+from attncheck.numerics.hooks import hooked
 
 
 @final
@@ -100,11 +101,6 @@ def watching(model: nn.Module, watch: Watch) -> Iterator[None]:
     def hook(name: str) -> Any:
         return lambda module, given, output: watch.note(name, given, output)
 
-    handles = [
-        module.register_forward_hook(hook(name)) for name, module in model.named_modules() if name
-    ]
-    try:
+    named = ((name, module) for name, module in model.named_modules() if name)
+    with hooked(module.register_forward_hook(hook(name)) for name, module in named):
         yield
-    finally:
-        for handle in handles:
-            handle.remove()

@@ -22,6 +22,7 @@ from attncheck.judge.layers import watching
 from attncheck.model.compat import cached_length
 from attncheck.model.subject import Subject
 from attncheck.model.wrapped_forward import Edit, edited
+from attncheck.numerics.hooks import hooked
 
 LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block|layer)\.(\d+)$")
 
@@ -99,17 +100,9 @@ def _layers_run(subject: Subject) -> set[int]:
         if isinstance(hidden, Tensor) and hidden.ndim == 3 and hidden.shape[1] == length:
             ran.add(id(module))
 
-    handles = [
-        module.register_forward_hook(hook)
-        for name, module in subject.model.named_modules()
-        if LAYER.search(name)
-    ]
-    try:
-        with torch.no_grad():
-            subject.passes.call(subject.inputs.tokens, use_cache=False)
-    finally:
-        for handle in handles:
-            handle.remove()
+    listed = (each for name, each in subject.model.named_modules() if LAYER.search(name))
+    with hooked(each.register_forward_hook(hook) for each in listed), torch.no_grad():
+        subject.passes.call(subject.inputs.tokens, use_cache=False)
     return ran
 
 
@@ -123,11 +116,8 @@ def at_hidden(subject: Subject, change: Callable[[Tensor], Tensor]) -> Iterator[
             return (change(output[0]), *output[1:])
         return change(output) if isinstance(output, Tensor) else output
 
-    handle = layer.register_forward_hook(hook)
-    try:
+    with layer.register_forward_hook(hook):
         yield
-    finally:
-        handle.remove()
 
 
 def allowed_BHTS(call: AttentionCall) -> Tensor:

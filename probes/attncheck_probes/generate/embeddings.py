@@ -19,6 +19,7 @@ from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.inputs import Row
 from attncheck.model.passes import REFUSALS
 from attncheck.model.subject import Subject
+from attncheck.numerics.hooks import hooked
 
 NAME = "inputs_embeds"
 
@@ -94,10 +95,6 @@ def _other_tables(subject: Subject) -> list[nn.Module]:
             found.append(module)
 
     tables = [module for module in subject.model.modules() if isinstance(module, nn.Embedding)]
-    handles = [table.register_forward_pre_hook(note) for table in tables]
-    try:
+    with hooked(table.register_forward_pre_hook(note) for table in tables):
         subject.passes.replay(ForwardSpec(tokens))
-    finally:
-        for handle in handles:
-            handle.remove()
     return found

@@ -20,6 +20,7 @@ from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.padding import pad_rows
 from attncheck.model.subject import Subject
 from attncheck.numerics.budget import Budget, measure_budget
+from attncheck.numerics.hooks import hooked
 
 
 def compiled_cases(subject: Subject) -> Iterator[Measurement]:
@@ -66,14 +67,14 @@ def _control(
     layer = _middle(subject, spec)
     if layer is None:
         return skipped(name, "no layer with weights of its own puts out a tensor")
-    handle = layer.register_forward_hook(_doubled_when_compiled)
     try:
-        with compiled(subject.model, backend):
+        with (
+            layer.register_forward_hook(_doubled_when_compiled),
+            compiled(subject.model, backend),
+        ):
             got_BTV = _plainly(subject, spec)
     except Exception as error:
         return skipped(name, f"the compiled model raises {first_line(error)} with a fault planted")
-    finally:
-        handle.remove()
     note = "one layer is doubled where it is compiled: as good as equal, nothing was compiled, or a fault is not seen"
     return subject.compare(
         name, got_BTV, want_BTV, budget=budget, expect="differ", broken=Verdict.VACUOUS, note=note
@@ -99,12 +100,8 @@ def _middle(subject: Subject, spec: ForwardSpec) -> nn.Module | None:
         for module in subject.model.modules()
         if any(True for _ in module.parameters(recurse=False))
     ]
-    handles = [module.register_forward_hook(note) for module in own]
-    try:
+    with hooked(module.register_forward_hook(note) for module in own):
         _plainly(subject, spec)
-    finally:
-        for handle in handles:
-            handle.remove()
     return ran[len(ran) // 2] if ran else None
 
 

@@ -25,6 +25,7 @@ from attncheck.judge.layers import watching
 from attncheck.model.forward_spec import ForwardSpec, all_ones, counting
 from attncheck.model.subject import Subject
 from attncheck.numerics.divergence import beyond, max_abs
+from attncheck.numerics.hooks import hooked
 
 NAME = "position_ids"
 CLOSE = 1e-6
@@ -83,11 +84,8 @@ def _received(model: nn.Module) -> Iterator[list[tuple[str, Tensor]]]:
         if name and wanted in signature.parameters:
             note = _noting(name, wanted, signature, seen)
             handles.append(module.register_forward_pre_hook(note, with_kwargs=True))
-    try:
+    with hooked(handles):
         yield seen
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _noting(
