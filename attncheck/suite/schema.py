@@ -144,8 +144,9 @@ class ModelEntry(_Entry):
     )
     tags: Words = Field(default_factory=list, description="Words that `--tag` selects by.")
     settings: SettingsEntry = Field(
-        default_factory=SettingsEntry, description="In place of the suite's settings."
-    )  # type: ignore[arg-type]
+        default_factory=SettingsEntry,  # type: ignore[arg-type]
+        description="Replaces the suite's settings for this model.",
+    )
     exclude: list[dict[str, Any]] = Field(
         default_factory=list, description="Combinations of settings to leave out."
     )
