@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 from torch import Tensor, nn
@@ -37,6 +37,10 @@ class AttentionCall:
     kernel: Kernel
     inline: bool = False
     doubt: str = ""
+
+    def copy(self) -> AttentionCall:
+        """The same call, which later changes to this one leave alone."""
+        return replace(self, options=dict(self.options))
 
     def run(self) -> Any:
         """Call the kernel with what this call now holds."""

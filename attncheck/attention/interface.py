@@ -21,9 +21,18 @@ from torch import Tensor, nn
 from attncheck.attention.call import AttentionCall as AttentionCall
 from attncheck.attention.call import Handler as Handler
 from attncheck.attention.call import Kernel, look
-from attncheck.model.compat import attention_table
 
 EAGER = "eager_attention_forward"
+
+
+def attention_table() -> dict[str, Any]:
+    """The registered attention kernels by name: a plain dictionary before transformers 4.50."""
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    if isinstance(ALL_ATTENTION_FUNCTIONS, dict):
+        return ALL_ATTENTION_FUNCTIONS
+    table: dict[str, Any] = type(ALL_ATTENTION_FUNCTIONS)._global_mapping
+    return table
 
 
 def _wrapped(kernel: Kernel, owners: frozenset[int], handler: Handler) -> Kernel:

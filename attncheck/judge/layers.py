@@ -19,8 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from attncheck.attention.call import AttentionCall, Handler
-from attncheck.attention.inline import Refusals, observe_inline
-from attncheck.attention.interface import intercept
+from attncheck.attention.inline import Refusals
 from attncheck.attention.layers import layer_index
 from attncheck.core.errors import Unsupported
 from attncheck.model.forward_spec import ForwardSpec
@@ -106,26 +105,9 @@ def _of_encoder(model: nn.Module) -> frozenset[int]:
 
 @contextlib.contextmanager
 def watching(subject: Subject, handler: Handler) -> Iterator[None]:
-    """While active, every attention call goes through `handler`: at the attention interface, else
-    in the model's arithmetic.
-
-    Raises:
-        Unsupported: no attention can be watched, in either place.
-    """
-    with _watching(subject, handler):
+    """`Subject.handle_calls` under its former name."""
+    with subject.handle_calls(handler):
         yield
-
-
-@contextlib.contextmanager
-def _watching(subject: Subject, handler: Handler) -> Iterator[Refusals]:
-    """`watching`; what is not understood of the model's arithmetic is noted in what is yielded."""
-    subject.can.watch.require()
-    if subject.can.kernel:
-        with intercept(subject.model, handler):
-            yield {}
-    else:
-        with observe_inline(subject.model, handler) as refusals:
-            yield refusals
 
 
 @contextlib.contextmanager
@@ -150,7 +132,7 @@ def reading_layers(subject: Subject, reader: Reader) -> Iterator[Refusals]:
             outputs.clear()
             return result
 
-        with _watching(subject, handler) as refusals:
+        with subject.handle_calls(handler) as refusals:
             yield refusals
 
 

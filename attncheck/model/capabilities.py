@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
@@ -16,9 +15,9 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from attncheck.attention.call import AttentionCall, Handler
-from attncheck.attention.inline import observe_inline
-from attncheck.attention.interface import intercept
+from attncheck.attention.call import AttentionCall
+from attncheck.attention.inline import Refusals
+from attncheck.attention.recorder import capture
 from attncheck.core.capability import Capability
 from attncheck.core.errors import Unsupported, first_line
 from attncheck.model.compat import recognises_packing, text_config
@@ -250,7 +249,7 @@ class Capabilities:
         """Attention goes through transformers' attention interface, where it can be watched and
         changed.
         """
-        seen, _ = self._calls_seen(lambda handler: intercept(self.forward_adapter.model, handler))
+        seen, _ = self._calls_seen(inline=False)
         return Capability(
             ""
             if seen
@@ -262,9 +261,7 @@ class Capabilities:
         """Attention can be watched: at the attention interface, or in the model's own arithmetic."""
         if self.kernel:
             return CAN
-        seen, refused = self._calls_seen(
-            lambda handler: observe_inline(self.forward_adapter.model, handler)
-        )
+        seen, refused = self._calls_seen(inline=True)
         why = next(iter(refused.values()), "no scores pass a softmax and meet values")
         return Capability(
             ""
@@ -272,16 +269,15 @@ class Capabilities:
             else f"{type(self.forward_adapter.model).__name__} runs no attention that can be watched: {why}"
         )
 
-    def _calls_seen(
-        self, watched: Callable[[Handler], AbstractContextManager[Any]]
-    ) -> tuple[int, Any]:
+    def _calls_seen(self, inline: bool) -> tuple[int, Refusals]:
         seen: list[int] = []
 
         def watch(call: AttentionCall) -> Any:
             seen.append(call.query_BHTD.shape[1])
             return call.run()
 
-        with watched(watch) as refused, torch.no_grad():
+        model = self.forward_adapter.model
+        with capture(model, watch, inline=inline) as refused, torch.no_grad():
             self.passes.call(self.inputs.tokens, use_cache=False)
         return len(seen), refused
 

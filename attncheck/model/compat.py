@@ -43,16 +43,6 @@ def experts_argument(name: str) -> dict[str, Any]:
     return {"experts_implementation": name} if Version("5.0") <= VERSION else {}
 
 
-def attention_table() -> dict[str, Any]:
-    """The registered attention kernels by name: a plain dictionary before 4.50."""
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-
-    if isinstance(ALL_ATTENTION_FUNCTIONS, dict):
-        return ALL_ATTENTION_FUNCTIONS
-    table: dict[str, Any] = type(ALL_ATTENTION_FUNCTIONS)._global_mapping
-    return table
-
-
 def nested_config(config: Any) -> Any:
     """A nested config in the form that the constructor of the outer one takes: a dictionary before
     5.0.

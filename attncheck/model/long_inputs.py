@@ -11,15 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from attncheck.attention.call import AttentionCall
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Measurement, Verdict, verdict_of
-from attncheck.judge.layers import watching
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.inputs import Row
 from attncheck.model.noise_floor import own_budget
@@ -98,13 +95,6 @@ def _chooses_by_content(subject: Subject, row: Row) -> bool:
 
 
 def _hidden(subject: Subject, row: Row) -> list[Tensor]:
-    seen: list[Tensor] = []
-
-    def watch(call: AttentionCall) -> Any:
-        if isinstance(call.mask, Tensor):
-            seen.append(~call.mask if call.mask.dtype == torch.bool else call.mask < HIDDEN)
-        return call.run()
-
-    with watching(subject, watch), torch.no_grad():
-        subject.passes.call((row,), use_cache=False)
-    return seen
+    masks = subject.record_calls((row,), lambda call: call.mask)
+    tensors = [mask for mask in masks if isinstance(mask, Tensor)]
+    return [~mask if mask.dtype == torch.bool else mask < HIDDEN for mask in tensors]

@@ -10,11 +10,14 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import torch
 from torch import Tensor, nn
 
+from attncheck.attention.call import AttentionCall, Handler
+from attncheck.attention.inline import Refusals
+from attncheck.attention.recorder import capture, record
 from attncheck.core.capability import Capability
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Expectation, Measurement, Verdict
@@ -27,7 +30,7 @@ from attncheck.model.encoder_inputs import fixed_input
 from attncheck.model.facts import Facts, read_facts
 from attncheck.model.forward import ForwardAdapter
 from attncheck.model.forward_spec import ForwardSpec
-from attncheck.model.inputs import Inputs, build_inputs
+from attncheck.model.inputs import Inputs, Tokens, build_inputs
 from attncheck.model.noise_floor import own_budget
 from attncheck.model.passes import REFUSALS, Passes
 from attncheck.model.placement import input_device, undisturbed, why_not_cast
@@ -37,6 +40,7 @@ from attncheck.numerics.divergence import compare_logits, max_abs
 from attncheck.numerics.promote import Promote
 from attncheck.numerics.widen import Widen
 
+T = TypeVar("T")
 LEAST_MEMORY = 16 << 20
 MEMORY_SHARE = 0.04
 
@@ -189,6 +193,30 @@ class Subject:
             raise Unsupported(
                 f"{type(self.model).__name__} keeps `{self.attn}` when asked for `{attn}` attention"
             )
+
+    @contextlib.contextmanager
+    def handle_calls(self, handler: Handler) -> Iterator[Refusals]:
+        """Route every attention call through `handler`, which returns what the kernel would.
+
+        Raises:
+            Unsupported: the model runs no attention that can be recorded.
+        """
+        self.can.watch.require()
+        with capture(self.model, handler, inline=not self.can.kernel) as refusals:
+            yield refusals
+
+    def record_calls(
+        self, tokens: Tokens, keep: Callable[[AttentionCall], T], **arguments: Any
+    ) -> list[T]:
+        """What `keep` takes from each attention call of one forward over these tokens, in order.
+
+        Raises:
+            Unsupported: the model runs no attention that can be recorded.
+        """
+        self.can.watch.require()
+        with torch.no_grad(), record(self.model, keep, inline=not self.can.kernel) as kept:
+            self.passes.call(tokens, **{"use_cache": False, **arguments})
+        return kept
 
     def logits(self, spec: ForwardSpec) -> Tensor:
         """logits_BTV of one pass, from memory where it ran before."""

@@ -4,11 +4,10 @@ that is called.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
-from attncheck.attention.interface import AttentionCall, intercept
+from attncheck.attention.call import AttentionCall
+from attncheck.attention.recorder import record
 from attncheck.core.errors import Unsupported, first_line
 from attncheck.model.passes import REFUSALS
 from attncheck.model.subject import Subject
@@ -25,15 +24,13 @@ def kernels_called(subject: Subject, attn: str | None) -> frozenset[tuple[str, s
     Raises:
         Unsupported: the model refuses the implementation, or keeps its own without saying so.
     """
-    seen: set[tuple[str, str]] = set()
 
-    def watch(call: AttentionCall) -> Any:
-        seen.add((call.kernel.__module__, call.kernel.__name__))
-        return call.run()
+    def kernel_of(call: AttentionCall) -> tuple[str, str]:
+        return call.kernel.__module__, call.kernel.__name__
 
-    with subject.using(attn), intercept(subject.model, watch), torch.no_grad():
+    with subject.using(attn), record(subject.model, kernel_of) as kernels, torch.no_grad():
         subject.passes.call((subject.inputs.row[:SHORT],), use_cache=False)
-    return frozenset(seen)
+    return frozenset(kernels)
 
 
 def chosen(subject: Subject, attn: str) -> bool:

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, final
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor
@@ -39,7 +39,6 @@ from torch import Tensor
 from attncheck.attention.call import AttentionCall
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Evidence, Measurement, Ruling, Verdict
-from attncheck.judge.layers import watching
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.subject import Subject
 from attncheck.probe import Cost, attempt, judge_cases
@@ -122,31 +121,28 @@ def _case(subject: Subject, name: str, attn: str | None, decode: bool) -> Measur
 
 
 def _watched(subject: Subject, attn: str | None, decode: bool) -> list[_Layer]:
-    layers: list[_Layer] = []
     names = {id(module): name for name, module in subject.model.named_modules()}
     row = subject.inputs.row
-
-    def watch(call: AttentionCall) -> Any:
-        output = call.run()
-        heads, held = call.query_BHTD.shape[1], call.key_BGSD.shape[1]
-        if (
-            isinstance(output[0], Tensor)
-            and output[0].ndim == 4
-            and output[0].shape[2] == heads
-            and heads % held == 0
-        ):
-            found, expected = (
-                _map(call, output[0]),
-                tuple(head // (heads // held) for head in range(heads)),
-            )
-            layers.append(_Layer(names[id(call.module)], *_unrepeated(call, found, expected)))
-        return output
-
-    with torch.no_grad(), subject.using(attn):
+    with subject.using(attn):
         cache = subject.passes.cache(ForwardSpec((row[:-1],), use_cache=True)) if decode else None
-        with watching(subject, watch):
-            subject.passes.call((row[-1:],) if decode else (row,), cache=cache, use_cache=decode)
-    return layers
+        layers = subject.record_calls(
+            (row[-1:],) if decode else (row,),
+            lambda call: _layer(call, names[id(call.module)]),
+            cache=cache,
+            use_cache=decode,
+        )
+    return [layer for layer in layers if layer is not None]
+
+
+def _layer(call: AttentionCall, name: str) -> _Layer | None:
+    """None where the kernel's output has no axis of heads, or its heads do not divide."""
+    output = call.run()[0]
+    heads, held = call.query_BHTD.shape[1], call.key_BGSD.shape[1]
+    shaped = isinstance(output, Tensor) and output.ndim == 4 and output.shape[2] == heads
+    if not shaped or heads % held:
+        return None
+    expected = tuple(head // (heads // held) for head in range(heads))
+    return _Layer(name, *_unrepeated(call, _map(call, output), expected))
 
 
 def _map(call: AttentionCall, usual_BTHD: Tensor) -> HeadMap:

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from attncheck.__main__ import main
-from attncheck.attention.interface import EAGER
-from attncheck.model.compat import attention_table
+from attncheck.attention.interface import EAGER, attention_table
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "triage.md"

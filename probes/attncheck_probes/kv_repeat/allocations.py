@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
-from attncheck.attention.interface import AttentionCall, intercept
+from attncheck.attention.call import AttentionCall
+from attncheck.attention.recorder import capture
 from attncheck.core.errors import Unsupported
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.subject import Subject
@@ -92,7 +93,7 @@ def decode_step(subject: Subject, context: int, attn: str | None) -> DecodeStep:
             step.handed = _described(call)
             return out
 
-        with intercept(subject.model, watch), Allocations() as memory:
+        with capture(subject.model, watch), Allocations() as memory:
             subject.passes.call((row[context : context + 1],), cache=cache, use_cache=True)
     step.total = memory.bytes
     return step

@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from attncheck.attention.call import AttentionCall
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Measurement
-from attncheck.judge.layers import watching
 from attncheck.model.forward_spec import ForwardSpec, all_ones, counting
 from attncheck.model.subject import Subject
 from attncheck.numerics.divergence import beyond, max_abs
@@ -107,28 +106,23 @@ def _turned_anyway(subject: Subject) -> tuple[str, str] | None:
     Where the values are equal from end to end, the layer's input is: then only positions can have
     turned its queries.
     """
-    found: list[nn.Module] = []
-
-    def watch(call: AttentionCall) -> Any:
-        if not found and call.query_BHTD.shape[2] == call.value_BGSD.shape[2]:
-            lengths_BHT = call.query_BHTD.norm(dim=-1, keepdim=True)
-            if (
-                _constant(call.value_BGSD)
-                and _constant(lengths_BHT)
-                and not _constant(call.query_BHTD)
-            ):
-                found.append(call.module)
-        return call.run()
-
     same = ((subject.inputs.row[0],) * subject.inputs.length,)
     try:
-        with watching(subject, watch), torch.no_grad():
-            subject.passes.call(same, use_cache=False)
+        calls = subject.record_calls(same, lambda call: (call.module, _rotates(call)))
     except Unsupported:
         return None
+    found = next((module for module, rotates in calls if rotates), None)
     names = {id(module): name for name, module in subject.model.named_modules()}
     text = "queries of equal tokens turn with the position: the model counts by itself"
-    return (names.get(id(found[0]), ""), text) if found else None
+    return (names.get(id(found), ""), text) if found is not None else None
+
+
+def _rotates(call: AttentionCall) -> bool:
+    if call.query_BHTD.shape[2] != call.value_BGSD.shape[2]:
+        return False
+    lengths_BHT1 = call.query_BHTD.norm(dim=-1, keepdim=True)
+    same = _constant(call.value_BGSD) and _constant(lengths_BHT1)
+    return same and not _constant(call.query_BHTD)
 
 
 def _constant(tensor_BHTD: Tensor) -> bool:

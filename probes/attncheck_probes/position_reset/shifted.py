@@ -6,13 +6,10 @@ Axes: B batch, H query heads, G key/value heads, T query positions, S key positi
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from attncheck.attention.interface import AttentionCall, intercept
+from attncheck.attention.call import AttentionCall
 from attncheck.attention.rotary_tables import stored_tables
 from attncheck.core.errors import Unsupported, first_line
 from attncheck.core.finding import Measurement
@@ -119,18 +116,10 @@ def _noise(tensor: Tensor) -> float:
 
 
 def _calls(subject: Subject, tokens: Tokens, positions: Positions) -> list[AttentionCall]:
-    seen: list[AttentionCall] = []
-
-    def watch(call: AttentionCall) -> Any:
-        seen.append(replace(call))
-        return call.run()
-
     given_BT = torch.tensor(positions, device=subject.device)
     try:
-        with intercept(subject.model, watch), torch.no_grad():
-            subject.passes.call(tokens, positions_BT=given_BT, use_cache=False)
+        return subject.record_calls(tokens, AttentionCall.copy, positions_BT=given_BT)
     except REFUSALS as error:
         raise Unsupported(
             f"positions from {int(given_BT.min())} on raise {first_line(error)}"
         ) from error
-    return seen
