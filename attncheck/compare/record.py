@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 from attncheck.core.errors import TargetError, Unsupported
-from attncheck.diagnosis.trace import Event, Trace, tracing
 from attncheck.model.digest import digests
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.inputs import Tokens
 from attncheck.model.padding import Padded, pad_id
 from attncheck.model.passes import REFUSALS
 from attncheck.model.subject import Subject
+from attncheck.numerics.module_outputs import Event, Trace, tracing
 from attncheck.numerics.reorder import Reorder
 from attncheck.run.session import environment
 

@@ -10,7 +10,7 @@ import math
 from torch import Tensor
 
 from attncheck.attention.layers import is_list_member
-from attncheck.diagnosis.trace import Trace
+from attncheck.numerics.module_outputs import Trace
 
 
 def by_layer(shape: tuple[int, int], rows_BT: Tensor, good: Trace, bad: Trace) -> tuple[float, ...]:

@@ -23,11 +23,11 @@ from attncheck.core.finding import BEYOND_ROUNDING, Location
 from attncheck.diagnosis.failure import Failure, Side, real_tokens
 from attncheck.diagnosis.layers import by_layer
 from attncheck.diagnosis.outside import under_padding
-from attncheck.diagnosis.trace import Event, Trace, tracing
 from attncheck.distributed.ranks import agreed
 from attncheck.model.forward_spec import ForwardSpec, Mask2D
 from attncheck.model.subject import Subject
 from attncheck.numerics.divergence import beyond_at, max_abs
+from attncheck.numerics.module_outputs import Event, Trace, tracing
 from attncheck.numerics.reorder import Reorder
 
 ATTENTION = re.compile(r"att(?:entio)?n", re.IGNORECASE)

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from attncheck.core.finding import BEYOND_ROUNDING
-from attncheck.diagnosis.trace import Event, Trace, tracing
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.subject import Subject
 from attncheck.numerics.divergence import beyond, max_abs
+from attncheck.numerics.module_outputs import Event, Trace, tracing
 from attncheck.numerics.reorder import Reorder
 
 SHARE = 0.5

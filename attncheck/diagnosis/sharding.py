@@ -46,7 +46,6 @@ from attncheck.diagnosis.parts import (
     what_adds_up,
     whose,
 )
-from attncheck.diagnosis.trace import Event
 from attncheck.distributed.ranks import agreed, by_first, failed_alone, gathered, working_on
 from attncheck.model.digest import digests
 from attncheck.model.forward_spec import ForwardSpec
@@ -55,6 +54,7 @@ from attncheck.model.placement import is_sharded
 from attncheck.model.precision import DTYPES
 from attncheck.model.subject import Subject
 from attncheck.numerics.budget import Budget
+from attncheck.numerics.module_outputs import Event
 from attncheck.probe import judge_cases
 from attncheck.targets.sharded import wanted, whole_of, why_not_whole
 
