@@ -13,37 +13,16 @@ from typing import Literal, final
 import torch
 from torch import Tensor
 
-from attncheck.compare.record import Print, Recording, Way
+from attncheck.compare.record import Recording, Way
 from attncheck.core.finding import BEYOND_ROUNDING
 from attncheck.numerics.divergence import max_abs
+from attncheck.numerics.first_divergence import FirstDivergence, first_divergence
 
 SameAs = Literal["identical", "rounding", "undecided", "different"]
 TOP = (1, 5, 10)
 SHARES = (0.5, 0.9, 0.99, 1.0)
 RESOLVED = 1e-3
 EPS = {"float64": 2.3e-16, "float32": 1.2e-7, "bfloat16": 7.9e-3, "float16": 9.8e-4}
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class First:
-    """The first module, in the order of execution, that puts out something else (or is given it,
-    where `side` is "in").
-    """
-
-    module: str
-    side: str
-    position: int
-    apart: float
-    floor: float
-
-    @property
-    def home(self) -> str:
-        """Where the fault is: in the module itself, or in the code around it that gave it something
-        else.
-        """
-        above = self.module.rpartition(".")[0] if self.side == "in" else self.module
-        return above or self.module
 
 
 @final
@@ -65,7 +44,7 @@ class Apart:
     by_position: tuple[float, ...]
     top: tuple[tuple[int, float], ...]
     kl: tuple[tuple[float, float], ...]
-    first: First | None = None
+    first: FirstDivergence | None = None
 
 
 @final
@@ -213,43 +192,16 @@ def _percentiles(left_NV: Tensor, right_NV: Tensor) -> list[float]:
     return [float(kl_N.quantile(share)) for share in SHARES]
 
 
-def first_of(left: Way, right: Way, dtypes: tuple[str, str]) -> First | None:
-    """The first event that both sides have and that differs beyond rounding.
+def first_of(left: Way, right: Way, dtypes: tuple[str, str]) -> FirstDivergence | None:
+    """The first event of both sides that differs beyond rounding.
 
-    Between equal precisions the limit is a multiple of the noise that was measured; between unequal
-    ones, of the coarser's.
+    Between equal precisions the limit is a multiple of the measured noise; between unequal ones, of
+    the coarser's.
     """
-    others = {each.event: each for each in right.prints}
-    times = BEYOND_ROUNDING if "float64" in dtypes and dtypes[0] == dtypes[1] else 8.0
-    for each in left.prints:
-        other = others.get(each.event)
-        found = None if other is None else _differs(each, other, left.real_BT, dtypes, times)
-        if found is not None:
-            return found
-    return None
-
-
-def _differs(
-    left: Print, right: Print, real_BT: Tensor, dtypes: tuple[str, str], times: float
-) -> First | None:
-    if left.width != right.width:
-        return None  # a part of a sharded layer's output
-    if left.print_BTK.shape != right.print_BTK.shape:
-        return First(
-            module=left.event[0],
-            side=left.event[1],
-            position=0,
-            apart=float("inf"),
-            floor=left.floor,
-        )
-    delta_BT = (left.print_BTK.double() - right.print_BTK.double()).abs().amax(-1)
-    scale = float(left.print_BTK[real_BT].abs().nan_to_num(0.0).max())
-    floor = max(left.floor, right.floor, scale * max(EPS.get(dtype, 1e-7) for dtype in dtypes))
-    wrong_BT = ~(delta_BT <= times * floor) & real_BT
-    if not bool(wrong_BT.any()):
-        return None
-    position = int(wrong_BT.any(0).nonzero()[0])
-    apart = float(delta_BT[real_BT].nan_to_num(float("inf")).max())
-    return First(
-        module=left.event[0], side=left.event[1], position=position, apart=apart, floor=floor
+    return first_divergence(
+        left.outputs,
+        right.outputs,
+        real_BT=left.real_BT,
+        times=BEYOND_ROUNDING if "float64" in dtypes and dtypes[0] == dtypes[1] else 8.0,
+        eps=max(EPS.get(dtype, 1e-7) for dtype in dtypes),
     )

@@ -80,8 +80,8 @@ def notes(sides: Sides) -> Iterator[str]:
     deciding = sides.raised or comparison
     first = deciding.worst.first if deciding.worst else None
     if first is not None and sides.verdict == "different":
-        inside = "" if first.home == first.module else f" (what it hands to {first.module})"
-        yield f"First diverging module: {first.home}{inside} from position {first.position} on, by {number(first.apart)}."
+        inside = "" if first.home == first.event[0] else f" (what it passes to {first.event[0]})"
+        yield f"First diverging module: {first.home}{inside} from position {first.position} on, by {number(first.max_abs_diff)}."
 
 
 def _way(way: Apart) -> Text:

@@ -23,29 +23,12 @@ from attncheck.model.inputs import Tokens
 from attncheck.model.padding import Padded, pad_id
 from attncheck.model.passes import REFUSALS
 from attncheck.model.subject import Subject
-from attncheck.numerics.module_outputs import Event, Trace, tracing
-from attncheck.numerics.reorder import Reorder
+from attncheck.numerics.module_outputs import ModuleOutputs, outputs_with_floors
 from attncheck.run.session import environment
 
-SHARE = 0.5
 PLAIN, CHUNKED, PADDED = "one forward", "in chunks on a cache", "left-padded batch"
 SHORTER = 3
 """How many tokens the second row of the padded batch is shorter."""
-
-
-@final
-@dataclass(frozen=True)
-class Print:
-    """One module's fingerprint over a way of asking, with what rounding alone does to it.
-
-    `width` is how many numbers a position had, where sharding may have changed that: a part
-    compares with nothing.
-    """
-
-    event: Event
-    print_BTK: Tensor
-    floor: float
-    width: int = 0
 
 
 @final
@@ -59,7 +42,7 @@ class Way:
     logits_BTV: Tensor
     real_BT: Tensor
     budget: float
-    prints: tuple[Print, ...]
+    outputs: ModuleOutputs
 
 
 @final
@@ -128,40 +111,14 @@ def _asked(subject: Subject, rows: Tokens, pad: int) -> Iterator[tuple[str, Forw
 
 def _way(subject: Subject, name: str, spec: ForwardSpec) -> Way:
     modules = {name: module for name, module in subject.model.named_modules() if name}
-
-    def run() -> Tensor:
-        return subject.logits(spec)
-
-    logits_BTV = run()
-    with tracing(modules) as usual:
-        subject.passes.replay(spec)
-    with tracing(modules) as reordered, Reorder(SHARE):
-        subject.passes.replay(spec)
     shape = (len(spec.tokens), spec.length)
-    prints = [_print(event, shape, usual, reordered) for event in usual.prints]
+    logits_BTV = subject.logits(spec)
+    outputs = outputs_with_floors(modules, lambda: subject.passes.replay(spec), shape)
     if subject.settings.tp is None:
-        prints = [replace(each, width=0) for each in prints if each is not None]
+        outputs = {event: replace(each, width=0) for event, each in outputs.items()}
     rows = getattr(spec.mask, "rows", None)
     real_BT = torch.tensor(rows, dtype=torch.bool) if rows else torch.ones(shape, dtype=torch.bool)
-    return Way(
-        name,
-        logits_BTV.cpu(),
-        real_BT,
-        subject.budget.value,
-        tuple(each for each in prints if each is not None),
-    )
-
-
-def _print(event: Event, shape: tuple[int, int], usual: Trace, reordered: Trace) -> Print | None:
-    print_BTK, moved_BTK = usual.print_BTK(event, shape), reordered.print_BTK(event, shape)
-    if print_BTK is None or moved_BTK is None:
-        return None
-    return Print(
-        event,
-        print_BTK,
-        float((print_BTK - moved_BTK).abs().nan_to_num(0.0).max()),
-        usual.widths[event],
-    )
+    return Way(name, logits_BTV.cpu(), real_BT, subject.budget.value, outputs)
 
 
 def described(recording: Recording) -> str:

@@ -13,8 +13,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from attncheck.compare.record import Print, Recording, Way
+from attncheck.compare.record import Recording, Way
 from attncheck.core.errors import TargetError, first_line
+from attncheck.numerics.module_outputs import ModuleOutput
 
 SCHEMA = "attncheck-trace/1"
 SUFFIX = ".safetensors"
@@ -31,11 +32,11 @@ def save(recording: Recording, path: Path) -> None:
             f"ways/{number}/logits": way.logits_BTV.contiguous(),
             f"ways/{number}/real": way.real_BT.contiguous(),
         }
-        for place, each in enumerate(way.prints):
+        for place, each in enumerate(way.outputs.values()):
             tensors[f"ways/{number}/prints/{place}"] = each.print_BTK.contiguous()
         events = [
-            {"module": each.event[0], "side": each.event[1], "floor": each.floor}
-            for each in way.prints
+            {"module": module, "side": side, "floor": each.floor}
+            for (module, side), each in way.outputs.items()
         ]
         ways.append({"name": way.name, "budget": way.budget, "events": events})
     said = {
@@ -82,11 +83,11 @@ def load(path: Path) -> Recording:
 
 
 def _way(number: int, said: dict[str, Any], tensors: dict[str, Tensor]) -> Way:
-    prints = tuple(
-        Print(
-            (each["module"], each["side"]), tensors[f"ways/{number}/prints/{place}"], each["floor"]
+    outputs = {
+        (each["module"], each["side"]): ModuleOutput(
+            tensors[f"ways/{number}/prints/{place}"], each["floor"]
         )
         for place, each in enumerate(said["events"])
-    )
+    }
     real_BT = tensors[f"ways/{number}/real"].to(torch.bool)
-    return Way(said["name"], tensors[f"ways/{number}/logits"], real_BT, said["budget"], prints)
+    return Way(said["name"], tensors[f"ways/{number}/logits"], real_BT, said["budget"], outputs)

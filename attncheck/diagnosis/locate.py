@@ -10,41 +10,31 @@ Axes: B batch, T positions, K numbers kept for each position.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import final
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
-from attncheck.attention.layers import layer_number
-from attncheck.core.finding import BEYOND_ROUNDING, Location
+from attncheck.attention.layers import is_list_member, layer_number
+from attncheck.core.finding import Location
 from attncheck.diagnosis.failure import Failure, Side, real_tokens
-from attncheck.diagnosis.layers import by_layer
 from attncheck.diagnosis.outside import under_padding
 from attncheck.distributed.ranks import agreed
 from attncheck.model.forward_spec import ForwardSpec, Mask2D
 from attncheck.model.subject import Subject
-from attncheck.numerics.divergence import beyond_at, max_abs
-from attncheck.numerics.module_outputs import Event, Trace, tracing
-from attncheck.numerics.reorder import Reorder
+from attncheck.numerics.divergence import max_abs_diff
+from attncheck.numerics.first_divergence import FirstDivergence, first_divergence
+from attncheck.numerics.module_outputs import ModuleOutputs, outputs_with_floors, recording
 
 ATTENTION = re.compile(r"att(?:entio)?n", re.IGNORECASE)
-SHARE = 0.5
 Run = Callable[[], object]
 
 
-@final
-@dataclass(frozen=True)
-class Diverged:
-    """The first event that differs, the first position where it does, and how far apart the layers
-    are.
-    """
-
-    event: Event
-    position: int
-    layers: tuple[float, ...] = ()
+Located = tuple[FirstDivergence, tuple[float, ...]]
+"""The first divergence, and the largest difference after each layer."""
 
 
 def locate(failure: Failure) -> Location | None:
@@ -99,22 +89,16 @@ def locate_unsteady(failure: Failure) -> Location | None:
     """The first module that answers the same call in two ways."""
     inputs, trusted = failure.subject.inputs, failure.trusted
     modules, usual = _modules(failure.subject.model), ForwardSpec(inputs.tokens)
-    traces = []
+    traces: list[ModuleOutputs] = []
     for _ in range(2):
-        with tracing(modules) as trace:
+        with recording(modules) as recorder:
             trusted.logits(usual)
-        traces.append(trace)
-    found = _compared(
-        (1, inputs.length),
-        torch.ones(1, inputs.length, dtype=torch.bool),
-        traces[0],
-        traces[0],
-        traces[1],
-    )
+        traces.append(_no_widths(recorder.outputs((1, inputs.length))))
+    found = _compared(torch.ones(1, inputs.length, dtype=torch.bool), traces[0], traces[1])
     return _location(failure, found) if found else None
 
 
-def _against_trusted(failure: Failure, side: Side) -> Diverged | None:
+def _against_trusted(failure: Failure, side: Side) -> Located | None:
     """The wrong side against the trusted path on the same tokens."""
     subject, spec = failure.subject, side.spec
     shape = (len(spec.tokens), spec.length)
@@ -125,7 +109,7 @@ def _against_trusted(failure: Failure, side: Side) -> Diverged | None:
     )
 
 
-def _between_sides(failure: Failure) -> Diverged | None:
+def _between_sides(failure: Failure) -> Located | None:
     """Two right-looking sides against each other, at the positions that come before everything that
     was changed.
     """
@@ -146,7 +130,7 @@ def _between_sides(failure: Failure) -> Diverged | None:
     )
 
 
-def _among_rows(failure: Failure, got: ForwardSpec) -> Diverged | None:
+def _among_rows(failure: Failure, got: ForwardSpec) -> Located | None:
     """A batch against as many copies of its first row: that row may not move."""
     rows_BT = torch.zeros(len(got.tokens), got.length, dtype=torch.bool)
     real_BT = real_tokens(got)
@@ -179,27 +163,39 @@ def _unmoved(failure: Failure, same_BT: Tensor) -> Tensor:
 
 def _first(
     subject: Subject, shape: tuple[int, ...], rows_BT: Tensor, right: Run, wrong: Run
-) -> Diverged | None:
+) -> Located | None:
     modules = _modules(subject.model)
     size = (shape[0], shape[1])
-    with tracing(modules) as good:
-        right()
-    with tracing(modules) as noise, Reorder(SHARE):
-        right()
-    with tracing(modules) as bad:
+    good = _no_widths(outputs_with_floors(modules, right, size, real_BT=rows_BT))
+    with recording(modules) as bad:
         wrong()
-    return _compared(size, rows_BT, good, noise, bad)
+    return _compared(rows_BT, good, _no_widths(bad.outputs(size)))
 
 
-def _compared(
-    size: tuple[int, int], rows_BT: Tensor, good: Trace, noise: Trace, bad: Trace
-) -> Diverged | None:
-    """The first event, in the order of execution, that differs by more than rounding explains."""
-    for event in good.prints:
-        position = _differs(event, size, rows_BT, good, noise, bad)
-        if position is not None:
-            return Diverged(event, position, by_layer(size, rows_BT, good, bad))
-    return None
+def _no_widths(outputs: ModuleOutputs) -> ModuleOutputs:
+    """Chunks change how many values a position of a (B, H, T, D) output seems to have."""
+    return {event: replace(each, width=0) for event, each in outputs.items()}
+
+
+def _compared(rows_BT: Tensor, good: ModuleOutputs, bad: ModuleOutputs) -> Located | None:
+    found = first_divergence(good, bad, real_BT=rows_BT, lost_anywhere=True)
+    return None if found is None else (found, _by_layer(rows_BT, good, bad))
+
+
+def _by_layer(rows_BT: Tensor, good: ModuleOutputs, bad: ModuleOutputs) -> tuple[float, ...]:
+    """The largest fingerprint difference of each layer's output, in the order of execution."""
+    names = [name for name, kind in good if kind == "out" and is_list_member(name)]
+    outermost = min((name.count(".") for name in names), default=0)
+    events = [(name, "out") for name in names if name.count(".") == outermost]
+    return tuple(
+        _figure(max_abs_diff(good[event].print_BTK[rows_BT], bad[event].print_BTK[rows_BT]))
+        for event in events
+        if event in bad
+    )
+
+
+def _figure(largest: float) -> float:
+    return float(f"{largest:.2e}") if math.isfinite(largest) else math.inf
 
 
 def _modules(model: nn.Module) -> dict[str, nn.Module]:
@@ -214,23 +210,8 @@ def _modules(model: nn.Module) -> dict[str, nn.Module]:
     }
 
 
-def _differs(
-    event: Event, shape: tuple[int, int], rows_BT: Tensor, good: Trace, noise: Trace, bad: Trace
-) -> int | None:
-    prints = [trace.print_BTK(event, shape) for trace in (good, noise, bad)]
-    if any(each is None for each in prints):
-        return None
-    good_BTK, noise_BTK, bad_BTK = (each for each in prints if each is not None)
-    finite = torch.isfinite(good_BTK[rows_BT])
-    scale = max_abs(good_BTK[rows_BT][finite])
-    least = torch.finfo(good_BTK.dtype).eps * scale
-    floor = max(least, float((good_BTK - noise_BTK)[rows_BT].abs().nan_to_num(0.0).max()))
-    lost_BT = torch.isfinite(good_BTK).all(-1) & ~torch.isfinite(bad_BTK).all(-1)
-    wrong_BT = (beyond_at(good_BTK, bad_BTK, BEYOND_ROUNDING * floor, -1) & rows_BT) | lost_BT
-    return int(wrong_BT.any(0).nonzero()[0]) if bool(wrong_BT.any()) else None
-
-
-def _location(failure: Failure, found: Diverged) -> Location:
+def _location(failure: Failure, located: Located) -> Location:
+    found, layers = located
     name, kind = found.event
     module = _home(name if kind == "out" else _around(failure.subject.model, name))
     number = layer_number(module)
@@ -239,7 +220,7 @@ def _location(failure: Failure, found: Diverged) -> Location:
         module=module,
         layer=number,
         query_position=found.position,
-        layers=found.layers,
+        layers=layers,
         note="" if attention or number is None else "outside attention",
     )
 

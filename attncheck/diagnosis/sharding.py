@@ -34,16 +34,15 @@ from attncheck.core.finding import (
     worst,
 )
 from attncheck.diagnosis.parts import (
-    Right,
-    Seen,
+    WholeForward,
     bias_of,
     first_apart,
     is_part,
     is_whole,
+    outputs_of,
     parts_of,
-    right_of,
-    seen_of,
     what_adds_up,
+    whole_forward,
     whose,
 )
 from attncheck.distributed.ranks import agreed, by_first, failed_alone, gathered, working_on
@@ -54,7 +53,7 @@ from attncheck.model.placement import is_sharded
 from attncheck.model.precision import DTYPES
 from attncheck.model.subject import Subject
 from attncheck.numerics.budget import Budget
-from attncheck.numerics.module_outputs import Event
+from attncheck.numerics.module_outputs import Event, ModuleOutputs
 from attncheck.probe import judge_cases
 from attncheck.targets.sharded import wanted, whole_of, why_not_whole
 
@@ -105,8 +104,8 @@ class Sharding:
 
     def case(self, name: str, spec: ForwardSpec) -> Measurement:
         """One way of asking, as it is in the process where it is worst."""
-        got_BTV, mine = self.subject.logits(spec), seen_of(self.subject, spec)
-        right = by_first("the whole model", lambda: right_of(self.whole[0], spec))
+        got_BTV, mine = self.subject.logits(spec), outputs_of(self.subject, spec)
+        right = by_first("the whole model", lambda: whole_forward(self.whole[0], spec))
         budget = _of_both(self.subject.budget, right)
         case = self.subject.compare(
             name,
@@ -119,9 +118,9 @@ class Sharding:
         self.joined = self.joined or [
             name
             for name in _sharded_modules(self.subject.model)
-            if is_whole((name, "out"), right.seen, seen)
+            if is_whole((name, "out"), right.outputs, seen)
         ]
-        event = first_apart(right, seen) if verdict_of(case) is Verdict.FAIL else None
+        event = first_apart(right.outputs, seen) if verdict_of(case) is Verdict.FAIL else None
         if event is None:
             return case
         module, words = self._told(event, right, seen, spec)
@@ -190,32 +189,32 @@ class Sharding:
         )
 
     def _told(
-        self, event: Event, right: Right, seen: Sequence[Seen], spec: ForwardSpec
+        self, event: Event, right: WholeForward, seen: Sequence[ModuleOutputs], spec: ForwardSpec
     ) -> tuple[str, str]:
         """The module at fault where this event is the first that is wrong, and what its parts come
         to, in words.
         """
         module = event[0] if event[1] == "out" else event[0].rpartition(".")[0] or event[0]
         bias = by_first("its bias", lambda: bias_of(self.whole[0].model, event[0]))
-        words = what_adds_up(right, seen, event, bias)
+        words = what_adds_up(right.outputs, seen, event, bias)
         return (
             (module, words) if words else self._exchanged(event, right, seen, spec) or (module, "")
         )
 
     def _exchanged(
-        self, event: Event, right: Right, seen: Sequence[Seen], spec: ForwardSpec
+        self, event: Event, right: WholeForward, seen: Sequence[ModuleOutputs], spec: ForwardSpec
     ) -> tuple[str, str] | None:
         """The last module before this event, if processes hold each other's parts of what it puts
         out.
         """
-        events = list(right.seen.prints)
+        events = list(right.outputs)
         before = events[: events.index(event)]
         for each in reversed(
-            [each for each in before if each[1] == "out" and is_part(each, right.seen, seen)]
+            [each for each in before if each[1] == "out" and is_part(each, right.outputs, seen)]
         ):
             name = each[0]
             parts = by_first("its parts", lambda: parts_of(self.whole[0], name, spec, len(seen)))  # noqa: B023
-            order = [whose(of_rank.prints[each], parts) for of_rank in seen]
+            order = [whose(of_rank[each].print_BTK, parts) for of_rank in seen]
             if None not in order and order != list(range(len(seen))):
                 held = [
                     f"rank {rank} has the part of rank {other}"
@@ -289,7 +288,7 @@ def _highest(subject: Subject) -> Iterator[None]:
         yield
 
 
-def _of_both(budget: Budget, right: Right) -> Budget:
+def _of_both(budget: Budget, right: WholeForward) -> Budget:
     return replace(
         budget,
         value=budget.value + right.budget,

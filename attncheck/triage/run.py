@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import final
 
@@ -104,20 +105,20 @@ class Investigation:
         loaded = load_findings(self.subject)
         own = self.question.setting
         found: list[Callable[[], Finding | None]] = [
-            lambda finding=each: finding for each in loaded
-        ]  # type: ignore[misc]
+            partial(lambda each: each, each) for each in loaded
+        ]
         found += self.first
         found.append(lambda: steps.scanned(self.subject, self.material, self.reported, self.log))
         names = present(self.route.probes, registry.installed())
         judge = names[:1] if names[:1] == ["reference"] else []
-        found += [lambda name=name: self._probe(name) for name in judge]  # type: ignore[misc]
+        found += [partial(self._probe, name) for name in judge]
         if own.axes:
             found.append(
                 lambda: steps.spec(
                     self.subject, self.material, [own], "the reporter's own way", self.log
                 )
             )
-        found += [lambda name=name: self._probe(name) for name in names if name not in judge]  # type: ignore[misc]
+        found += [partial(self._probe, name) for name in names if name not in judge]
         if self.question.symptom == "training":
             found.append(self._accumulated)
         if self.question.compiled:

@@ -1,0 +1,88 @@
+"""The first module, in the order of execution, whose output differs between two forwards.
+
+If a module's input agrees and its output does not, the fault is in that module. If its input
+differs although every earlier output agrees, the fault is in the code around it.
+
+Axes: B batch, T positions, K numbers kept for each position.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from attncheck.core.finding import BEYOND_ROUNDING
+from attncheck.numerics.divergence import beyond_at, max_abs
+from attncheck.numerics.module_outputs import Event, ModuleOutput, ModuleOutputs
+
+
+@final
+@dataclass(frozen=True)
+class FirstDivergence:
+    """The first event that differs, the first position where it does, and by how much."""
+
+    event: Event
+    position: int
+    max_abs_diff: float
+
+    @property
+    def home(self) -> str:
+        """The module at fault: the event's own, or the one around it where the input differs."""
+        name, side = self.event
+        return (name.rpartition(".")[0] if side == "in" else name) or name
+
+
+def first_divergence(
+    good: ModuleOutputs,
+    bad: ModuleOutputs,
+    *,
+    real_BT: Tensor | None = None,
+    times: float = BEYOND_ROUNDING,
+    eps: float | None = None,
+    lost_anywhere: bool = False,
+) -> FirstDivergence | None:
+    """The first event of `good` that differs in `bad` by more than `times` its rounding floor.
+
+    Compared at the positions of `real_BT`; NaN is always beyond the floor. `eps` is the precision
+    of the coarser forward, else that of the fingerprints. With `lost_anywhere`, an output that
+    stops being finite under padding differs as well. Events of other widths are parts of a sharded
+    output and are not compared.
+    """
+    for event, right in good.items():
+        wrong = bad.get(event)
+        if wrong is None or wrong.width != right.width:
+            continue
+        found = _compared(event, right, wrong, real_BT, times, eps, lost_anywhere)
+        if found is not None:
+            return found
+    return None
+
+
+def _compared(
+    event: Event,
+    right: ModuleOutput,
+    wrong: ModuleOutput,
+    real_BT: Tensor | None,
+    times: float,
+    eps: float | None,
+    lost_anywhere: bool,
+) -> FirstDivergence | None:
+    good_BTK, bad_BTK = right.print_BTK, wrong.print_BTK
+    if good_BTK.shape != bad_BTK.shape:
+        return FirstDivergence(event, 0, math.inf)
+    if real_BT is None:
+        real_BT = torch.ones(good_BTK.shape[:2], dtype=torch.bool)
+    real = good_BTK[real_BT]
+    least = (eps or torch.finfo(good_BTK.dtype).eps) * max_abs(real[torch.isfinite(real)])
+    budget = times * max(right.floor, wrong.floor, least)
+    wrong_BT = beyond_at(good_BTK.double(), bad_BTK.double(), budget, -1) & real_BT
+    if lost_anywhere:
+        wrong_BT |= torch.isfinite(good_BTK).all(-1) & ~torch.isfinite(bad_BTK).all(-1)
+    if not bool(wrong_BT.any()):
+        return None
+    delta = (good_BTK.double() - bad_BTK.double()).abs()[real_BT].nan_to_num(math.inf, math.inf)
+    return FirstDivergence(event, int(wrong_BT.any(0).nonzero()[0]), max_abs(delta))
