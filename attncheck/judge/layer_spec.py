@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from attncheck.attention.alibi import as_promised, promised_slopes, slopes_of
+from attncheck.attention.masks import bias_in
 from attncheck.attention.reference import Terms, grouped
 from attncheck.judge.call_position import Standing
 from attncheck.judge.config_spec import (
@@ -30,7 +31,6 @@ from attncheck.judge.layers import Attended, weights_of
 from attncheck.judge.projections import Source
 from attncheck.numerics.divergence import beyond
 
-READABLE = float(torch.finfo(torch.float16).min)
 SINKS = ("s_aux", "sinks")
 UNTRACED = "queries or keys were not traced to a projection"
 
@@ -202,10 +202,9 @@ def bias_of(layer: Attended) -> Tensor | None:
     mask, total = layer.call.mask, layer.call.key_BGSD.shape[2]
     found = layer.call.options.get("position_bias")
     bias = found.double() if isinstance(found, Tensor) else None
-    if isinstance(mask, Tensor) and mask.ndim == 4 and mask.is_floating_point():
-        added = torch.where(mask > READABLE, mask, 0.0)[..., :total].double()
-        if bool((added != 0).any()):
-            bias = added if bias is None else bias + added
+    added = bias_in(mask[..., :total] if isinstance(mask, Tensor) else None)
+    if added is not None:
+        bias = added.double() if bias is None else bias + added.double()
     return bias
 
 

@@ -15,6 +15,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from attncheck.attention.masks import readable
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Measurement, Verdict, verdict_of
 from attncheck.model.forward_spec import ForwardSpec
@@ -26,7 +27,6 @@ LONG = 130
 ENDS = (32, 33, 64, 128)
 """Lengths at which block sizes end, and one beyond."""
 BESIDE = 3
-HIDDEN = torch.finfo(torch.float16).min
 STRIDE = 8
 
 
@@ -96,5 +96,4 @@ def _chooses_by_content(subject: Subject, row: Row) -> bool:
 
 def _hidden(subject: Subject, row: Row) -> list[Tensor]:
     masks = subject.record_calls((row,), lambda call: call.mask)
-    tensors = [mask for mask in masks if isinstance(mask, Tensor)]
-    return [~mask if mask.dtype == torch.bool else mask < HIDDEN for mask in tensors]
+    return [~readable(mask) for mask in masks if isinstance(mask, Tensor)]

@@ -16,7 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attncheck.attention import masks
 from attncheck.attention.call import AttentionCall, Handler
+from attncheck.attention.masks import with_allowed as with_allowed
 from attncheck.core.errors import CannotInject
 from attncheck.judge.layers import watching
 from attncheck.model.compat import cached_length
@@ -121,41 +123,12 @@ def at_hidden(subject: Subject, change: Callable[[Tensor], Tensor]) -> Iterator[
 
 
 def allowed_BHTS(call: AttentionCall) -> Tensor:
-    """Which keys each query may read, as booleans, whatever form the kernel is told it in.
+    """Which keys each query may read; a mask of another kind leaves no place for a fault.
 
     Raises:
-        CannotPlant: the mask is in a form of its own (a flex block mask, a flash kernel's lengths).
+        CannotInject: the mask is not a 4D tensor.
     """
-    new, total = call.query_BHTD.shape[2], call.key_BGSD.shape[2]
-    if call.mask is None:
-        everything = torch.ones(1, 1, new, total, dtype=torch.bool, device=call.query_BHTD.device)
-        causal = (
-            new > 1
-            and call.options.get("is_causal", getattr(call.module, "is_causal", True)) is not False
-        )
-        return everything.tril(total - new) if causal else everything
-    if not isinstance(call.mask, Tensor) or call.mask.ndim != 4:
-        raise CannotInject("the attention mask is in a form of its own")
-    mask = call.mask[..., :total]
-    return mask if mask.dtype == torch.bool else mask > torch.finfo(torch.float16).min
-
-
-def with_allowed(call: AttentionCall, allowed: Tensor) -> AttentionCall:
-    """The same call with another set of readable keys; what a float mask adds to readable scores is
-    kept.
-    """
-    lowest = torch.finfo(torch.float32).min
-    bias = (
-        call.mask
-        if isinstance(call.mask, Tensor) and call.mask.dtype != torch.bool
-        else torch.zeros_like(allowed, dtype=call.query_BHTD.dtype)
-    )
-    bias = torch.where(bias > torch.finfo(torch.float16).min, bias, 0.0)
-    low = max(lowest, torch.finfo(call.query_BHTD.dtype).min)
-    call.mask = bias.masked_fill(~allowed, low).to(call.query_BHTD.dtype)
-    if "is_causal" in call.options:
-        call.options = {**call.options, "is_causal": False}  # the mask now says everything
-    return call
+    return masks.allowed_BHTS(call, CannotInject)
 
 
 def repeats(call: AttentionCall) -> int:

@@ -12,10 +12,7 @@ import torch
 from torch import Tensor
 
 from attncheck.attention.call import AttentionCall
-from attncheck.core.errors import Unsupported
-
-HIDDEN = torch.finfo(torch.float16).min
-"""A mask entry below this hides a key; one above it is a bias."""
+from attncheck.attention.masks import bias_in
 
 
 @final
@@ -41,19 +38,8 @@ def scores_of(call: AttentionCall) -> Scores:
         scale=float(scale) if scale is not None else call.query_BHTD.shape[-1] ** -0.5,
         softcap=options.get("softcap"),
         sinks_H=sinks if isinstance(sinks, Tensor) else None,
-        bias=bias_of(call),
+        bias=bias_in(call.mask),
     )
-
-
-def bias_of(call: AttentionCall) -> Tensor | None:
-    """What a float mask adds to readable scores (linear biases travel that way); None where it adds
-    nothing.
-    """
-    mask = call.mask
-    if not isinstance(mask, Tensor) or mask.ndim != 4 or not mask.is_floating_point():
-        return None
-    bias = torch.where(mask > HIDDEN, mask, 0.0)
-    return bias if bool(bias.any()) else None
 
 
 def grouped(keys_BGSD: Tensor, heads: int, tiled: bool = False) -> Tensor:
@@ -94,18 +80,3 @@ def is_own_attention(call: AttentionCall) -> bool:
     return (call.inline or causal is not False) and bool(
         call.query_BHTD.shape[2] == call.key_BGSD.shape[2]
     )
-
-
-def own_mask(call: AttentionCall) -> Tensor:
-    """The mask that the model itself hands to its kernel.
-
-    Raises:
-        Unsupported: it is in a form of its own.
-    """
-    length, device = call.query_BHTD.shape[2], call.query_BHTD.device
-    if call.mask is None:
-        return torch.ones(1, 1, length, length, dtype=torch.bool, device=device).tril()
-    if not isinstance(call.mask, Tensor) or call.mask.ndim != 4:
-        raise Unsupported("the attention mask is in a form of its own")
-    mask = call.mask[..., :length]
-    return mask if mask.dtype == torch.bool else mask > torch.finfo(torch.float16).min

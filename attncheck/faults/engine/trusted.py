@@ -23,13 +23,13 @@ from torch import Tensor
 
 from attncheck.attention.call import AttentionCall
 from attncheck.attention.layers import layer_index
+from attncheck.attention.masks import allowed_BHTS
 from attncheck.core.errors import Unsupported
 from attncheck.faults.engine.kernel import (
     Scores,
     attend,
     grouped,
     is_own_attention,
-    own_mask,
     scores_of,
 )
 from attncheck.judge.config_spec import FULL, Reach, promised_reach
@@ -217,7 +217,7 @@ class Trusted:
         return attend(call.query_BHTD, key, value, allowed, scores)
 
     def _own(self, call: AttentionCall, spec: ForwardSpec) -> Tensor:
-        return own_mask(call) & promised(spec, FULL, call.query_BHTD.device)
+        return allowed_BHTS(call) & promised(spec, FULL, call.query_BHTD.device)
 
     def layer(self, call: AttentionCall) -> int:
         """The number of the layer that makes this call."""
