@@ -19,7 +19,7 @@ LEVELS = (
     ("attncheck.pytest_plugin", "attncheck.api"),
     ("attncheck.run", "attncheck.triage", "attncheck.compare"),
     ("attncheck.suite", "attncheck.report", "attncheck.diagnosis"),
-    ("attncheck.probe", "attncheck.faults"),
+    ("attncheck.probing", "attncheck.faults"),
     ("attncheck.judge", "attncheck.targets"),
     ("attncheck.distributed", "attncheck.model"),
     ("attncheck.attention",),

@@ -13,7 +13,7 @@ from attncheck.core.finding import Finding, Measurement, Verdict, verdict_of
 from attncheck.diagnosis.failure import Failure, open_case
 from attncheck.diagnosis.recorded import pass_of
 from attncheck.model.subject import Subject
-from attncheck.probe import describe
+from attncheck.probing import describe
 
 
 @final

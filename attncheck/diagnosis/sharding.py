@@ -54,7 +54,7 @@ from attncheck.model.precision import DTYPES
 from attncheck.model.subject import Subject
 from attncheck.numerics.budget import Budget
 from attncheck.numerics.module_outputs import Event, ModuleOutputs
-from attncheck.probe import judge_cases
+from attncheck.probing import judge_cases
 from attncheck.targets.sharded import wanted, whole_of, why_not_whole
 
 NAME = "sharding"

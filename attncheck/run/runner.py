@@ -24,7 +24,7 @@ from attncheck.distributed.ranks import failed_alone, gathered, working_on
 from attncheck.faults.catalogue import FAULTS
 from attncheck.faults.engine.fault import Fault
 from attncheck.model.subject import Subject
-from attncheck.probe import Probe
+from attncheck.probing import Probe
 
 CONTROLS = 2
 MUCH_WORSE = 1.5

@@ -15,7 +15,7 @@ from attncheck.diagnosis.diagnose import Diagnoser
 from attncheck.faults.catalogue import FAULTS
 from attncheck.faults.engine.fault import Fault
 from attncheck.model.subject import Subject
-from attncheck.probe import Probe
+from attncheck.probing import Probe
 from attncheck.run.runner import finding_of, noticed
 
 SAME_FROM_OUTSIDE: dict[str, frozenset[str]] = {

@@ -23,7 +23,7 @@ from attncheck.core.version import __version__
 from attncheck.diagnosis.diagnose import Diagnoser
 from attncheck.diagnosis.sharding import sharding_findings
 from attncheck.model.subject import Subject
-from attncheck.probe import Probe, describe, judge_cases
+from attncheck.probing import Probe, describe, judge_cases
 from attncheck.report.model import Report, TargetReport, exit_code
 from attncheck.run.gate import Gate
 from attncheck.run.runner import ControlStarted, Event, ProbeFinished, ProbeStarted, run_probes

@@ -15,7 +15,7 @@ from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.inputs import Row
 from attncheck.model.passes import REFUSALS
 from attncheck.model.subject import Subject
-from attncheck.probe import describe
+from attncheck.probing import describe
 from attncheck.triage import axes, steps
 
 POWERS = (32, 64, 128, 256)

@@ -15,7 +15,7 @@ from attncheck.core.errors import CannotInject, Unsupported
 from attncheck.core.finding import Verdict, verdict_of
 from attncheck.model.passes import REFUSALS
 from attncheck.model.subject import Subject
-from attncheck.probe import Probe
+from attncheck.probing import Probe
 from attncheck.triage import axes
 from attncheck.triage.answer import Smallest
 from attncheck.triage.material import Material, depth, shallower, shorter

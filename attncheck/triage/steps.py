@@ -28,7 +28,7 @@ from attncheck.model.forward_spec import ForwardSpec, Mask4D
 from attncheck.model.loss import ACCUMULATING
 from attncheck.model.passes import REFUSALS
 from attncheck.model.subject import Subject
-from attncheck.probe import describe
+from attncheck.probing import describe
 from attncheck.run.runner import finding_of
 from attncheck.triage import axes
 from attncheck.triage.answer import Remark, Step

@@ -29,12 +29,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from attncheck.core.finding import Evidence, Measurement, Ruling, merged
-from attncheck.model.decoding import pieces, yardstick
-from attncheck.model.forward_spec import ForwardSpec
-from attncheck.model.inputs import Tokens
-from attncheck.model.subject import Subject
-from attncheck.probe import Cost, attempt, judge_cases
+from attncheck.probing import (
+    ForwardSpec,
+    Measurement,
+    Probe,
+    Subject,
+    Tokens,
+    attempt,
+    merged,
+    pieces,
+    yardstick,
+)
 
 # Axes: B batch, T positions, V vocabulary.
 
@@ -45,12 +50,11 @@ TURN = (2, 0, 1)
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class BatchRows:
+class BatchRows(Probe):
     """Asks three rows together, in another order, and one by one."""
 
     name: ClassVar[str] = "batch-rows"
     title: ClassVar[str] = "rows of a batch do not read each other"
-    cost: ClassVar[Cost] = "cheap"
     needs: ClassVar[tuple[str, ...]] = ("sees_history",)
     controls: ClassVar[tuple[str, ...]] = ("rows-mixed", "cache-reorder")
 
@@ -60,11 +64,7 @@ class BatchRows:
         yield _neighbour(subject, rows)
         yield _turned(subject, rows)
         yield _alone(subject, "alone", rows, ())
-        yield attempt("alone, decoded on one cache", lambda: _decoded(subject, rows))
-
-    def judge(self, evidence: Evidence) -> Ruling:
-        """The worst case decides."""
-        return judge_cases(evidence)
+        yield attempt("alone, decoded on one cache", _decoded, subject, rows)
 
 
 def _rows(subject: Subject) -> Tokens:

@@ -40,16 +40,25 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from attncheck.core.errors import Unsupported
-from attncheck.core.finding import Evidence, Measurement, Ruling, merged
-from attncheck.model.cache_kinds import copied, crop, may_crop, new_cache, rearrange
-from attncheck.model.decoding import approximate, continued, filled, pieces, unstored, yardstick
-from attncheck.model.forward_spec import ForwardSpec
-from attncheck.model.inputs import Row
-from attncheck.model.padding import pad_rows
-from attncheck.model.subject import Subject
-from attncheck.numerics.divergence import max_abs_diff
-from attncheck.probe import Cost, attempt_call, judge_cases
+from attncheck.probing import (
+    ForwardSpec,
+    Measurement,
+    Probe,
+    Row,
+    Subject,
+    Unsupported,
+    approximate,
+    attempt,
+    cache_kinds,
+    continued,
+    filled,
+    max_abs_diff,
+    merged,
+    pad_rows,
+    pieces,
+    unstored,
+    yardstick,
+)
 
 # Axes: B batch, T positions, V vocabulary.
 
@@ -59,14 +68,13 @@ ROLLED_BACK = 3
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class CacheKinds:
+class CacheKinds(Probe):
     """Decodes on caches of every kind and handles them as decoding schemes do."""
 
     name: ClassVar[str] = "cache-kinds"
     title: ClassVar[str] = (
         "every cache, cropped, reordered or copied, gives the logits of one forward"
     )
-    cost: ClassVar[Cost] = "cheap"
     needs: ClassVar[tuple[str, ...]] = ("sees_history", "steps")
     controls: ClassVar[tuple[str, ...]] = (
         "cache-crop",
@@ -92,18 +100,14 @@ class CacheKinds:
             "read with `use_cache=False`": unstored,
         }
         for name, operation in operations.items():
-            yield attempt_call(name, lambda: operation(subject, name))  # noqa: B023
+            yield attempt(name, operation, subject, name, may_refuse=True)
         for kind in self.kinds:
             name = f"{kind} cache"
-            yield attempt_call(
-                name, lambda: (_kind if kind in EXACT else approximate)(subject, name, kind)
+            yield attempt(
+                name, _kind if kind in EXACT else approximate, subject, name, kind, may_refuse=True
             )
         name = "static cache, left-padded batch"
-        yield attempt_call(name, lambda: _static_padded(subject, name))
-
-    def judge(self, evidence: Evidence) -> Ruling:
-        """The worst case decides."""
-        return judge_cases(evidence)
+        yield attempt(name, _static_padded, subject, name, may_refuse=True)
 
 
 def _kind(subject: Subject, name: str, kind: str) -> Measurement:
@@ -142,13 +146,15 @@ def _rolled_back(subject: Subject, name: str) -> Measurement:
     """
     subject.can.steps_agree.require()
     inputs, half = subject.inputs, subject.inputs.length // 2
-    cache = new_cache("dynamic", subject.model, rows=1, length=inputs.length, dtype=subject.dtype)
-    may_crop(cache)
+    cache = cache_kinds.new_cache(
+        "dynamic", subject.model, rows=1, length=inputs.length, dtype=subject.dtype
+    )
+    cache_kinds.may_crop(cache)
     continued(subject, cache, (inputs.row[:half],))
     start, parts = half, []
     for stop in (half + 1, inputs.length):
         continued(subject, cache, (inputs.fresh(ROLLED_BACK, salt=21),))
-        crop(cache, ROLLED_BACK)
+        cache_kinds.crop(cache, ROLLED_BACK)
         parts.append(continued(subject, cache, (inputs.row[start:stop],)))
         start = stop
     want_BTV = subject.logits(yardstick(subject, inputs.row, half))[:, half:]
@@ -185,7 +191,7 @@ def _rows(subject: Subject, name: str, how: str, index: Row) -> Measurement:
     half = subject.inputs.length // 2
     rows = (subject.inputs.row, subject.inputs.other(subject.inputs.row, salt=22))
     cache = filled(subject, tuple(row[:half] for row in rows))
-    rearrange(cache, how, index, subject.passes.device)
+    cache_kinds.rearrange(cache, how, index, subject.passes.device)
     wanted = tuple(rows[i] for i in index)
     got_BTV = continued(subject, cache, tuple(row[half:] for row in wanted))
     want_BTV = torch.cat(
@@ -201,7 +207,11 @@ def _prefix(subject: Subject, name: str) -> Measurement:
     half, row = subject.inputs.length // 2, subject.inputs.row
     shared = filled(subject, (row[:half],))
     cases = []
-    for salt, cache in ((23, copied(shared)), (24, copied(shared)), (0, shared)):
+    for salt, cache in (
+        (23, cache_kinds.copied(shared)),
+        (24, cache_kinds.copied(shared)),
+        (0, shared),
+    ):
         whole = subject.inputs.other(row, half, salt=salt) if salt else row
         got_BTV = continued(subject, cache, (whole[half:],))
         cases.append(

@@ -33,11 +33,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from attncheck.core.finding import Evidence, Measurement, Ruling
-from attncheck.model.forward_spec import ForwardSpec, all_ones, counting
-from attncheck.model.long_inputs import decoded
-from attncheck.model.subject import Subject
-from attncheck.probe import Cost, attempt, judge_cases
+from attncheck.probing import (
+    ForwardSpec,
+    Measurement,
+    Probe,
+    Subject,
+    all_ones,
+    attempt,
+    counting,
+    decoded,
+)
 
 # Axes: B batch, T positions, V vocabulary.
 
@@ -47,12 +52,11 @@ WAYS = ("implicit positions", "explicit positions", "implicit positions, 2D mask
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class DecodePaths:
+class DecodePaths(Probe):
     """Feeds one row in many schedules and expects the logits of one forward."""
 
     name: ClassVar[str] = "decode-paths"
     title: ClassVar[str] = "full, token-by-token and chunked decode agree"
-    cost: ClassVar[Cost] = "cheap"
     needs: ClassVar[tuple[str, ...]] = ("decodes", "sees_history", "steps")
     controls: ClassVar[tuple[str, ...]] = (
         "position-restart",
@@ -70,13 +74,9 @@ class DecodePaths:
         for way in WAYS:
             for schedule in schedules:
                 name = f"{named(schedule)}, {way}"
-                yield attempt(name, lambda: self._case(subject, name, schedule, way))  # noqa: B023
+                yield attempt(name, self._case, subject, name, schedule, way)
         for name, chunks in LONG.items():
-            yield attempt(name, lambda: self._long(subject, name, chunks))  # noqa: B023
-
-    def judge(self, evidence: Evidence) -> Ruling:
-        """The worst case decides."""
-        return judge_cases(evidence)
+            yield attempt(name, self._long, subject, name, chunks)
 
     def _case(self, subject: Subject, name: str, schedule: Schedule, way: str) -> Measurement:
         can, tokens = subject.can, subject.inputs.tokens

@@ -32,23 +32,27 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from attncheck.core.finding import Evidence, Measurement, Ruling, merged
-from attncheck.model.forward_spec import ForwardSpec, all_ones
-from attncheck.model.long_inputs import ends_compared
-from attncheck.model.subject import Subject
-from attncheck.probe import Cost, attempt, judge_cases
+from attncheck.probing import (
+    ForwardSpec,
+    Measurement,
+    Probe,
+    Subject,
+    all_ones,
+    attempt,
+    ends_compared,
+    merged,
+)
 
 # Axes: B batch, T positions, V vocabulary.
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class FutureToken:
+class FutureToken(Probe):
     """Replaces later tokens and expects earlier logits to stay."""
 
     name: ClassVar[str] = "future-token"
     title: ClassVar[str] = "later tokens do not move earlier logits"
-    cost: ClassVar[Cost] = "cheap"
     needs: ClassVar[tuple[str, ...]] = (
         "decodes",
         "sees_history",
@@ -67,14 +71,8 @@ class FutureToken:
             for use_cache in (False, True):
                 for change in ("all later tokens", "only the next token", "only the last token"):
                     name = f"{change}, {'2D mask' if masked else 'no mask'}, cache {'on' if use_cache else 'off'}"
-                    yield attempt(
-                        name, lambda: self._case(subject, name, change, masked, use_cache)
-                    )
-        yield attempt("prefixes of a long row", lambda: self._prefixes(subject))
-
-    def judge(self, evidence: Evidence) -> Ruling:
-        """The worst case decides."""
-        return judge_cases(evidence)
+                    yield attempt(name, self._case, subject, name, change, masked, use_cache)
+        yield attempt("prefixes of a long row", self._prefixes, subject)
 
     def _case(
         self, subject: Subject, name: str, change: str, masked: bool, use_cache: bool

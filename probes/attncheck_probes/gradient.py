@@ -37,23 +37,28 @@ from typing import ClassVar, final
 
 import torch
 
-from attncheck.core.errors import Unsupported
-from attncheck.core.finding import (
-    Evidence,
+from attncheck.probing import (
+    HEADROOM,
+    Cost,
     Measurement,
-    Ruling,
+    Probe,
+    Subject,
+    Unsupported,
     Verdict,
+    attempt,
+    compare_gradients,
+    holes,
+    input_gradient,
+    max_abs,
     merged,
+    projections,
     skipped,
+    slope_of,
+    switched_gradient,
+    training,
     verdict_of,
+    why_no_slope,
 )
-from attncheck.model.directional_derivatives import projections, slope_of, why_no_slope
-from attncheck.model.gradients import compare_gradients, input_gradient, switched_gradient
-from attncheck.model.subject import Subject
-from attncheck.model.training import training
-from attncheck.numerics.budget import HEADROOM
-from attncheck.numerics.divergence import holes, max_abs
-from attncheck.probe import Cost, attempt, judge_cases
 
 # Axes: B batch, T positions, W hidden width.
 
@@ -63,12 +68,12 @@ RESOLVED = 1e-3
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Gradient:
+class Gradient(Probe):
     """Differentiates logits with respect to embeddings and projections."""
 
     name: ClassVar[str] = "gradient"
     title: ClassVar[str] = "the gradient is causal and is the derivative of forward"
-    cost: ClassVar[Cost] = "dear"
+    cost: ClassVar[Cost] = "expensive"
     needs: ClassVar[tuple[str, ...]] = ("decodes",)
     controls: ClassVar[tuple[str, ...]] = (
         "gradient-detached",
@@ -78,17 +83,13 @@ class Gradient:
 
     def measure(self, subject: Subject) -> Iterator[Measurement]:
         """Causality, derivatives along the projections, checkpointing, implementations."""
-        yield attempt("no gradient to later embeddings", lambda: self._causal(subject))
+        yield attempt("no gradient to later embeddings", self._causal, subject)
         yield from self._derivatives(subject)
-        yield attempt("gradient checkpointing", lambda: self._checkpointed(subject))
+        yield attempt("gradient checkpointing", self._checkpointed, subject)
         for attn in ("eager", "sdpa"):
             if attn != subject.attn and subject.attn is not None:
                 name = f"gradient, {attn} vs {subject.attn}"
-                yield attempt(name, lambda: switched_gradient(subject, name, attn))  # noqa: B023
-
-    def judge(self, evidence: Evidence) -> Ruling:
-        """The worst case decides."""
-        return judge_cases(evidence)
+                yield attempt(name, switched_gradient, subject, name, attn)
 
     def _causal(self, subject: Subject) -> Measurement:
         inputs = subject.inputs
@@ -121,13 +122,13 @@ class Gradient:
         if reason is not None:
             yield skipped(name, reason)
             return
-        together = attempt(name, lambda: _derivative(subject, name, *kinds))
+        together = attempt(name, _derivative, subject, name, *kinds)
         yield together
         if together.judged and verdict_of(together) is Verdict.PASS:
             return
         for kind in kinds:
             alone = f"derivative along {kind} weights"
-            yield attempt(alone, lambda: _derivative(subject, alone, kind))  # noqa: B023
+            yield attempt(alone, _derivative, subject, alone, kind)
 
     def _checkpointed(self, subject: Subject) -> Measurement:
         with training(subject, checkpointing=False):

@@ -36,12 +36,16 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from attncheck.attention.call import AttentionCall
-from attncheck.core.errors import Unsupported
-from attncheck.core.finding import Evidence, Measurement, Ruling, Verdict
-from attncheck.model.forward_spec import ForwardSpec
-from attncheck.model.subject import Subject
-from attncheck.probe import Cost, attempt, judge_cases
+from attncheck.probing import (
+    AttentionCall,
+    ForwardSpec,
+    Measurement,
+    Probe,
+    Subject,
+    Unsupported,
+    Verdict,
+    attempt,
+)
 
 # Axes: B batch, H query heads, G key/value heads, T query positions, S key positions, D head width.
 
@@ -74,12 +78,11 @@ class _Layer:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class KvGroups:
+class KvGroups(Probe):
     """Disturbs KV heads and watches the query heads."""
 
     name: ClassVar[str] = "kv-groups"
     title: ClassVar[str] = "query heads read the KV head of their own group"
-    cost: ClassVar[Cost] = "cheap"
     needs: ClassVar[tuple[str, ...]] = ("watch",)
     controls: ClassVar[tuple[str, ...]] = ("kv-groups-tiled",)
 
@@ -88,11 +91,7 @@ class KvGroups:
         for attn in (None, *(each for each in IMPLEMENTATIONS if each != subject.attn)):
             for decode in (False, True):
                 name = f"{'decode' if decode else 'prefill'}, {attn or subject.attn}"
-                yield attempt(name, lambda: _case(subject, name, attn, decode))  # noqa: B023
-
-    def judge(self, evidence: Evidence) -> Ruling:
-        """The worst case decides."""
-        return judge_cases(evidence)
+                yield attempt(name, _case, subject, name, attn, decode)
 
 
 def _case(subject: Subject, name: str, attn: str | None, decode: bool) -> Measurement:

@@ -38,30 +38,34 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from attncheck.core.capability import Capability
-from attncheck.core.errors import Unsupported
-from attncheck.core.finding import Evidence, Measurement, Ruling, Verdict, skipped, verdict_of
-from attncheck.judge.declared_scale import scale_cases
-from attncheck.judge.judge import Verdicted
-from attncheck.judge.layer_results import Reading, read_forward, read_pieces, schedule
-from attncheck.judge.projected import projection_cases
-from attncheck.model.forward_spec import ForwardSpec, all_ones
-from attncheck.model.padding import pad_rows
-from attncheck.model.subject import Subject
-from attncheck.probe import Cost, judge_cases
+from attncheck.probing import (
+    Capability,
+    ForwardSpec,
+    Measurement,
+    Probe,
+    Subject,
+    Unsupported,
+    Verdict,
+    Verdicted,
+    all_ones,
+    layer_results,
+    pad_rows,
+    projection_cases,
+    scale_cases,
+    skipped,
+    verdict_of,
+)
 
 # Axes: B batch, H query heads, G key/value heads, T positions, D head width.
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Reference:
+class Reference(Probe):
     """Computes every layer's attention in float64 and compares."""
 
     name: ClassVar[str] = "reference"
     title: ClassVar[str] = "every layer's attention is what its config promises"
-    cost: ClassVar[Cost] = "cheap"
-    needs: ClassVar[tuple[str, ...]] = ()
     controls: ClassVar[tuple[str, ...]] = (
         "softcap-missing",
         "sink-missing",
@@ -77,7 +81,7 @@ class Reference:
         """
         tokens = subject.inputs.tokens
         try:
-            read = read_forward(subject, ForwardSpec(tokens))
+            read = layer_results.read_forward(subject, ForwardSpec(tokens))
         except Unsupported as reason:
             yield skipped("attention of every layer", str(reason))
             return
@@ -86,7 +90,7 @@ class Reference:
             yield from _cases(
                 subject,
                 "one forward, 2D mask",
-                read_forward(subject, ForwardSpec(tokens, mask=all_ones(tokens))),
+                layer_results.read_forward(subject, ForwardSpec(tokens, mask=all_ones(tokens))),
             )
         if read.known:
             yield from _decoded(subject, read)
@@ -100,16 +104,12 @@ class Reference:
         )
         yield from _fits(read.layers)
 
-    def judge(self, evidence: Evidence) -> Ruling:
-        """The worst case decides."""
-        return judge_cases(evidence)
 
-
-def _decoded(subject: Subject, read: Reading) -> Iterator[Measurement]:
+def _decoded(subject: Subject, read: layer_results.Reading) -> Iterator[Measurement]:
     """A prefill, a chunk and a step on a cache; then a batch with padding on the left, and a step
     of it.
     """
-    length, sizes = subject.inputs.length, schedule(subject)
+    length, sizes = subject.inputs.length, layer_results.schedule(subject)
     ways = (
         *(("prefill with a cache", "a chunk on the cache")[: len(sizes) - 1]),
         "a step on the cache",
@@ -125,11 +125,15 @@ def _decoded(subject: Subject, read: Reading) -> Iterator[Measurement]:
 
 
 def _pieces(
-    subject: Subject, spec: ForwardSpec, ways: tuple[str, ...], read: Reading, can: Capability
+    subject: Subject,
+    spec: ForwardSpec,
+    ways: tuple[str, ...],
+    read: layer_results.Reading,
+    can: Capability,
 ) -> Iterator[Measurement]:
     try:
         can.require()
-        pieces = read_pieces(subject, spec, read.known)
+        pieces = layer_results.read_pieces(subject, spec, read.known)
     except Unsupported as reason:
         yield skipped(ways[-1], str(reason))
         return
@@ -137,7 +141,7 @@ def _pieces(
         yield from _cases(subject, way, piece)
 
 
-def _cases(subject: Subject, way: str, read: Reading) -> Iterator[Measurement]:
+def _cases(subject: Subject, way: str, read: layer_results.Reading) -> Iterator[Measurement]:
     computed = [layer for layer in read.layers if not layer.broken]
     if computed:
         yield _compared(subject, way, computed)

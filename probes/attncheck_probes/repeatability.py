@@ -35,14 +35,19 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from attncheck.core.finding import Evidence, Measurement, Ruling
-from attncheck.model.buffers import buffers_of, changed
-from attncheck.model.forward_spec import ForwardSpec
-from attncheck.model.inputs import Row
-from attncheck.model.placement import weights_in_memory
-from attncheck.model.provenance import AFTER, Provenance
-from attncheck.model.subject import Subject
-from attncheck.probe import Cost, attempt, judge_cases
+from attncheck.probing import (
+    AFTER,
+    ForwardSpec,
+    Measurement,
+    Probe,
+    Provenance,
+    Row,
+    Subject,
+    attempt,
+    buffers_of,
+    changed,
+    weights_in_memory,
+)
 
 # Axes: B batch, T positions, V vocabulary.
 
@@ -53,12 +58,11 @@ Between = Callable[[Subject], None]
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Repeatability:
+class Repeatability(Probe):
     """Asks the same thing again, at once and after something else."""
 
     name: ClassVar[str] = "repeatability"
     title: ClassVar[str] = "the same call gives the same logits, whatever ran before"
-    cost: ClassVar[Cost] = "cheap"
     needs: ClassVar[tuple[str, ...]] = ("sees_history",)
     controls: ClassVar[tuple[str, ...]] = ("dropout-active", "rope-scale-switch")
 
@@ -70,19 +74,19 @@ class Repeatability:
         row = subject.inputs.row
         yield attempt(
             "the same forward twice",
-            lambda: self._case(subject, "the same forward twice", row, lambda spec: None),
+            self._case,
+            subject,
+            "the same forward twice",
+            row,
+            lambda spec: None,
         )
         for length in _shorts(subject):
             name = f"{length} tokens after {_shorter(length)} and after {len(row)}"
-            yield attempt(name, lambda: self._around(subject, name, length))  # noqa: B023
+            yield attempt(name, self._around, subject, name, length)
         name = "the same forward after another conversation"
-        yield attempt(name, lambda: self._case(subject, name, row, _converse))
-        yield attempt("the same steps twice", lambda: self._steps(subject))
+        yield attempt(name, self._case, subject, name, row, _converse)
+        yield attempt("the same steps twice", self._steps, subject)
         yield from _changes(subject, marks, held)
-
-    def judge(self, evidence: Evidence) -> Ruling:
-        """The worst case decides."""
-        return judge_cases(evidence)
 
     def _case(self, subject: Subject, name: str, row: Row, between: Between) -> Measurement:
         spec = ForwardSpec((row,))

@@ -34,37 +34,35 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
-from attncheck.core.capability import Capability
-from attncheck.core.errors import Unsupported
-from attncheck.core.finding import Evidence, Measurement, Ruling, skipped
-from attncheck.judge.attention_span import (
-    Seen,
-    drawn,
-    excuse,
-    reads_ahead,
-    seen_at_kernel,
-    seen_in_gradient,
-    wrong_pairs,
+from attncheck.probing import (
+    FULL,
+    Capability,
+    ForwardSpec,
+    Measurement,
+    Probe,
+    Reach,
+    ReachPromise,
+    Subject,
+    Unsupported,
+    all_ones,
+    attention_span,
+    promised_reach,
+    skipped,
 )
-from attncheck.judge.config_spec import FULL, Reach, ReachPromise, promised_reach
-from attncheck.model.forward_spec import ForwardSpec, all_ones
-from attncheck.model.subject import Subject
-from attncheck.probe import Cost, judge_cases
 
 # Axes: T query positions, S key positions.
 
 DRAWN = 64
-Ask = Callable[[Subject, ForwardSpec], list[Seen]]
+Ask = Callable[[Subject, ForwardSpec], list[attention_span.Seen]]
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Window:
+class Window(Probe):
     """Compares what each layer reads with what its config promises."""
 
     name: ClassVar[str] = "window"
     title: ClassVar[str] = "every layer reads exactly as far back as promised"
-    cost: ClassVar[Cost] = "cheap"
     needs: ClassVar[tuple[str, ...]] = ("sees_history",)
     controls: ClassVar[tuple[str, ...]] = (
         "window-off-by-one",
@@ -77,7 +75,9 @@ class Window:
     def measure(self, subject: Subject) -> Iterator[Measurement]:
         """One forward without and with a 2D mask, then a prefill, a chunk and two steps on a cache."""
         tokens, length = subject.inputs.tokens, subject.inputs.length
-        ask: Ask = seen_at_kernel if subject.can.watch else seen_in_gradient
+        ask: Ask = (
+            attention_span.seen_at_kernel if subject.can.watch else attention_span.seen_in_gradient
+        )
         yield from self._cases(subject, "one forward", ForwardSpec(tokens), ask, Capability())
         yield from self._cases(
             subject,
@@ -92,10 +92,6 @@ class Window:
         yield from self._cases(
             subject, "on a cache", ForwardSpec(tokens, chunks=schedule), ask, can
         )
-
-    def judge(self, evidence: Evidence) -> Ruling:
-        """The worst case decides."""
-        return judge_cases(evidence)
 
     def _cases(
         self, subject: Subject, way: str, spec: ForwardSpec, ask: Ask, can: Capability
@@ -121,8 +117,10 @@ def _changed(subject: Subject, spec: ForwardSpec) -> ForwardSpec:
     )
 
 
-def _by_promise(subject: Subject, seen: list[Seen]) -> dict[ReachPromise, list[Seen]]:
-    groups: dict[ReachPromise, list[Seen]] = {}
+def _by_promise(
+    subject: Subject, seen: list[attention_span.Seen]
+) -> dict[ReachPromise, list[attention_span.Seen]]:
+    groups: dict[ReachPromise, list[attention_span.Seen]] = {}
     for each in seen:
         groups.setdefault(promised_reach(subject.text_config, each.module, each.index), []).append(
             each
@@ -132,16 +130,16 @@ def _by_promise(subject: Subject, seen: list[Seen]) -> dict[ReachPromise, list[S
     return groups
 
 
-def _swapped(groups: dict[ReachPromise, list[Seen]]) -> bool:
+def _swapped(groups: dict[ReachPromise, list[attention_span.Seen]]) -> bool:
     """Whether layers of one promise keep that of others, and the other way round."""
     simple = [
         (promise.reaches[0], seen) for promise, seen in groups.items() if len(promise.reaches) == 1
     ]
-    if len(simple) != 2 or not wrong_pairs(simple[0][1][0], simple[0][0]):
+    if len(simple) != 2 or not attention_span.wrong_pairs(simple[0][1][0], simple[0][0]):
         return False
     (one, first), (two, second) = simple
-    return not any(wrong_pairs(each, two) for each in first) and not any(
-        wrong_pairs(each, one) for each in second
+    return not any(attention_span.wrong_pairs(each, two) for each in first) and not any(
+        attention_span.wrong_pairs(each, one) for each in second
     )
 
 
@@ -153,8 +151,8 @@ def _case(
     subject: Subject,
     name: str,
     promise: ReachPromise,
-    seen: list[Seen],
-    again: Callable[[], list[Seen]],
+    seen: list[attention_span.Seen],
+    again: Callable[[], list[attention_span.Seen]],
 ) -> Measurement:
     if not promise.reaches:
         return skipped(name, promise.reason)
@@ -169,10 +167,10 @@ def _case(
         not wrong
         and len(promise.reaches) > 1
         and sliding
-        and all(wrong_pairs(each, FULL) == 0 for each in seen)
+        and all(attention_span.wrong_pairs(each, FULL) == 0 for each in seen)
     ):
-        wrong = sum(wrong_pairs(each, sliding[0]) for each in seen)
-    if wrong and (reason := subject.can.decodes.reason or excuse(worst, again())):
+        wrong = sum(attention_span.wrong_pairs(each, sliding[0]) for each in seen)
+    if wrong and (reason := subject.can.decodes.reason or attention_span.excuse(worst, again())):
         return skipped(name, reason)
     return Measurement(
         name=name,
@@ -188,34 +186,34 @@ def _case(
     )
 
 
-def _picture(seen: Seen, promise: ReachPromise) -> tuple[str, ...]:
+def _picture(seen: attention_span.Seen, promise: ReachPromise) -> tuple[str, ...]:
     """Who reads whom in the layer that is furthest from its promise, where that fits on a page."""
-    nearest = min(promise.reaches, key=lambda reach: wrong_pairs(seen, reach))
-    return drawn(seen, nearest) if seen.stop <= DRAWN else ()
+    nearest = min(promise.reaches, key=lambda reach: attention_span.wrong_pairs(seen, reach))
+    return attention_span.drawn(seen, nearest) if seen.stop <= DRAWN else ()
 
 
-def _least_wrong(seen: Seen, promise: ReachPromise) -> int:
-    return min(wrong_pairs(seen, reach) for reach in promise.reaches)
+def _least_wrong(seen: attention_span.Seen, promise: ReachPromise) -> int:
+    return min(attention_span.wrong_pairs(seen, reach) for reach in promise.reaches)
 
 
-def _explained(seen: Seen, promise: ReachPromise, wrong: int) -> str:
+def _explained(seen: attention_span.Seen, promise: ReachPromise, wrong: int) -> str:
     last, keys = seen.positions[-1], int(seen.reads_TS[-1].sum())
     if not wrong:
         hidden = max((reach.size for reach in promise.reaches), default=0) >= seen.stop
         return f"seen at the {seen.how}" + (
             "; the input is not longer than the window" if hidden else ""
         )
-    if len(promise.reaches) > 1 and wrong_pairs(seen, FULL) == 0:
+    if len(promise.reaches) > 1 and attention_span.wrong_pairs(seen, FULL) == 0:
         return f"no layer keeps {promise.reaches[0]}, which the config states without saying for which layers"
-    ahead = ", some of them ahead of it" if reads_ahead(seen) else ""
+    ahead = ", some of them ahead of it" if attention_span.reads_ahead(seen) else ""
     return f"{seen.name}: the query at position {last} reads {keys} keys{ahead}; promised: {_named(promise)}"
 
 
-def _fault(seen: Seen, promise: ReachPromise) -> str:
+def _fault(seen: attention_span.Seen, promise: ReachPromise) -> str:
     """The catalogue's name for what was seen, where one fits exactly."""
-    if reads_ahead(seen):
+    if attention_span.reads_ahead(seen):
         return ""
-    if promise.reaches != (FULL,) and wrong_pairs(seen, FULL) == 0:
+    if promise.reaches != (FULL,) and attention_span.wrong_pairs(seen, FULL) == 0:
         return "window-ignored"
     near = (
         Reach(reach.kind, reach.size + step)
@@ -223,4 +221,8 @@ def _fault(seen: Seen, promise: ReachPromise) -> str:
         for step in (-1, 1)
         if reach.size > 1
     )
-    return "window-off-by-one" if any(wrong_pairs(seen, reach) == 0 for reach in near) else ""
+    return (
+        "window-off-by-one"
+        if any(attention_span.wrong_pairs(seen, reach) == 0 for reach in near)
+        else ""
+    )

@@ -259,7 +259,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 from attncheck.core.finding import Measurement
-from attncheck.probe import judge_cases
+from attncheck.probing import judge_cases
 
 @dataclass(frozen=True)
 class Mine:

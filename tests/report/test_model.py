@@ -7,7 +7,7 @@ from probing import finding
 
 from attncheck.core.finding import Verdict
 from attncheck.model.subject import Subject
-from attncheck.probe import judge_cases
+from attncheck.probing import judge_cases
 from attncheck.report.model import evidence_of
 
 

@@ -37,11 +37,17 @@ from typing import ClassVar, Literal, final
 
 import torch
 
-from attncheck.core.errors import Unsupported
-from attncheck.core.finding import Evidence, Expectation, Measurement, Ruling, Verdict
-from attncheck.model.forward_spec import ForwardSpec, all_ones
-from attncheck.model.subject import Subject
-from attncheck.probe import Cost, attempt, judge_cases
+from attncheck.probing import (
+    Expectation,
+    ForwardSpec,
+    Measurement,
+    Probe,
+    Subject,
+    Unsupported,
+    Verdict,
+    all_ones,
+    attempt,
+)
 from attncheck_probes.document_leakage.packed_rows import Packed, blocked, isolated, pack
 
 # Axes: B batch, T positions, V vocabulary.
@@ -52,12 +58,11 @@ BLOCKED = "4D block mask, restarted positions"
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class DocumentLeakage:
+class DocumentLeakage(Probe):
     """Packs documents into rows and watches those that have another one before them."""
 
     name: ClassVar[str] = "document-leakage"
     title: ClassVar[str] = "a packed document does not read the one before it"
-    cost: ClassVar[Cost] = "cheap"
     needs: ClassVar[tuple[str, ...]] = (
         "decodes",
         "sees_history",
@@ -69,7 +74,7 @@ class DocumentLeakage:
     def measure(self, subject: Subject) -> Iterator[Measurement]:
         """From the call that must isolate to the one that cannot."""
         packed = pack(subject.inputs)
-        yield attempt(BLOCKED, lambda: _blocked(subject, packed))
+        yield attempt(BLOCKED, _blocked, subject, packed)
         strict = Verdict.FAIL if subject.can.packs else Verdict.WARN
         ones = all_ones(packed.first.rows)
         calls = {
@@ -86,13 +91,9 @@ class DocumentLeakage:
             ),
         }
         for name, spec in calls.items():
-            yield attempt(name, lambda: _isolated(subject, name, *spec))  # noqa: B023
+            yield attempt(name, _isolated, subject, name, *spec)
         yield self._over_eos(subject, packed.first)
-        yield attempt("loss across the border", lambda: _border_loss(subject, packed.first))
-
-    def judge(self, evidence: Evidence) -> Ruling:
-        """The worst case decides."""
-        return judge_cases(evidence)
+        yield attempt("loss across the border", _border_loss, subject, packed.first)
 
     def _over_eos(self, subject: Subject, packed: Packed) -> Measurement:
         """The first document replaced up to its EOS, with nothing else to tell the documents apart."""

@@ -10,10 +10,19 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import final
 
-from attncheck.core.finding import Measurement, Verdict, merged
-from attncheck.model.forward_spec import ForwardSpec, Mask4D, Positions, blocks, counting
-from attncheck.model.inputs import Inputs, Tokens
-from attncheck.model.subject import Subject
+from attncheck.probing import (
+    ForwardSpec,
+    Inputs,
+    Mask4D,
+    Measurement,
+    Positions,
+    Subject,
+    Tokens,
+    Verdict,
+    blocks,
+    counting,
+    merged,
+)
 
 LEAST = 2
 """Tokens of the shortest document: one of text and its EOS."""

@@ -37,15 +37,24 @@ from typing import Any, ClassVar, final
 import torch
 from torch import Tensor
 
-from attncheck.core.errors import Unsupported
-from attncheck.core.finding import Evidence, Measurement, Ruling, merged
-from attncheck.model import generation
-from attncheck.model.compat import cache_of, cached_length
-from attncheck.model.forward_spec import ForwardSpec
-from attncheck.model.generate_pass import PIECES, with_batch, with_greedy, with_kept
-from attncheck.model.inputs import Row
-from attncheck.model.subject import Subject
-from attncheck.probe import Cost, attempt, judge_cases
+from attncheck.probing import (
+    PIECES,
+    Cost,
+    ForwardSpec,
+    Measurement,
+    Probe,
+    Row,
+    Subject,
+    Unsupported,
+    attempt,
+    cache_of,
+    cached_length,
+    generation,
+    merged,
+    with_batch,
+    with_greedy,
+    with_kept,
+)
 from attncheck_probes.generate.beams import beam_scores
 from attncheck_probes.generate.embeddings import embedded, embedded_answer, replaced
 
@@ -54,12 +63,12 @@ from attncheck_probes.generate.embeddings import embedded, embedded_answer, repl
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Generate:
+class Generate(Probe):
     """Generates greedily in many ways and asks one forward for the same logits."""
 
     name: ClassVar[str] = "generate"
     title: ClassVar[str] = "generate() computes what forward computes"
-    cost: ClassVar[Cost] = "dear"
+    cost: ClassVar[Cost] = "expensive"
     needs: ClassVar[tuple[str, ...]] = ("sees_history", "decodes")
     controls: ClassVar[tuple[str, ...]] = (
         "generate-positions",
@@ -85,23 +94,19 @@ class Generate:
             "static cache": {"cache_implementation": "static"},
         }
         for name in ways:
-            yield attempt(name, lambda: self._plain(subject, name, ways[name]))  # noqa: B023
-        yield attempt("tokens are the argmax", lambda: self._argmax(subject))
+            yield attempt(name, self._plain, subject, name, ways[name])
+        yield attempt("tokens are the argmax", self._argmax, subject)
         for batch, way in (
             ("left-padded batch", "cache on"),
             ("left-padded batch, prompt in pieces", "prompt in pieces"),
         ):
-            yield attempt(batch, lambda: self._batch(subject, batch, ways[way]))  # noqa: B023
-        yield attempt("continued from a returned cache", lambda: self._continued(subject))
-        yield attempt("logits_to_keep", lambda: self._kept(subject))
-        yield attempt("beam search scores", lambda: self._beams(subject))
-        yield attempt("inputs_embeds", lambda: embedded(subject, "inputs_embeds"))
-        yield attempt("answer to inputs_embeds", lambda: self._embedded(subject))
-        yield attempt("padded encoder", lambda: self._encoder(subject))
-
-    def judge(self, evidence: Evidence) -> Ruling:
-        """The worst case decides."""
-        return judge_cases(evidence)
+            yield attempt(batch, self._batch, subject, batch, ways[way])
+        yield attempt("continued from a returned cache", self._continued, subject)
+        yield attempt("logits_to_keep", self._kept, subject)
+        yield attempt("beam search scores", self._beams, subject)
+        yield attempt("inputs_embeds", embedded, subject, "inputs_embeds")
+        yield attempt("answer to inputs_embeds", self._embedded, subject)
+        yield attempt("padded encoder", self._encoder, subject)
 
     def _prompt(self, subject: Subject) -> Row:
         return subject.inputs.row[

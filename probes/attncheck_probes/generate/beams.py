@@ -10,13 +10,17 @@ from typing import Any
 
 import torch
 
-from attncheck.core.errors import Unsupported
-from attncheck.core.finding import Measurement, merged
-from attncheck.model import generation
-from attncheck.model.forward_spec import ForwardSpec
-from attncheck.model.inputs import Row, Tokens
-from attncheck.model.subject import Subject
-from attncheck.numerics.divergence import max_abs
+from attncheck.probing import (
+    ForwardSpec,
+    Measurement,
+    Row,
+    Subject,
+    Tokens,
+    Unsupported,
+    generation,
+    max_abs,
+    merged,
+)
 
 NAME = "beam search scores"
 

@@ -12,14 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attncheck.core.errors import Unsupported, first_line
-from attncheck.core.finding import Measurement
-from attncheck.model import generation
-from attncheck.model.forward_spec import ForwardSpec
-from attncheck.model.inputs import Row
-from attncheck.model.passes import REFUSALS
-from attncheck.model.subject import Subject
-from attncheck.numerics.hooks import hooked
+from attncheck.probing import (
+    REFUSALS,
+    ForwardSpec,
+    Measurement,
+    Row,
+    Subject,
+    Unsupported,
+    first_line,
+    generation,
+    hooked,
+)
 
 NAME = "inputs_embeds"
 

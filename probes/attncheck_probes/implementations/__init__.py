@@ -36,16 +36,24 @@ from typing import ClassVar, final
 
 import torch
 
-from attncheck.core.errors import Unsupported
-from attncheck.core.finding import Evidence, Measurement, Ruling, Verdict, merged
-from attncheck.model.forward_spec import ForwardSpec, Mask4D, blocks
-from attncheck.model.gradients import switched_gradient
-from attncheck.model.padding import pad_rows
-from attncheck.model.subject import Subject
-from attncheck.model.switching import chosen, not_switched
-from attncheck.model.training import without_randomness
-from attncheck.numerics.divergence import beyond
-from attncheck.probe import Cost, attempt_call, judge_cases
+from attncheck.probing import (
+    ForwardSpec,
+    Mask4D,
+    Measurement,
+    Probe,
+    Subject,
+    Unsupported,
+    Verdict,
+    attempt,
+    beyond,
+    blocks,
+    chosen,
+    merged,
+    not_switched,
+    pad_rows,
+    switched_gradient,
+    without_randomness,
+)
 from attncheck_probes.implementations.compiled import compiled_cases
 
 # Axes: B batch, T positions, V vocabulary, W hidden width.
@@ -56,12 +64,11 @@ ON_A_GPU = ("flex_attention", "flash_attention_2", "flash_attention_3")
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Implementations:
+class Implementations(Probe):
     """Compares the implementation in force with every other one that runs."""
 
     name: ClassVar[str] = "implementations"
     title: ClassVar[str] = "all attention implementations give the same logits and gradients"
-    cost: ClassVar[Cost] = "cheap"
     needs: ClassVar[tuple[str, ...]] = ("sees_history",)
     controls: ClassVar[tuple[str, ...]] = (
         "softcap-missing",
@@ -74,27 +81,23 @@ class Implementations:
 
     def measure(self, subject: Subject) -> Iterator[Measurement]:
         """What must change nothing in the implementation in force; then each other one against it."""
-        yield attempt_call("attention weights asked for", lambda: _weights(subject))
-        yield attempt_call("training mode without dropout", lambda: _training(subject))
+        yield attempt("attention weights asked for", _weights, subject, may_refuse=True)
+        yield attempt("training mode without dropout", _training, subject, may_refuse=True)
         compared = 0
         for attn in self.others or _others(subject):
             reason = not_switched(subject, attn)
             compared += reason is None
             for what, measured in COMPARED.items():
                 name = f"{attn} vs {subject.attn}, {what}"
-                yield attempt_call(name, lambda: _asked(subject, name, attn, reason, measured))  # noqa: B023
+                yield attempt(name, _asked, subject, name, attn, reason, measured, may_refuse=True)
         for attn in (str(subject.attn), *_others(subject)):
             name = f"boolean 4D mask, {attn}"
-            yield attempt_call(name, lambda: _boolean(subject, name, attn))  # noqa: B023
+            yield attempt(name, _boolean, subject, name, attn, may_refuse=True)
         yield from compiled_cases(subject)
         if not compared and subject.passes.injected:
             raise Unsupported(
                 "one implementation only: a fault in its kernel has nothing to differ from"
             )
-
-    def judge(self, evidence: Evidence) -> Ruling:
-        """The worst case decides."""
-        return judge_cases(evidence)
 
 
 def _others(subject: Subject) -> tuple[str, ...]:

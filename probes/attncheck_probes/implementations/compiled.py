@@ -14,13 +14,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attncheck.core.errors import first_line
-from attncheck.core.finding import Measurement, Verdict, skipped, verdict_of
-from attncheck.model.forward_spec import ForwardSpec
-from attncheck.model.padding import pad_rows
-from attncheck.model.subject import Subject
-from attncheck.numerics.budget import Budget, measure_budget
-from attncheck.numerics.hooks import hooked
+from attncheck.probing import (
+    Budget,
+    ForwardSpec,
+    Measurement,
+    Subject,
+    Verdict,
+    first_line,
+    hooked,
+    measure_budget,
+    pad_rows,
+    skipped,
+    verdict_of,
+)
 
 
 def compiled_cases(subject: Subject) -> Iterator[Measurement]:

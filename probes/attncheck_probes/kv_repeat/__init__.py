@@ -29,12 +29,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from attncheck.core.errors import Unsupported
-from attncheck.core.finding import Evidence, Measurement, Ruling, Verdict
-from attncheck.model.caches import CachedTensor, key_values, repeated_heads
-from attncheck.model.forward_spec import ForwardSpec
-from attncheck.model.subject import Subject
-from attncheck.probe import Cost, attempt, judge_cases
+from attncheck.probing import (
+    CachedTensor,
+    ForwardSpec,
+    Measurement,
+    Probe,
+    Subject,
+    Unsupported,
+    Verdict,
+    attempt,
+    key_values,
+    repeated_heads,
+)
 from attncheck_probes.kv_repeat.allocations import decode_step, promised_heads
 
 # Axes: B batch, H query heads, G key/value heads, S cached positions, D head width.
@@ -44,12 +50,11 @@ IMPLEMENTATIONS = ("sdpa", "eager")
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class KvRepeat:
+class KvRepeat(Probe):
     """Measures the cache and one decode step."""
 
     name: ClassVar[str] = "kv-repeat"
     title: ClassVar[str] = "the KV cache stores and copies shared heads once"
-    cost: ClassVar[Cost] = "cheap"
     needs: ClassVar[tuple[str, ...]] = ("steps",)
     controls: ClassVar[tuple[str, ...]] = ("kv-stored-repeated", "kv-repeat-copied")
 
@@ -57,19 +62,15 @@ class KvRepeat:
         """The stored heads, the storage behind them, one decode step, and the theory beside it."""
         cache = subject.passes.cache(ForwardSpec(subject.inputs.tokens, use_cache=True))
         held = key_values(cache)
-        yield attempt("heads stored per layer", lambda: _stored_heads(subject, held))
-        yield attempt("stored heads that repeat another one", lambda: _repeated_heads(held))
-        yield attempt("storage behind cached tensors", lambda: _storage(held))
+        yield attempt("heads stored per layer", _stored_heads, subject, held)
+        yield attempt("stored heads that repeat another one", _repeated_heads, held)
+        yield attempt("storage behind cached tensors", _storage, held)
         for attn in IMPLEMENTATIONS:
             name = f"cache copied per decode step, {attn}"
             in_use = subject.attn in (attn, None)
-            yield attempt(name, lambda: _copied(subject, name, attn, in_use))  # noqa: B023
-        yield attempt("bytes allocated per cached token by a decode step", lambda: _growth(subject))
-        yield attempt("cache bytes per token and layer", lambda: _theory(subject, held))
-
-    def judge(self, evidence: Evidence) -> Ruling:
-        """The worst case decides."""
-        return judge_cases(evidence)
+            yield attempt(name, _copied, subject, name, attn, in_use)
+        yield attempt("bytes allocated per cached token by a decode step", _growth, subject)
+        yield attempt("cache bytes per token and layer", _theory, subject, held)
 
 
 def _stored_heads(subject: Subject, held: list[CachedTensor]) -> Measurement:

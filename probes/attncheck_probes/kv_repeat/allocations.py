@@ -14,11 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
-from attncheck.attention.call import AttentionCall
-from attncheck.attention.recorder import capture
-from attncheck.core.errors import Unsupported
-from attncheck.model.forward_spec import ForwardSpec
-from attncheck.model.subject import Subject
+from attncheck.probing import AttentionCall, ForwardSpec, Subject, Unsupported, capture
 
 
 @final

@@ -41,14 +41,25 @@ from typing import Any, ClassVar, final
 
 import torch
 
-from attncheck.core.errors import Unsupported
-from attncheck.core.finding import Evidence, Measurement, Ruling, Verdict, skipped, verdict_of
-from attncheck.model.forward_spec import ForwardSpec
-from attncheck.model.inputs import Row
-from attncheck.model.loss import ITEMS, STEPS, Asked, answered, own_shift, told_items
-from attncheck.model.subject import Subject
-from attncheck.numerics.losses import IGNORED
-from attncheck.probe import Cost, attempt, judge_cases
+from attncheck.probing import (
+    IGNORED,
+    ITEMS,
+    STEPS,
+    Asked,
+    ForwardSpec,
+    Measurement,
+    Probe,
+    Row,
+    Subject,
+    Unsupported,
+    Verdict,
+    answered,
+    attempt,
+    own_shift,
+    skipped,
+    told_items,
+    verdict_of,
+)
 from attncheck_probes.labels.labels_alone import labels_alone
 from attncheck_probes.labels.loss_mismatch import (
     accumulated,
@@ -67,15 +78,13 @@ HOLDS = (Verdict.PASS, Verdict.NOISE)
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Labels:
+class Labels(Probe):
     """Asks for the loss and computes it again from the logits of the same call."""
 
     name: ClassVar[str] = "labels"
     title: ClassVar[str] = (
         "the loss is the cross entropy of the labels that belong to each position"
     )
-    cost: ClassVar[Cost] = "cheap"
-    needs: ClassVar[tuple[str, ...]] = ()
     controls: ClassVar[tuple[str, ...]] = ("label-shift", "loss-weights")
 
     padding: int = 3
@@ -86,26 +95,22 @@ class Labels:
         """
         row = subject.inputs.row
         one = _asked(subject, row, own=own_shift(subject))
-        pictured = attempt("labels behind a picture", lambda: _pictured(subject, one))
+        pictured = attempt("labels behind a picture", _pictured, subject, one)
         yield from [pictured] if pictured.judged else []
         judged = yield from _plain(subject, one)
         if not judged:
             return
         third = range(subject.inputs.length // 3)
         some = _asked(subject, row, row, own=one.own, ignored=((*third, -2), range(len(row))))
-        yield attempt("labels of -100", lambda: measured(subject, "labels of -100", some))
-        yield attempt("padded batch", lambda: self._padded(subject, one.own))
-        yield attempt("packed row", lambda: _packed(subject, one))
+        yield attempt("labels of -100", measured, subject, "labels of -100", some)
+        yield attempt("padded batch", self._padded, subject, one.own)
+        yield attempt("packed row", _packed, subject, one)
         yield from _steps(subject, one)
         yield attempt(
-            "training mode", lambda: measured(subject, "training mode", replace(one, trained=True))
+            "training mode", measured, subject, "training mode", replace(one, trained=True)
         )
         yield from labels_alone(subject)
-        yield attempt("loss beside chance", lambda: _chance(subject, one.own))
-
-    def judge(self, evidence: Evidence) -> Ruling:
-        """The worst case decides."""
-        return judge_cases(evidence)
+        yield attempt("loss beside chance", _chance, subject, one.own)
 
     def _padded(self, subject: Subject, own: int) -> Measurement:
         """A whole row, one padded on the right, and one padded further on the left."""
@@ -150,7 +155,7 @@ def _plain(subject: Subject, one: Asked) -> Generator[Measurement, None, bool]:
     except Unsupported as reason:
         yield skipped("labels of one row", str(reason))
         return False
-    loss = attempt("labels of one row", lambda: held(subject, "labels of one row", got))
+    loss = attempt("labels of one row", held, subject, "labels of one row", got)
     yield loss
     note = "the call has `labels` and is else the same"
     logits = subject.compare(
@@ -204,10 +209,9 @@ def _steps(subject: Subject, one: Asked) -> Iterator[Measurement]:
     except Unsupported as reason:
         yield skipped(ITEMS, str(reason))
         return
-    yield attempt(ITEMS, lambda: held(subject, ITEMS, got))
+    yield attempt(ITEMS, held, subject, ITEMS, got)
     yield attempt(
-        STEPS,
-        lambda: accumulated(subject, STEPS, (got, answer(second, *answered(subject, second)))),
+        STEPS, accumulated, subject, STEPS, (got, answer(second, *answered(subject, second)))
     )
 
 

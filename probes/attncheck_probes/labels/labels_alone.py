@@ -11,12 +11,16 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from attncheck.core.errors import Unsupported, first_line
-from attncheck.core.finding import Measurement, skipped
-from attncheck.model.encoder_inputs import for_rows
-from attncheck.model.inputs import Row
-from attncheck.model.passes import REFUSALS
-from attncheck.model.subject import Subject
+from attncheck.probing import (
+    REFUSALS,
+    Measurement,
+    Row,
+    Subject,
+    Unsupported,
+    first_line,
+    for_rows,
+    skipped,
+)
 
 AHEAD = "labels alone: not read before they are predicted"
 BEHIND = "labels alone: read right after they are predicted"

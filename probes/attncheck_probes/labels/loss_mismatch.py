@@ -17,14 +17,25 @@ from typing import final
 import torch
 from torch import Tensor
 
-from attncheck.core.errors import Unsupported
-from attncheck.core.finding import Measurement, Verdict, merged
-from attncheck.model.compat import text_config
-from attncheck.model.loss import Asked, answered, caller_shifts, slopes_of_loss
-from attncheck.model.subject import Subject
-from attncheck.numerics.budget import HEADROOM
-from attncheck.numerics.divergence import beyond, max_abs, max_abs_diff
-from attncheck.numerics.losses import IGNORED, Loss, cross_entropy
+from attncheck.probing import (
+    HEADROOM,
+    IGNORED,
+    Asked,
+    Loss,
+    Measurement,
+    Subject,
+    Unsupported,
+    Verdict,
+    answered,
+    beyond,
+    caller_shifts,
+    cross_entropy,
+    max_abs,
+    max_abs_diff,
+    merged,
+    slopes_of_loss,
+    text_config,
+)
 from attncheck_probes.labels.label_weighting import (
     Weighing,
     moved,

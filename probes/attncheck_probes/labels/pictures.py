@@ -11,9 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attncheck.core.errors import Unsupported, first_line
-from attncheck.model.passes import REFUSALS
-from attncheck.model.subject import Subject
+from attncheck.probing import REFUSALS, Subject, Unsupported, first_line
 
 PIXELS = "pixel_values"
 SEED = 29

@@ -42,14 +42,25 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar, final
 
-from attncheck.core.finding import Evidence, Measurement, Ruling, Verdict, merged
-from attncheck.model.decoding import pieces, yardstick
-from attncheck.model.forward_spec import ForwardSpec, Mask2D, counting
-from attncheck.model.inputs import Row
-from attncheck.model.padding import Padded, Side, eager_in_plain_float64, pad_rows
-from attncheck.model.subject import Subject
-from attncheck.numerics.divergence import holes
-from attncheck.probe import Cost, attempt_call, judge_cases
+from attncheck.probing import (
+    ForwardSpec,
+    Mask2D,
+    Measurement,
+    Padded,
+    Probe,
+    Row,
+    Side,
+    Subject,
+    Verdict,
+    attempt,
+    counting,
+    eager_in_plain_float64,
+    holes,
+    merged,
+    pad_rows,
+    pieces,
+    yardstick,
+)
 from attncheck_probes.padding import masks_2d as masked
 
 # Axes: B batch, T positions, V vocabulary.
@@ -61,12 +72,11 @@ COUNTED = "without `position_ids` the padding is counted"
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Padding:
+class Padding(Probe):
     """Pads a batch and compares each row with itself alone."""
 
     name: ClassVar[str] = "padding"
     title: ClassVar[str] = "padded rows give the logits that they give alone"
-    cost: ClassVar[Cost] = "cheap"
     needs: ClassVar[tuple[str, ...]] = ("sees_history", "reads_mask")
     controls: ClassVar[tuple[str, ...]] = (
         "padding-visible",
@@ -89,32 +99,42 @@ class Padding:
             "left, implicit positions": _implicit,
         }
         for name, measured in first.items():
-            yield attempt_call(name, lambda: measured(subject, batch, name))  # noqa: B023
+            yield attempt(name, measured, subject, batch, name, may_refuse=True)
         for attn in (None, *(each for each in IMPLEMENTATIONS if each != subject.attn)):
             for chunks in ((), pieces(subject, batch.length, batch.length - TAIL)):
                 name = f"left, {'decoded on a padded cache' if chunks else 'explicit positions'}, {attn or subject.attn}"
                 if attn or chunks:
-                    yield attempt_call(
-                        name, lambda: _left(subject, batch, name, attn=attn, chunks=chunks)
+                    yield attempt(
+                        name,
+                        partial(_left, attn=attn, chunks=chunks),
+                        subject,
+                        batch,
+                        name,
+                        may_refuse=True,
                     )
         name, chunks = (
             "left, rows reversed, decoded on a padded cache",
             pieces(subject, batch.length, batch.length - TAIL),
         )
-        yield attempt_call(
-            name, lambda: _left(subject, batch.turned, name, attn=None, chunks=chunks)
+        yield attempt(
+            name,
+            partial(_left, attn=None, chunks=chunks),
+            subject,
+            batch.turned,
+            name,
+            may_refuse=True,
         )
-        yield attempt_call("a row of nothing but padding", lambda: masked.empty_row(subject, batch))
-        yield attempt_call("a hole in the mask", lambda: masked.hole(subject))
+        yield attempt(
+            "a row of nothing but padding", masked.empty_row, subject, batch, may_refuse=True
+        )
+        yield attempt("a hole in the mask", masked.hole, subject, may_refuse=True)
         for dtype in masked.DTYPES:
             name = f"left, 2D mask as {dtype}"
-            yield attempt_call(name, lambda: masked.other_dtype(subject, batch, name, dtype))  # noqa: B023
-        yield attempt_call("the padding id as text", lambda: masked.padding_id_as_text(subject))
-        yield attempt_call("eager in plain float64", lambda: eager_in_plain_float64(subject, batch))
-
-    def judge(self, evidence: Evidence) -> Ruling:
-        """The worst case decides."""
-        return judge_cases(evidence)
+            yield attempt(name, masked.other_dtype, subject, batch, name, dtype, may_refuse=True)
+        yield attempt("the padding id as text", masked.padding_id_as_text, subject, may_refuse=True)
+        yield attempt(
+            "eager in plain float64", eager_in_plain_float64, subject, batch, may_refuse=True
+        )
 
 
 def _mask_matters(subject: Subject, batch: Padded, name: str) -> Measurement:

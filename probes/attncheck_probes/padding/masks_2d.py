@@ -8,12 +8,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from attncheck.core.errors import Unsupported
-from attncheck.core.finding import Measurement, Verdict, merged
-from attncheck.model.forward_spec import ForwardSpec, Mask2D, all_ones
-from attncheck.model.padding import Padded, own_pad_id
-from attncheck.model.subject import Subject
-from attncheck.numerics.divergence import holes
+from attncheck.probing import (
+    ForwardSpec,
+    Mask2D,
+    Measurement,
+    Padded,
+    Subject,
+    Unsupported,
+    Verdict,
+    all_ones,
+    holes,
+    merged,
+    own_pad_id,
+)
 
 DTYPES = ("bool", "int32", "float32")
 """What a mask may be instead of the int64 that tokenizers return."""

@@ -36,12 +36,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from attncheck.core.finding import Evidence, Measurement, Ruling
-from attncheck.model.forward_spec import ForwardSpec, counting
-from attncheck.model.generate_pass import with_greedy
-from attncheck.model.generation import greedy
-from attncheck.model.subject import Subject
-from attncheck.probe import Cost, attempt, judge_cases
+from attncheck.probing import (
+    ForwardSpec,
+    Measurement,
+    Probe,
+    Subject,
+    attempt,
+    counting,
+    greedy,
+    with_greedy,
+)
 from attncheck_probes.position_reset.kernel_inputs import unread
 from attncheck_probes.position_reset.shifted import shifted
 
@@ -52,12 +56,11 @@ FAR = 4096
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class PositionReset:
+class PositionReset(Probe):
     """Gives positions, leaves them out, restarts and shifts them."""
 
     name: ClassVar[str] = "position-reset"
     title: ClassVar[str] = "positions continue across the cache and through generate()"
-    cost: ClassVar[Cost] = "cheap"
     needs: ClassVar[tuple[str, ...]] = ("decodes", "sees_history", "takes_positions")
     controls: ClassVar[tuple[str, ...]] = (
         "position-restart",
@@ -78,19 +81,13 @@ class PositionReset:
         if not reads_positions:
             yield unread(subject, reads_positions.reason)
             return
-        yield attempt("cached, implicit positions vs explicit", lambda: self._continued(subject))
-        yield attempt("cached, restarted positions must differ", lambda: self._restarted(subject))
-        yield attempt("no cache, implicit positions vs explicit", lambda: self._implicit(subject))
-        yield attempt("all positions shifted", lambda: self._shifted(subject))
-        yield attempt("all positions shifted far", lambda: self._far(subject))
-        yield attempt("generate() vs forward", lambda: self._generated(subject, 0))
-        yield attempt(
-            "generate() left-padded vs forward", lambda: self._generated(subject, self.padding)
-        )
-
-    def judge(self, evidence: Evidence) -> Ruling:
-        """The worst case decides."""
-        return judge_cases(evidence)
+        yield attempt("cached, implicit positions vs explicit", self._continued, subject)
+        yield attempt("cached, restarted positions must differ", self._restarted, subject)
+        yield attempt("no cache, implicit positions vs explicit", self._implicit, subject)
+        yield attempt("all positions shifted", self._shifted, subject)
+        yield attempt("all positions shifted far", self._far, subject)
+        yield attempt("generate() vs forward", self._generated, subject, 0)
+        yield attempt("generate() left-padded vs forward", self._generated, subject, self.padding)
 
     def _halves(self, subject: Subject) -> tuple[int, int]:
         subject.can.cache.require()

@@ -18,13 +18,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attncheck.attention.call import AttentionCall
-from attncheck.core.errors import Unsupported
-from attncheck.core.finding import Measurement
-from attncheck.model.forward_spec import ForwardSpec, all_ones, counting
-from attncheck.model.subject import Subject
-from attncheck.numerics.divergence import beyond, max_abs
-from attncheck.numerics.hooks import hooked
+from attncheck.probing import (
+    AttentionCall,
+    ForwardSpec,
+    Measurement,
+    Subject,
+    Unsupported,
+    all_ones,
+    beyond,
+    counting,
+    hooked,
+    max_abs,
+)
 
 NAME = "position_ids"
 CLOSE = 1e-6

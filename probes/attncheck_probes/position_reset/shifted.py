@@ -9,16 +9,24 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from attncheck.attention.call import AttentionCall
-from attncheck.attention.rotary_tables import stored_tables
-from attncheck.core.errors import Unsupported, first_line
-from attncheck.core.finding import Measurement
-from attncheck.model.forward_spec import ForwardSpec, Positions, counting
-from attncheck.model.inputs import Row, Tokens
-from attncheck.model.noise_floor import own_budget
-from attncheck.model.passes import REFUSALS
-from attncheck.model.subject import Subject
-from attncheck.numerics.divergence import beyond, beyond_at, max_abs
+from attncheck.probing import (
+    REFUSALS,
+    AttentionCall,
+    ForwardSpec,
+    Measurement,
+    Positions,
+    Row,
+    Subject,
+    Tokens,
+    Unsupported,
+    beyond,
+    beyond_at,
+    counting,
+    first_line,
+    max_abs,
+    own_budget,
+    stored_tables,
+)
 
 CLOSE = 1e-6
 """Relative: far below what scaling by a position does, far above what a turn leaves behind in

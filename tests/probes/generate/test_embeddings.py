@@ -10,7 +10,7 @@ from probing import case, finding, loaded
 from attncheck.core import registry
 from attncheck.core.finding import Verdict, verdict_of
 from attncheck.model.subject import Subject
-from attncheck.probe import attempt
+from attncheck.probing import attempt
 from attncheck_probes.generate.beams import NAME as BEAMS
 from attncheck_probes.generate.embeddings import embedded
 

@@ -1,0 +1,293 @@
+"""What the author of a probe imports, and all of it: our own probes import nothing else of
+attncheck.
+
+A probe measures a model and judges what it measured, in two steps that never mix: `measure` touches
+the model and decides nothing; `judge` is pure, so that a saved report can be judged again.
+
+- The probe: `Probe`, `Cost`, `attempt`, `judge_cases`.
+- Its cases: `Measurement`, `merged`, `skipped`, `verdict_of`, with `Evidence`, `Ruling`, `Verdict`.
+- The model: `Subject` (`subject.logits`, `subject.compare`, `subject.inputs`, `subject.can`), with
+  `Capability`, `Unsupported` and `REFUSALS`, the exceptions that a model may answer a call with.
+- A forward: `ForwardSpec` with its tokens, positions and masks; `Padded` and `pad_rows` for batches;
+  `pieces` and `yardstick` for decoding on a cache.
+- Rounding: `Budget`, `measure_budget`, `own_budget`, `max_abs_diff`, `beyond`.
+- Attention: `AttentionCall`, with `capture` and `subject.record_calls`.
+- Whole modules for what few probes need: `cache_kinds`, `generation`, `attention_span`, …
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from attncheck.attention.call import AttentionCall
+from attncheck.attention.recorder import capture
+from attncheck.attention.rotary_tables import stored_tables
+from attncheck.core.capability import Capability
+from attncheck.core.errors import Unsupported, first_line
+from attncheck.core.finding import (
+    Evidence,
+    Expectation,
+    Measurement,
+    Ruling,
+    Verdict,
+    merged,
+    skipped,
+    verdict_of,
+    worst_of_model,
+)
+from attncheck.judge import attention_span, layer_results
+from attncheck.judge.config_spec import FULL, Reach, ReachPromise, promised_reach
+from attncheck.judge.declared_scale import scale_cases
+from attncheck.judge.judge import Verdicted
+from attncheck.judge.projected import projection_cases
+from attncheck.model import cache_kinds, generation
+from attncheck.model.buffers import buffers_of, changed
+from attncheck.model.caches import CachedTensor, key_values, repeated_heads
+from attncheck.model.compat import cache_of, cached_length, text_config
+from attncheck.model.decoding import approximate, continued, filled, pieces, unstored, yardstick
+from attncheck.model.directional_derivatives import projections, slope_of, why_no_slope
+from attncheck.model.encoder_inputs import for_rows
+from attncheck.model.forward_spec import (
+    ForwardSpec,
+    Mask2D,
+    Mask4D,
+    Positions,
+    all_ones,
+    blocks,
+    counting,
+)
+from attncheck.model.generate_pass import PIECES, with_batch, with_greedy, with_kept
+from attncheck.model.generation import greedy
+from attncheck.model.gradients import compare_gradients, input_gradient, switched_gradient
+from attncheck.model.inputs import Inputs, Row, Tokens
+from attncheck.model.long_inputs import decoded, ends_compared
+from attncheck.model.loss import (
+    ITEMS,
+    STEPS,
+    Asked,
+    answered,
+    caller_shifts,
+    own_shift,
+    slopes_of_loss,
+    told_items,
+)
+from attncheck.model.noise_floor import own_budget
+from attncheck.model.padding import Padded, Side, eager_in_plain_float64, own_pad_id, pad_rows
+from attncheck.model.passes import REFUSALS
+from attncheck.model.placement import weights_in_memory
+from attncheck.model.provenance import AFTER, Provenance
+from attncheck.model.subject import Subject
+from attncheck.model.switching import chosen, not_switched
+from attncheck.model.training import training, without_randomness
+from attncheck.numerics.budget import HEADROOM, Budget, measure_budget
+from attncheck.numerics.divergence import beyond, beyond_at, holes, max_abs, max_abs_diff
+from attncheck.numerics.hooks import hooked
+from attncheck.numerics.losses import IGNORED, Loss, cross_entropy
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVarTuple, Unpack
+
+    Args = TypeVarTuple("Args")
+
+__all__ = [
+    "AFTER",
+    "FULL",
+    "HEADROOM",
+    "IGNORED",
+    "ITEMS",
+    "PIECES",
+    "REFUSALS",
+    "STEPS",
+    "Asked",
+    "AttentionCall",
+    "Budget",
+    "CachedTensor",
+    "Capability",
+    "Cost",
+    "Evidence",
+    "Expectation",
+    "ForwardSpec",
+    "Inputs",
+    "Loss",
+    "Mask2D",
+    "Mask4D",
+    "Measurement",
+    "Padded",
+    "Positions",
+    "Probe",
+    "Provenance",
+    "Reach",
+    "ReachPromise",
+    "Row",
+    "Ruling",
+    "Side",
+    "Subject",
+    "Tokens",
+    "Unsupported",
+    "Verdict",
+    "Verdicted",
+    "all_ones",
+    "answered",
+    "approximate",
+    "attempt",
+    "attention_span",
+    "beyond",
+    "beyond_at",
+    "blocks",
+    "buffers_of",
+    "cache_kinds",
+    "cache_of",
+    "cached_length",
+    "capture",
+    "caller_shifts",
+    "changed",
+    "chosen",
+    "compare_gradients",
+    "continued",
+    "counting",
+    "cross_entropy",
+    "decoded",
+    "eager_in_plain_float64",
+    "ends_compared",
+    "filled",
+    "first_line",
+    "for_rows",
+    "generation",
+    "greedy",
+    "holes",
+    "hooked",
+    "input_gradient",
+    "judge_cases",
+    "key_values",
+    "layer_results",
+    "max_abs",
+    "max_abs_diff",
+    "measure_budget",
+    "merged",
+    "not_switched",
+    "own_budget",
+    "own_pad_id",
+    "own_shift",
+    "pad_rows",
+    "pieces",
+    "projection_cases",
+    "projections",
+    "promised_reach",
+    "repeated_heads",
+    "scale_cases",
+    "skipped",
+    "slope_of",
+    "slopes_of_loss",
+    "stored_tables",
+    "switched_gradient",
+    "text_config",
+    "told_items",
+    "training",
+    "unstored",
+    "verdict_of",
+    "weights_in_memory",
+    "why_no_slope",
+    "with_batch",
+    "with_greedy",
+    "with_kept",
+    "without_randomness",
+    "yardstick",
+]
+
+Cost = Literal["cheap", "expensive"]
+
+
+class Probe(ABC):
+    """One question about a model's attention, as a frozen dataclass whose fields are its options.
+
+    `needs` names capabilities (`subject.can`): a missing one skips the probe with its reason.
+    `controls` names faults in order of preference: after a pass the first two that can be injected
+    are, and the probe must notice them.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    cost: ClassVar[Cost] = "cheap"
+    needs: ClassVar[tuple[str, ...]] = ()
+    controls: ClassVar[tuple[str, ...]] = ()
+
+    @abstractmethod
+    def measure(self, subject: Subject) -> Iterator[Measurement]:
+        """Yield the cases, the most telling ones first: a control stops at the first that its fault
+        breaks.
+        """
+
+    def judge(self, evidence: Evidence) -> Ruling:
+        """Decide from the evidence alone: unless a probe says otherwise, the worst case decides."""
+        return judge_cases(evidence)
+
+
+def attempt(
+    name: str,
+    measured: Callable[[Unpack[Args]], Measurement],
+    *args: Unpack[Args],
+    may_refuse: bool = False,
+) -> Measurement:
+    """The case that `measured(*args)` returns, or a skipped one with the reason of `Unsupported`.
+
+    With `may_refuse` the model need not support the call: what it raises is a reason to skip, too.
+    """
+    try:
+        return measured(*args)
+    except Unsupported as reason:
+        return skipped(name, str(reason))
+    except REFUSALS as error:
+        if not may_refuse:
+            raise
+        return skipped(name, f"the call raises {first_line(error)}")
+
+
+def judge_cases(evidence: Evidence) -> Ruling:
+    """The usual judgement: the worst case decides, and the sentence is about it."""
+    cases = evidence.measurements
+    verdict = worst_of_model(verdict_of(case) for case in cases)
+    if verdict is Verdict.SKIP or (
+        verdict is Verdict.PASS and not any(case.judged for case in cases)
+    ):
+        reasons = [case.note for case in cases if case.expect == "skip"]
+        return Ruling(
+            verdict=Verdict.SKIP, summary=reasons[0] if reasons else "no case could be judged"
+        )
+    decided = [case for case in cases if verdict_of(case) is verdict]
+    return Ruling(verdict=verdict, summary=_sentence(verdict, decided, cases))
+
+
+def _sentence(verdict: Verdict, decided: list[Measurement], cases: tuple[Measurement, ...]) -> str:
+    compared = [case for case in cases if case.expect != "skip"]
+    if verdict is Verdict.PASS:
+        held = [case.excess for case in compared if case.expect == "equal"]
+        margin = f"; the largest difference is {max(held):.2g} budgets" if held else ""
+        return f"{len(compared)} cases held over {sum(case.positions for case in compared)} positions{margin}"
+    worst_case = max(
+        decided, key=lambda case: case.excess if case.expect != "differ" else -case.excess
+    )
+    others = f" (and {len(decided) - 1} more)" if len(decided) > 1 else ""
+    return f"{worst_case.name}: {describe(worst_case)}{others}"
+
+
+def describe(case: Measurement) -> str:
+    """What happened in one case, in words."""
+    if case.nonfinite:
+        return f"{case.nonfinite} values are not finite"
+    if case.positions == 0:
+        return "nothing was compared"
+    text = _amount(case)
+    return f"{text}; {case.note}" if case.note else text
+
+
+def _amount(case: Measurement) -> str:
+    if case.expect in ("at-most", "figure") and case.value is not None:
+        limit = f", expected at most {case.limit:.4g}" if case.limit is not None else ""
+        return f"{case.value:.4g} {case.unit}{limit}"
+    where = f" from position {case.first_position}" if case.first_position is not None else ""
+    what = case.unit or "logits"
+    if case.expect == "differ":
+        return f"{what} move by {case.max_abs:.2g}, no more than rounding ({case.budget:.1g}), where they must change"
+    return f"{what} differ by {case.max_abs:.2g}{where}, rounding explains {case.budget:.1g}"
