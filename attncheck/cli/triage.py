@@ -16,7 +16,7 @@ from attncheck.core.settings import Settings
 
 if TYPE_CHECKING:
     from attncheck.triage.answer import Question, Triage
-    from attncheck.triage.setting import Setting
+    from attncheck.triage.call_pattern import Setting
 
 SIDES = ("left", "right")
 REPORTS = ("markdown",)
@@ -164,7 +164,7 @@ def _checked(kind: str, name: str, valid: tuple[str, ...]) -> str:
 
 
 def _setting(side: str, cache: str, prompts: int) -> Setting:
-    from attncheck.triage.setting import CACHES, Setting
+    from attncheck.triage.call_pattern import CACHES, Setting
 
     schedule = "steps" if cache else ""
     kind = "" if cache == "on" else _checked("cache", cache, CACHES)
@@ -193,7 +193,7 @@ def _asked(
 
     from attncheck.cli.progress import Progress
     from attncheck.triage.against import held_against
-    from attncheck.triage.load import opened
+    from attncheck.triage.precision import opened
     from attncheck.triage.run import Investigation
 
     with Progress(progress, 1) as bar:
@@ -214,7 +214,7 @@ def _asked(
 
 def _show(answer: Triage, paths: list[Path], color: bool) -> None:
     from attncheck.cli.present import console
-    from attncheck.triage.markdown import markdown
+    from attncheck.triage.page import markdown
     from attncheck.triage.page import print_page
 
     print_page(answer, console(color))

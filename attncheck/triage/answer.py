@@ -7,7 +7,7 @@ from enum import Enum
 from typing import final
 
 from attncheck.core.finding import Diagnosis, Finding, Location, Verdict
-from attncheck.triage.setting import Setting
+from attncheck.triage.call_pattern import Setting
 
 
 class Answer(str, Enum):

@@ -18,8 +18,8 @@ from attncheck.model.forward_spec import ForwardSpec, Mask, Mask4D, all_ones, ca
 from attncheck.model.inputs import Row, Tokens
 from attncheck.model.padding import Padded, Side, pad_id
 from attncheck.model.subject import Subject
+from attncheck.triage.call_pattern import Setting
 from attncheck.triage.material import Material
-from attncheck.triage.setting import Setting
 
 PAD = 5
 """How many slots of padding a row gets where nothing longer stands beside it: more than a step, no

@@ -19,14 +19,14 @@ from attncheck.core.finding import Finding, Verdict, verdict_of
 from attncheck.model.passes import REFUSALS
 from attncheck.model.subject import Subject
 from attncheck.run.session import load_findings
-from attncheck.triage import axes, ladder, lengths, promise, reading, smallest, steps
-from attncheck.triage.accumulation import accumulated
+from attncheck.triage import axes, checks, precision, remarks, smallest, steps
 from attncheck.triage.answer import Answer, Line, Question, Remark, Smallest, Split, Triage
+from attncheck.triage.call_pattern import Setting, setting_of
+from attncheck.triage.checks import accumulated
 from attncheck.triage.material import Material, material
+from attncheck.triage.remarks import facts
 from attncheck.triage.routes import Route, present, route
-from attncheck.triage.script import Pair, reproduction
-from attncheck.triage.setting import Setting
-from attncheck.triage.settings_of import setting_of
+from attncheck.triage.smallest import Pair, reproduction
 from attncheck.triage.words import advised, headline, mind
 
 HALF = ("bfloat16", "float16")
@@ -71,17 +71,17 @@ class Investigation:
             small = self._smallest(finding)
             answer = self._answer(Answer.CONFIRMED, finding=finding, smallest=small)
             return answer if self.repro is None else self._with_script(answer, finding)
-        remarks = tuple(reading.remarks(self.subject, self.question, self.material))
-        decisive = [remark for remark in remarks if remark.decides]
+        read = tuple(remarks.remarks(self.subject, self.question, self.material))
+        decisive = [remark for remark in read if remark.decides]
         lines, split = self._numerics()
         if self.traps or decisive:
-            return self._answer(Answer.BEHAVIOUR, remarks=remarks, lines=lines, split=split)
+            return self._answer(Answer.BEHAVIOUR, remarks=read, lines=lines, split=split)
         steps.control(self.subject, self.material, self._singles(), self.log)
         if self._visible(lines, split):
-            return self._answer(Answer.NUMERICS, remarks=remarks, lines=lines, split=split)
-        if any("template" in remark.title for remark in remarks):
-            return self._answer(Answer.BEHAVIOUR, remarks=remarks, lines=lines)
-        return self._answer(Answer.NOT_REPRODUCED, remarks=remarks, lines=lines)
+            return self._answer(Answer.NUMERICS, remarks=read, lines=lines, split=split)
+        if any("template" in remark.title for remark in read):
+            return self._answer(Answer.BEHAVIOUR, remarks=read, lines=lines)
+        return self._answer(Answer.NOT_REPRODUCED, remarks=read, lines=lines)
 
     def fault(self) -> Finding | None:
         """The first finding that names its fault, else the best of those that failed."""
@@ -108,7 +108,7 @@ class Investigation:
             partial(lambda each: each, each) for each in loaded
         ]
         found += self.first
-        found.append(lambda: steps.scanned(self.subject, self.material, self.reported, self.log))
+        found.append(lambda: checks.scanned(self.subject, self.material, self.reported, self.log))
         names = present(self.route.probes, registry.installed())
         judge = names[:1] if names[:1] == ["reference"] else []
         found += [partial(self._probe, name) for name in judge]
@@ -122,7 +122,7 @@ class Investigation:
         if self.question.symptom == "training":
             found.append(self._accumulated)
         if self.question.compiled:
-            found.append(lambda: steps.compiled(self.subject, self.material, self.log))
+            found.append(lambda: checks.compiled(self.subject, self.material, self.log))
         found.append(
             lambda: steps.spec(
                 self.subject, self.material, self._singles(), "one axis at a time", self.log
@@ -134,7 +134,7 @@ class Investigation:
             )
         )
         if self.question.symptom in LONG:
-            found.append(lambda: lengths.lengths(self.subject, self.log))
+            found.append(lambda: steps.lengths(self.subject, self.log))
         return found
 
     def _probe(self, name: str) -> Finding | None:
@@ -142,9 +142,9 @@ class Investigation:
             return None
         finding = steps.probed(self.subject, name, self.log)
         if name in self.route.traps:
-            trap = steps.trapped(self.subject, finding, self.reported)
+            trap = remarks.trapped(self.subject, finding, self.reported)
             self.traps += [trap] if trap is not None else []
-        if finding.verdict is Verdict.FAIL and steps.by_the_way(finding):
+        if finding.verdict is Verdict.FAIL and remarks.by_the_way(finding):
             self.asides.append(
                 Remark(title="not what was reported, but wrong here", words=finding.summary)
             )
@@ -219,7 +219,7 @@ class Investigation:
             if setting.cache in ("", "on") and self._fails(setting)
         ]
         passes = {str(each): axes.passed(self.subject, self.material, each)[0] for each in settings}
-        return tuple(words for words, spec in passes.items() if promise.kept(self.subject, spec))
+        return tuple(words for words, spec in passes.items() if smallest.kept(self.subject, spec))
 
     def _with_script(self, answer: Triage, finding: Finding) -> Triage:
         assert self.repro is not None
@@ -254,11 +254,11 @@ class Investigation:
         if spec.generate:
             try:
                 with self.subject.at(self.reported):
-                    split = ladder.split(self.subject, rows, spec.generate)
-                    rows = ladder.generated_rows(self.subject, rows, spec.generate)
+                    split = precision.split(self.subject, rows, spec.generate)
+                    rows = precision.generated_rows(self.subject, rows, spec.generate)
             except (Unsupported, *REFUSALS):
                 split = None
-        return tuple(ladder.ladder(self.subject, rows, settings, self.reported)), split
+        return tuple(precision.ladder(self.subject, rows, settings, self.reported)), split
 
     def _visible(self, lines: tuple[Line, ...], split: Split | None) -> bool:
         """Whether the reporter's own precision shows a difference at all."""
@@ -290,7 +290,7 @@ class Investigation:
             remarks=told,
             lines=lines,
             split=split,
-            read=tuple(reading.facts(self.subject, self.reported)),
+            read=tuple(facts(self.subject, self.reported)),
             seconds=time.perf_counter() - self._clock,
         )
         triage = replace(triage, headline=headline(triage, self.reported))

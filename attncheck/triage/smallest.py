@@ -8,22 +8,29 @@ what is answered.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, TypeVar, final
 
 from attncheck.core.errors import CannotInject, Unsupported
-from attncheck.core.finding import Verdict, verdict_of
+from attncheck.core.finding import Finding, Verdict, verdict_of
+from attncheck.diagnosis.recorded import pass_dict
+from attncheck.diagnosis.repro import offered
+from attncheck.judge.judge import held_to_promise
+from attncheck.judge.layers import Attended, read_layers
+from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.passes import REFUSALS
 from attncheck.model.subject import Subject
 from attncheck.probing import Probe
 from attncheck.triage import axes
 from attncheck.triage.answer import Smallest
+from attncheck.triage.call_pattern import Setting
 from attncheck.triage.material import Material, depth, shallower, shorter
-from attncheck.triage.setting import Setting
 
 Item = TypeVar("Item")
 Fails = Callable[[], bool]
 SHORTEST = 2
+Pair = tuple[ForwardSpec, ForwardSpec]
 
 
 @final
@@ -159,3 +166,41 @@ def _fewest(subject: Subject, broken: Fails, count: Budgeted) -> int | None:
 
     found = least(1, whole, cut, lambda: count.spent)
     return found if found < whole else whole
+
+
+def kept(subject: Subject, spec: ForwardSpec) -> bool:
+    """Whether at least one layer could be judged on this pass, and all that could keep their
+    promise.
+    """
+    held: list[bool] = []
+
+    def reader(layer: Attended) -> None:
+        if layer.over(spec.length):
+            held.append(held_to_promise(subject.text_config, subject.model, layer).holds)
+
+    try:
+        read_layers(subject, spec, reader)
+    except (Unsupported, *REFUSALS):
+        return False
+    return bool(held) and all(held)
+
+
+def reproduction(
+    subject: Subject, finding: Finding, smallest: Pair | None, directory: Path
+) -> tuple[str, str]:
+    """(text of the script, why there is none): from the smallest passes, else from those of the
+    failing case.
+    """
+    reason = ""
+    for pair in (smallest, None):
+        tried = finding if pair is None else replace(finding, replay=_replay(finding, pair))
+        try:
+            return offered(subject, tried, directory).read_text(encoding="utf-8"), ""
+        except (Unsupported, OSError, *REFUSALS) as error:
+            reason = reason or str(error)
+    return "", reason
+
+
+def _replay(finding: Finding, pair: Pair) -> dict[str, object]:
+    got, want = (pass_dict(spec) for spec in pair)
+    return {**finding.replay, "got": got, "want": want}

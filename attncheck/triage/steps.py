@@ -5,36 +5,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import final
 
-import torch
-
-from attncheck.attention.layers import layer_number
 from attncheck.core import registry
-from attncheck.core.errors import Unsupported, first_line
+from attncheck.core.errors import Unsupported
 from attncheck.core.finding import (
-    Diagnosis,
     Finding,
-    Location,
     Measurement,
     Verdict,
-    verdict_of,
 )
 from attncheck.diagnosis.diagnose import Diagnoser
 from attncheck.faults.catalogue import FAULTS
-from attncheck.model.forward_spec import ForwardSpec, Mask4D
-from attncheck.model.loss import ACCUMULATING
+from attncheck.model.forward_spec import ForwardSpec
+from attncheck.model.inputs import Row
 from attncheck.model.passes import REFUSALS
 from attncheck.model.subject import Subject
 from attncheck.probing import describe
 from attncheck.run.runner import finding_of
 from attncheck.triage import axes
-from attncheck.triage.answer import Remark, Step
+from attncheck.triage.answer import Step
+from attncheck.triage.call_pattern import Setting
 from attncheck.triage.material import Material
-from attncheck.triage.scan import Overflow, overflow
-from attncheck.triage.setting import Setting
 
 AXES = "axes"
 PLANTED = (
@@ -45,6 +38,8 @@ PLANTED = (
     "rows-mixed",
     "softmax-scale",
 )
+POWERS = (32, 64, 128, 256)
+LONGEST = 520
 
 
 @final
@@ -70,50 +65,6 @@ def probed(subject: Subject, name: str, log: Log) -> Finding:
     finding = finding_of(subject, registry.load(name), log.diagnoser)
     log.add(name, finding.verdict, finding.summary, started)
     return finding
-
-
-def scanned(subject: Subject, material: Material, dtype: str, log: Log) -> Finding | None:
-    """The scan for values that are not finite, in the reporter's precision."""
-    log.says("values that are not finite")
-    started = time.perf_counter()
-    try:
-        with subject.at(dtype):
-            found = overflow(subject, material.rows)
-    except (Unsupported, *REFUSALS) as reason:
-        log.add("finite values", Verdict.SKIP, f"{dtype}: {first_line(reason)}", started)
-        return None
-    if found is None:
-        log.add(
-            "finite values",
-            Verdict.PASS,
-            f"every value of a plain forward is finite in {dtype}",
-            started,
-        )
-        return None
-    log.add("finite values", Verdict.FAIL, found.words, started)
-    return _overflow(found)
-
-
-def _overflow(found: Overflow) -> Finding:
-    case = Measurement(
-        name=f"one plain forward in {found.dtype}",
-        expect="at-most",
-        value=float(found.lost),
-        limit=0.0,
-        unit="values that are not finite",
-        positions=1,
-        nonfinite=found.lost,
-        module=found.module,
-    )
-    advice = f"Run it in bfloat16 or float32, which reach further than {found.dtype}, or keep this module in float32."
-    return Finding(
-        probe="finite-values",
-        verdict=Verdict.FAIL,
-        summary=found.words,
-        cases=(case,),
-        diagnosis=Diagnosis(fault="overflow", how="reproduced", residual=0.0, advice=advice),
-        location=Location(module=found.module, layer=layer_number(found.module)),
-    )
 
 
 def spec(
@@ -148,32 +99,6 @@ def explained(subject: Subject, cases: tuple[Measurement, ...], log: Log) -> Fin
     summary = f"{failing.name}: {describe(failing)}"
     finding = Finding(probe=AXES, verdict=Verdict.FAIL, summary=summary, cases=cases, seconds=5.0)
     return log.diagnoser(subject, finding)
-
-
-def compiled(subject: Subject, material: Material, log: Log) -> Finding | None:
-    """The compiled model against the plain one, in float32: compilers do not take hidden float32
-    away.
-    """
-    log.says("compiling")
-    started = time.perf_counter()
-    row, name = material.rows[0], "the compiled model"
-    try:
-        with subject.at("float32"), torch.no_grad():
-            want_BTV = subject.logits(ForwardSpec((row,)))
-            arguments = subject.forward_adapter.arguments(
-                subject.passes.ids((row,)), use_cache=False
-            )
-            case = subject.compare(name, torch.compile(subject.model)(**arguments).logits, want_BTV)
-    except Exception as error:  # compilers raise errors of their own kinds
-        log.add(name, Verdict.SKIP, first_line(error), started)
-        return None
-    broken = verdict_of(case) is Verdict.FAIL and not case.in_doubt
-    log.add(name, Verdict.FAIL if broken else Verdict.PASS, describe(case), started)
-    return (
-        Finding(probe="compiled", verdict=Verdict.FAIL, summary=describe(case), cases=(case,))
-        if broken
-        else None
-    )
 
 
 def control(subject: Subject, material: Material, settings: Sequence[Setting], log: Log) -> None:
@@ -216,53 +141,53 @@ def _noticed(
     return None
 
 
-def trapped(subject: Subject, finding: Finding, reported: str) -> Remark | None:
-    """The warnings of a finding that the reporter can run into: those that their own precision
-    shows as well.
+def lengths(subject: Subject, log: Log) -> Finding | None:
+    """Ever longer rows, one past each power of two and each border of the config that the probes
+    did not reach.
 
-    A loss that accumulation steps change is no trap: it is held against one batch in a step of its
-    own.
+    A row in pieces on a cache, and its first half by itself, must give what one forward over it
+    gives.
     """
-    warned = {
-        case.name: case
-        for case in finding.cases
-        if verdict_of(case) is Verdict.WARN and case.name not in ACCUMULATING
+    started = time.perf_counter()
+    cases: list[Measurement] = []
+    for length in _lengths(subject):
+        log.says(f"{length} tokens")
+        row = subject.inputs.fresh(length, salt=length)
+        for name, spec in _of_length(subject, row):
+            try:
+                want_BTV = subject.logits(ForwardSpec((row,)))[:, : spec.length]
+                cases.append(
+                    subject.compare(
+                        name, subject.logits(spec), want_BTV, spec=(spec, ForwardSpec((row,)))
+                    )
+                )
+            except (Unsupported, *REFUSALS):
+                continue
+            if axes.fails(cases[-1]) and not cases[-1].in_doubt:
+                log.add("lengths", Verdict.FAIL, f"{name}: {describe(cases[-1])}", started)
+                return explained(subject, tuple(cases), log)
+    if cases:
+        words = f"{len(cases)} rows of up to {max(case.positions for case in cases)} tokens answer the same in pieces and cut short"
+        log.add("lengths", Verdict.PASS, words, started)
+    return None
+
+
+def _lengths(subject: Subject) -> list[int]:
+    context = subject.facts.context or LONGEST
+    wanted = {size + 1 for size in POWERS} | {
+        boundary.length + 3 for boundary in subject.inputs.unreached
     }
-    if not warned:
-        return None
-    probe = registry.load(finding.probe)
-    try:
-        with subject.at(reported):
-            own = {case.name: case for case in probe.measure(subject) if case.name in warned}
-    except (Unsupported, *REFUSALS):
-        own = warned
-    met = [case for name, case in warned.items() if name in own and _met(own[name])]
-    return _trap(finding, met) if met else None
-
-
-def _trap(finding: Finding, met: list[Measurement]) -> Remark:
-    """What the trap is, what else moves because nothing asks it not to, and which calls do what
-    they seem to.
-    """
-    shown = [case for case in finding.cases if case.expect == "figure" and case.max_abs]
-    moved = "; ".join(f"{case.name}: {describe(case)}" for case in [*met, *shown])
-    held = "; ".join(
-        case.name for case in finding.cases if case.judged and verdict_of(case) is Verdict.PASS
-    )
-    title = f"these calls ask for something else than they seem to: {', '.join(case.name for case in met)}"
-    return Remark(
-        title=title, words=moved + (f". What holds: {held}." if held else "."), decides=True
+    return sorted(
+        length for length in wanted if subject.inputs.length < length <= min(LONGEST, context)
     )
 
 
-def _met(case: Measurement) -> bool:
-    return case.expect != "skip" and (verdict_of(case) is not Verdict.PASS or not case.resolved)
-
-
-def by_the_way(finding: Finding) -> bool:
-    """Whether all that fails is a call that only somebody who writes masks as booleans makes: it
-    explains no other report.
-    """
-    failing = [case for case in finding.cases if verdict_of(case) is Verdict.FAIL]
-    masks = [case.spec[0].mask if case.spec else None for case in failing]
-    return bool(failing) and all(isinstance(mask, Mask4D) and mask.boolean for mask in masks)
+def _of_length(subject: Subject, row: Row) -> Iterator[tuple[str, ForwardSpec]]:
+    half = len(row) // 2
+    if subject.can.decodes:
+        yield f"the first {half} of {len(row)} tokens by themselves", ForwardSpec((row[:half],))
+        if subject.can.cache:
+            yield (
+                f"{len(row)} tokens in two pieces",
+                ForwardSpec((row,), chunks=(half, len(row) - half)),
+            )

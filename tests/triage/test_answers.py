@@ -17,11 +17,10 @@ from attncheck.model.compat import CACHE_NAMES, cached_length
 from attncheck.model.wrapped_forward import edited
 from attncheck.targets.load import load
 from attncheck.triage.answer import Answer, Question, Split
-from attncheck.triage.markdown import markdown
-from attncheck.triage.page import turned
+from attncheck.triage.call_pattern import Setting
+from attncheck.triage.page import markdown, turned
 from attncheck.triage.routes import present, route
 from attncheck.triage.run import Investigation
-from attncheck.triage.setting import Setting
 
 
 def spec(target: str, reported: str = "float32", **question: object) -> Investigation:

@@ -12,9 +12,8 @@ from attncheck.model.forward_spec import ForwardSpec, Mask2D, Mask4D
 from attncheck.model.subject import Subject
 from attncheck.targets.load import load
 from attncheck.triage import axes, smallest
+from attncheck.triage.call_pattern import Setting, setting_of
 from attncheck.triage.material import depth, material, shallower, shorter
-from attncheck.triage.setting import Setting
-from attncheck.triage.settings_of import setting_of
 
 
 @pytest.mark.parametrize("wanted", [{3}, {0, 7}, {2, 3, 5}, set(range(8))])

@@ -16,19 +16,47 @@ from torch import Tensor
 
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Measurement
-from attncheck.core.settings import LADDER
+from attncheck.core.settings import LADDER, Settings
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.generation import greedy
 from attncheck.model.passes import REFUSALS
-from attncheck.model.precision import DTYPES, fits
+from attncheck.model.precision import DTYPES, NAMES, fits
 from attncheck.model.subject import Subject
 from attncheck.numerics.divergence import max_abs_diff
+from attncheck.targets.load import load
 from attncheck.triage import axes
 from attncheck.triage.answer import Line, Split
+from attncheck.triage.call_pattern import Setting
 from attncheck.triage.material import Material
-from attncheck.triage.setting import Setting
 
+USUAL = "float32"
+SLOW = 30_000_000
+"""From this many parameters on, float32 is asked first and float64 only where float32 leaves a
+doubt.
+"""
 SHOWN = ("bfloat16", "float32", "float64")
+
+
+def opened(target: str, settings: Settings) -> tuple[Subject, str]:
+    """The subject in the precision that decides, and the reporter's: what they asked for, else the
+    checkpoint's own.
+
+    Raises:
+        TargetError: the target cannot be loaded.
+    """
+    subject = load(target, replace(settings, dtype="auto"))
+    own = settings.dtype if settings.dtype != "auto" else _own(subject)
+    if subject.facts.parameters > SLOW and subject.dtype_name == "float64" and own != "float64":
+        subject.take(DTYPES[USUAL])
+    return subject, own
+
+
+def _own(subject: Subject) -> str:
+    """The dtype that the config says the checkpoint is in."""
+    said: Any = getattr(subject.config, "dtype", None) or getattr(
+        subject.config, "torch_dtype", None
+    )
+    return NAMES.get(said, str(said).removeprefix("torch.") if isinstance(said, str) else USUAL)
 
 
 def dtypes(subject: Subject, reported: str) -> list[str]:

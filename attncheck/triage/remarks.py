@@ -10,8 +10,20 @@ from typing import Any
 import torch
 import transformers
 
+from attncheck.core import registry
+from attncheck.core.errors import Unsupported
+from attncheck.core.finding import (
+    Finding,
+    Measurement,
+    Verdict,
+    verdict_of,
+)
 from attncheck.core.version import __version__
+from attncheck.model.forward_spec import Mask4D
+from attncheck.model.loss import ACCUMULATING
+from attncheck.model.passes import REFUSALS
 from attncheck.model.subject import Subject
+from attncheck.probing import describe
 from attncheck.triage.answer import Question, Remark
 from attncheck.triage.material import Material
 
@@ -143,3 +155,55 @@ def _position_limit(subject: Subject, material: Material) -> Iterator[Remark]:
             words=f"The prompt has {material.length} tokens, the config promises {context} positions.",
             decides=True,
         )
+
+
+def trapped(subject: Subject, finding: Finding, reported: str) -> Remark | None:
+    """The warnings of a finding that the reporter can run into: those that their own precision
+    shows as well.
+
+    A loss that accumulation steps change is no trap: it is held against one batch in a step of its
+    own.
+    """
+    warned = {
+        case.name: case
+        for case in finding.cases
+        if verdict_of(case) is Verdict.WARN and case.name not in ACCUMULATING
+    }
+    if not warned:
+        return None
+    probe = registry.load(finding.probe)
+    try:
+        with subject.at(reported):
+            own = {case.name: case for case in probe.measure(subject) if case.name in warned}
+    except (Unsupported, *REFUSALS):
+        own = warned
+    met = [case for name, case in warned.items() if name in own and _met(own[name])]
+    return _trap(finding, met) if met else None
+
+
+def _trap(finding: Finding, met: list[Measurement]) -> Remark:
+    """What the trap is, what else moves because nothing asks it not to, and which calls do what
+    they seem to.
+    """
+    shown = [case for case in finding.cases if case.expect == "figure" and case.max_abs]
+    moved = "; ".join(f"{case.name}: {describe(case)}" for case in [*met, *shown])
+    held = "; ".join(
+        case.name for case in finding.cases if case.judged and verdict_of(case) is Verdict.PASS
+    )
+    title = f"these calls ask for something else than they seem to: {', '.join(case.name for case in met)}"
+    return Remark(
+        title=title, words=moved + (f". What holds: {held}." if held else "."), decides=True
+    )
+
+
+def _met(case: Measurement) -> bool:
+    return case.expect != "skip" and (verdict_of(case) is not Verdict.PASS or not case.resolved)
+
+
+def by_the_way(finding: Finding) -> bool:
+    """Whether all that fails is a call that only somebody who writes masks as booleans makes: it
+    explains no other report.
+    """
+    failing = [case for case in finding.cases if verdict_of(case) is Verdict.FAIL]
+    masks = [case.spec[0].mask if case.spec else None for case in failing]
+    return bool(failing) and all(isinstance(mask, Mask4D) and mask.boolean for mask in masks)
