@@ -1,39 +1,39 @@
-"""Attention as it is defined, in the precision of its inputs, with every ingredient written out:
-the judge.
+"""Reference attention: softmax(cap(scale q k) + bias) v, written out, with every parameter explicit.
 
-`attend` shares no code with any model or kernel. The fits read the scale and the heads off weights
-that a kernel computed.
+`attend` shares no code with any model or kernel. `fitted_scale` reads the scale and the heads off
+the weights that a kernel computed.
 
-Axes: B batch, H query heads, G key/value heads, T query positions, S key positions, D head width, R
-rotary width.
+Axes: B batch, H query heads, G key/value heads, T query positions, S key positions, D head width.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Literal, final
+from dataclasses import dataclass
+from typing import final
 
 import torch
 from torch import Tensor
 
-from attncheck.numerics.budget import HEADROOM, SHARES
-from attncheck.numerics.divergence import max_abs
+from attncheck.attention.call import AttentionCall
+from attncheck.attention.masks import bias_in
+from attncheck.numerics.budget import SHARES
+from attncheck.numerics.divergence import max_abs, max_abs_finite
 from attncheck.numerics.reorder import Reorder
 
-Turn = Literal["half", "pairs"]
 SMALLEST_WEIGHT = 1e-9
 """Weights below this are left out of fits: their logarithms are mostly rounding."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Terms:
+class AttentionParams:
     """Everything that one layer's attention is made of.
 
-    `allowed` is broadcastable to (B, H, T, S); `bias` is added to the scores; `heads` gives the KV
-    head of each query head.
+    `allowed` broadcasts to (B, H, T, S); `bias` is added to the scores; `heads` gives the KV head
+    of each query head. A query that may read no key gets `empty_row` as its output; None leaves it
+    the mean of all values, which is what a softmax over equal finite minima gives.
     """
 
     scale: float
@@ -42,10 +42,24 @@ class Terms:
     cap: float | None = None
     sinks_H: Tensor | None = None
     bias: Tensor | None = None
+    empty_row: float | None = 0.0
 
-    def but(self, **changed: object) -> Terms:
-        """The same with some ingredients exchanged."""
-        return replace(self, **changed)  # type: ignore[arg-type]
+
+def params_of(call: AttentionCall, allowed: Tensor) -> AttentionParams:
+    """The parameters that a call passes to its kernel, over these keys; like most kernels, it
+    leaves empty rows the mean of all values.
+    """
+    options, heads = call.options, call.query_BHTD.shape[1]
+    scale, sinks = options.get("scaling"), options.get("s_aux")
+    return AttentionParams(
+        scale=float(scale) if scale is not None else call.query_BHTD.shape[-1] ** -0.5,
+        allowed=allowed,
+        heads=grouped(heads, call.key_BGSD.shape[1]),
+        cap=options.get("softcap"),
+        sinks_H=sinks if isinstance(sinks, Tensor) else None,
+        bias=bias_in(call.mask),
+        empty_row=None,
+    )
 
 
 def grouped(heads: int, kv_heads: int) -> tuple[int, ...]:
@@ -59,21 +73,38 @@ def tiled(heads: int, kv_heads: int) -> tuple[int, ...]:
 
 
 def attend(
-    query_BHTD: Tensor, key_BGSD: Tensor, value_BGSD: Tensor, terms: Terms, piecewise: bool = False
+    query_BHTD: Tensor,
+    key_BGSD: Tensor,
+    value_BGSD: Tensor,
+    params: AttentionParams,
+    *,
+    piecewise: bool = False,
+    at_least: torch.dtype | None = None,
 ) -> Tensor:
-    """context_BTHD: softmax(cap(scale q k) + bias, with the sinks' share taken off) v, over the
-    allowed keys.
+    """context_BTHD in the dtype of the queries, computed in that dtype or in `at_least`.
 
-    A query that may read nothing gets zeros. `piecewise` is the order of fused kernels: channel by
-    channel onto the bias, and divided by the sum of the weights at the end.
+    `piecewise` is the order of fused kernels: channel by channel onto the bias, and divided by the
+    sum of the weights at the end; it always gives zeros to empty rows.
     """
-    heads = list(terms.heads)
-    scores_BHTS = _scores(query_BHTD, key_BGSD[:, heads], terms, piecewise)
-    scores_BHTS = scores_BHTS.masked_fill(~terms.allowed, float("-inf"))
+    dtype = query_BHTD.dtype
+    wide = dtype if at_least is None else torch.promote_types(dtype, at_least)
+    heads = list(params.heads)
+    query_BHTD = query_BHTD.to(wide)
+    key_BHSD, value_BHSD = (each[:, heads].to(wide) for each in (key_BGSD, value_BGSD))
+    scores_BHTS = _scores(query_BHTD, key_BHSD, params, piecewise)
     if piecewise:
-        return _divided_last(scores_BHTS, value_BGSD[:, heads], terms.sinks_H).transpose(1, 2)
-    weights_BHTS = _softmax(scores_BHTS, terms.sinks_H)
-    return (weights_BHTS @ value_BGSD[:, heads]).transpose(1, 2)
+        scores_BHTS = scores_BHTS.masked_fill(~params.allowed, float("-inf"))
+        return _divided_last(scores_BHTS, value_BHSD, params.sinks_H).transpose(1, 2).to(dtype)
+    zeros = params.empty_row == 0.0
+    lowest = float("-inf") if zeros else torch.finfo(wide).min
+    weights_BHTS = _softmax(scores_BHTS.masked_fill(~params.allowed, lowest), params.sinks_H)
+    if zeros and params.sinks_H is None:
+        weights_BHTS = weights_BHTS.nan_to_num(0.0)  # a softmax over -inf alone gives NaN
+    context_BHTD = weights_BHTS @ value_BHSD
+    if not zeros and params.empty_row is not None:
+        empty_BHT1 = ~params.allowed.any(-1, keepdim=True)
+        context_BHTD = context_BHTD.masked_fill(empty_BHT1, params.empty_row)
+    return context_BHTD.to(dtype).transpose(1, 2)
 
 
 def _divided_last(scores_BHTS: Tensor, value_BHSD: Tensor, sinks_H: Tensor | None) -> Tensor:
@@ -87,85 +118,54 @@ def _divided_last(scores_BHTS: Tensor, value_BHSD: Tensor, sinks_H: Tensor | Non
     return (shares_BHTS @ value_BHSD / total_BHT1).nan_to_num(0.0)
 
 
-def _scores(query_BHTD: Tensor, key_BHSD: Tensor, terms: Terms, piecewise: bool) -> Tensor:
-    if piecewise and terms.bias is not None and not terms.cap:
-        scores_BHTS = terms.bias.to(query_BHTD).expand(*query_BHTD.shape[:3], key_BHSD.shape[2])
+def _scores(
+    query_BHTD: Tensor, key_BHSD: Tensor, params: AttentionParams, piecewise: bool
+) -> Tensor:
+    new, total = query_BHTD.shape[2], key_BHSD.shape[2]
+    bias = None if params.bias is None else params.bias[..., :new, :total].to(query_BHTD)
+    if piecewise and bias is not None and not params.cap:
+        scores_BHTS = bias.expand(*query_BHTD.shape[:3], total)
         for query_BHT, key_BHS in zip(query_BHTD.unbind(-1), key_BHSD.unbind(-1), strict=True):
-            scores_BHTS = scores_BHTS + query_BHT[..., None] * key_BHS[..., None, :] * terms.scale
+            scores_BHTS = scores_BHTS + query_BHT[..., None] * key_BHS[..., None, :] * params.scale
         return scores_BHTS
-    scores_BHTS = query_BHTD @ key_BHSD.transpose(-1, -2) * terms.scale
-    if terms.cap:
-        scores_BHTS = terms.cap * torch.tanh(scores_BHTS / terms.cap)
-    return scores_BHTS if terms.bias is None else scores_BHTS + terms.bias.to(scores_BHTS)
+    scores_BHTS = query_BHTD @ key_BHSD.transpose(-1, -2) * params.scale
+    if params.cap:
+        scores_BHTS = params.cap * torch.tanh(scores_BHTS / params.cap)
+    return scores_BHTS if bias is None else scores_BHTS + bias
 
 
 def _softmax(scores_BHTS: Tensor, sinks_H: Tensor | None) -> Tensor:
     if sinks_H is None:
-        return torch.softmax(scores_BHTS, dim=-1).nan_to_num(0.0)
+        return torch.softmax(scores_BHTS, dim=-1)
     sink_BHT1 = sinks_H.to(scores_BHTS).view(1, -1, 1, 1).expand(*scores_BHTS.shape[:3], 1)
     return torch.softmax(torch.cat([scores_BHTS, sink_BHT1], -1), dim=-1)[..., :-1]
 
 
-def turned(states_BHTD: Tensor, cos: Tensor, sin: Tensor, turn: Turn) -> Tensor:
-    """States turned by rotary tables of width R <= D, halves against halves or in neighbouring
-    pairs; the rest stays.
-
-    Raises:
-        ValueError: the tables do not fit the states.
-    """
-    width = cos.shape[-1]
-    if width > states_BHTD.shape[-1] or cos.shape[-2] != states_BHTD.shape[-2]:
-        raise ValueError("the rotary tables have another length or width than the states")
-    cos_BHTR, sin_BHTR = (
-        table.reshape(-1, 1, *table.shape[-2:]) if table.ndim < 4 else table for table in (cos, sin)
-    )
-    part, rest = states_BHTD[..., :width], states_BHTD[..., width:]
-    if turn == "half":
-        first, second = part.chunk(2, -1)
-        quarter = torch.cat([-second, first], -1)
-    else:
-        quarter = torch.stack([-part[..., 1::2], part[..., ::2]], -1).flatten(-2)
-        cos_BHTR, sin_BHTR = (
-            t[..., : width // 2].repeat_interleave(2, -1) for t in (cos_BHTR, sin_BHTR)
-        )
-    return torch.cat([part * cos_BHTR + quarter * sin_BHTR, rest], -1)
-
-
-def floor_of(compute: Callable[[torch.dtype, bool], Tensor], dtype: torch.dtype) -> float:
-    """How far rounding carries `compute` in the model's dtype from its outcome in float64, in three
-    orders.
-
-    `compute` is told the dtype, and whether to go about it as fused kernels do.
+def noise_floor(compute: Callable[[torch.dtype, bool], Tensor], dtype: torch.dtype) -> float:
+    """How far rounding moves `compute(dtype, piecewise)` from its result in float64, in three
+    orders of summation.
     """
     exact = compute(torch.float64, False)
     floors = [torch.finfo(dtype).eps * max_abs(exact)]
     for share, piecewise in ((SHARES[0], False), (SHARES[1], False), (SHARES[1], True)):
         with Reorder(share):
-            delta = (compute(dtype, piecewise).double() - exact).abs()
-        floors.append(
-            float(delta[torch.isfinite(delta)].max()) if bool(torch.isfinite(delta).any()) else 0.0
-        )
+            floors.append(max_abs_finite(compute(dtype, piecewise).double() - exact))
     return max(floors)
 
 
-def budget_from(floor: float) -> float:
-    """The largest difference that rounding explains, from the floor of one layer."""
-    return HEADROOM * floor
-
-
 def fitted_scale(
-    weights_BHTS: Tensor, query_BHTD: Tensor, key_BGSD: Tensor, terms: Terms
+    weights_BHTS: Tensor, query_BHTD: Tensor, key_BGSD: Tensor, params: AttentionParams
 ) -> tuple[float, tuple[int, ...]]:
     """(scale, KV head of each query head) that explain a kernel's weights best.
 
-    Log weights of one query are its scores up to a constant, so each head's scale is a
-    least-squares slope against the raw products with the keys of one KV head, and the KV head is
-    the one with the smallest residual.
+    Log weights of one query are its scores up to a constant. So each head's scale is a
+    least-squares slope against its products with the keys of one KV head, and its KV head is the
+    one that leaves the smallest residual.
     """
     chosen, slopes = [], []
     bias = (
-        terms.bias.expand(weights_BHTS.shape)
-        if terms.bias is not None
+        params.bias.expand(weights_BHTS.shape)
+        if params.bias is not None
         else torch.zeros_like(weights_BHTS)
     )
     for head in range(weights_BHTS.shape[1]):
@@ -192,6 +192,11 @@ def _slope(
         return torch.where(seen_BTS, kept - kept.sum(-1, keepdim=True) / count_BT1, 0.0)
 
     x, y = centred(product_BTS), centred(log_BTS)
-    energy = float((x * x).sum())
-    slope = float((x * y).sum()) / energy if energy else 0.0
+    slope = slope_between(x, y)
     return slope, float(((y - slope * x) ** 2).sum())
+
+
+def slope_between(x: Tensor, y: Tensor) -> float:
+    """The least-squares factor from x to y, 0 where x is all zeros."""
+    energy = float((x * x).sum())
+    return float((x * y).sum()) / energy if energy else 0.0

@@ -12,7 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from attncheck.attention.call import AttentionCall, look
+from attncheck.attention.masks import bias_in, readable
 from attncheck.attention.product import Product
+from attncheck.attention.reference import AttentionParams, attend, grouped, slope_between
 from attncheck.attention.tape import Tape
 from attncheck.core.errors import Unsupported
 from attncheck.numerics.divergence import beyond, max_abs
@@ -70,7 +72,7 @@ def _read(
             tape.scores if probe is query else tape.replay(left, tape.product.right, tape.scores)
         )
         moved = scores.reshape(shape_BHTS) - blank
-        raw = _raw(probe, key)
+        raw = probe @ key[:, list(grouped(probe.shape[1], key.shape[1]))].mT
         seen = (blank > HIDDEN) & moved.isfinite()
         mask = torch.where(blank > HIDDEN, blank, torch.finfo(torch.float32).min).to(query.dtype)
         scale, doubt = _scale(raw, moved, seen, max_abs(torch.where(seen, blank, 0.0)))
@@ -89,11 +91,6 @@ def _some(query: Tensor) -> Tensor:
     )
 
 
-def _raw(query: Tensor, key: Tensor) -> Tensor:
-    """Scores before any scale, (B, H, T, S)."""
-    return query @ key.repeat_interleave(query.shape[1] // key.shape[1], 1).mT
-
-
 def _scale(
     raw_BHTS: Tensor, moved_BHTS: Tensor, seen_BHTS: Tensor, added: float
 ) -> tuple[float, str]:
@@ -101,8 +98,7 @@ def _scale(
     largest bias.
     """
     raw, moved = (torch.where(seen_BHTS, each, 0.0).double() for each in (raw_BHTS, moved_BHTS))
-    energy = float((raw * raw).sum())
-    scale = float((raw * moved).sum()) / energy if energy else 0.0
+    scale = slope_between(raw, moved)
     size = max(max_abs(moved), max_abs(raw) * abs(scale), added)
     slack = ROUNDINGS * torch.finfo(raw_BHTS.dtype).eps * size
     if not scale > 0 or beyond(moved, scale * raw, slack):
@@ -156,8 +152,10 @@ class _Replay:
         """The same with another mask or scale: what the calls do is known, unless there is a doubt."""
         if self.doubt:
             raise Unsupported(self.doubt)
-        scores_BHTS = _raw(query, key) * scale
-        weights_BHTS = (scores_BHTS if mask is None else scores_BHTS + mask).softmax(-1)
-        return (
-            weights_BHTS @ value.repeat_interleave(query.shape[1] // value.shape[1], 1)
-        ).transpose(1, 2)
+        allowed = query.new_ones((), dtype=torch.bool) if mask is None else readable(mask)
+        heads = grouped(query.shape[1], key.shape[1])
+        bias = bias_in(mask)
+        params = AttentionParams(
+            scale=scale, allowed=allowed, heads=heads, bias=bias, empty_row=None
+        )
+        return attend(query, key, value, params)

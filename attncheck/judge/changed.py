@@ -7,12 +7,12 @@ Axes: B batch, H query heads, T query positions, S key positions.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 from torch import Tensor
 
-from attncheck.attention.reference import Terms, tiled
+from attncheck.attention.reference import AttentionParams, tiled
 from attncheck.judge.computed import Computed
 from attncheck.judge.layer_spec import Option
 
@@ -28,7 +28,7 @@ class Change:
     """
 
     fault: str
-    terms: Terms
+    terms: AttentionParams
     words: str
 
 
@@ -43,43 +43,49 @@ def changes_of(
     terms = option.terms
     if terms.bias is not option.handed_bias:
         words = "its linear biases rise with other slopes than promised"
-        yield Change("", terms.but(bias=option.handed_bias), words)
+        yield Change("", replace(terms, bias=option.handed_bias), words)
     yield from _within(case, terms, fitted, heads)
-    seen = terms.but(allowed=readable())
+    seen = replace(terms, allowed=readable())
     yield Change("reach", seen, "it reads other keys than promised")
     yield from _within(case, seen, fitted, heads)
 
 
 def _within(
-    case: Computed, terms: Terms, fitted: float, heads: tuple[int, ...]
+    case: Computed, terms: AttentionParams, fitted: float, heads: tuple[int, ...]
 ) -> Iterator[Change]:
     if terms.cap:
         yield Change(
             "softcap-missing",
-            terms.but(cap=None),
+            replace(terms, cap=None),
             f"the soft-cap of {terms.cap:g} is configured but absent",
         )
     if terms.sinks_H is not None:
         yield Change(
-            "sink-missing", terms.but(sinks_H=None), "the learned sinks take no part in the softmax"
+            "sink-missing",
+            replace(terms, sinks_H=None),
+            "the learned sinks take no part in the softmax",
         )
     yield from _heads(case, terms, heads)
     yield from _scales(case, terms, fitted)
 
 
-def _heads(case: Computed, terms: Terms, heads: tuple[int, ...]) -> Iterator[Change]:
+def _heads(case: Computed, terms: AttentionParams, heads: tuple[int, ...]) -> Iterator[Change]:
     order = tiled(len(terms.heads), case.key_BGSD.shape[1])
     if order != terms.heads:
         yield Change(
-            "kv-groups-tiled", terms.but(heads=order), f"query heads read KV heads {_listed(order)}"
+            "kv-groups-tiled",
+            replace(terms, heads=order),
+            f"query heads read KV heads {_listed(order)}",
         )
     if heads not in (terms.heads, order):
         yield Change(
-            "kv-groups-tiled", terms.but(heads=heads), f"query heads read KV heads {_listed(heads)}"
+            "kv-groups-tiled",
+            replace(terms, heads=heads),
+            f"query heads read KV heads {_listed(heads)}",
         )
 
 
-def _scales(case: Computed, terms: Terms, fitted: float) -> Iterator[Change]:
+def _scales(case: Computed, terms: AttentionParams, fitted: float) -> Iterator[Change]:
     """Scales that faults produce: applied twice, not at all, by half or double, by what fits best."""
     width = case.query_BHTD.shape[-1]
     usual = [
@@ -94,7 +100,7 @@ def _scales(case: Computed, terms: Terms, fitted: float) -> Iterator[Change]:
     for value in near or (usual if terms.cap else [fitted]):
         if value > 0:
             words = f"the scores are scaled by {value:.6g} where {terms.scale:.6g} is promised"
-            yield Change("softmax-scale", terms.but(scale=value), words)
+            yield Change("softmax-scale", replace(terms, scale=value), words)
 
 
 def _listed(heads: tuple[int, ...]) -> str:

@@ -12,13 +12,14 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from attncheck.attention.reference import Terms, attend, budget_from, floor_of
+from attncheck.attention.reference import AttentionParams, attend, noise_floor
 from attncheck.judge.call_position import Standing
 from attncheck.judge.config_spec import known_factor
 from attncheck.judge.formed import Formed, formed, new_slots
 from attncheck.judge.layer_spec import Known
 from attncheck.judge.layers import Attended
 from attncheck.judge.projections import ROUNDINGS, Source, source_of
+from attncheck.numerics.budget import HEADROOM
 
 COARSE = 1e-3
 """Where rounding alone moves lengths by this part, a projection cannot be told from another one by
@@ -52,14 +53,14 @@ class Computed:
         """The largest output."""
         return float(self._counted(self.layer.context_BTHD.double().abs()).max())
 
-    def apart(self, terms: Terms) -> float:
+    def apart(self, terms: AttentionParams) -> float:
         """The largest difference between the layer's output and attention with these ingredients."""
         got_BTHD = attend(
             self.query_BHTD, self.key_BGSD, self.layer.call.value_BGSD.double(), terms
         )
         return float(self._counted((got_BTHD - self.layer.context_BTHD.double()).abs()).max())
 
-    def budget(self, terms: Terms) -> float:
+    def budget(self, terms: AttentionParams) -> float:
         """What rounding does to that computation in the model's own precision."""
         value_BGSD = self.layer.call.value_BGSD.double()
 
@@ -69,18 +70,18 @@ class Computed:
                 self.key_BGSD.to(dtype),
                 value_BGSD.to(dtype),
                 terms,
-                piecewise,
+                piecewise=piecewise,
             )
 
-        return budget_from(floor_of(compute, self.layer.call.query_BHTD.dtype))
+        return HEADROOM * noise_floor(compute, self.layer.call.query_BHTD.dtype)
 
-    def effects(self, terms: Terms) -> dict[str, float]:
+    def effects(self, terms: AttentionParams) -> dict[str, float]:
         """How far the output would move without the soft-cap or the sinks: whether this input shows
         them at all.
         """
-        without = {"soft-cap": terms.but(cap=None)} if terms.cap else {}
+        without = {"soft-cap": replace(terms, cap=None)} if terms.cap else {}
         if terms.sinks_H is not None:
-            without["sinks"] = terms.but(sinks_H=None)
+            without["sinks"] = replace(terms, sinks_H=None)
         return {name: self.apart(changed) for name, changed in without.items()}
 
     def _counted(self, amount_BTHD: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from attncheck.attention.reference import Terms, fitted_scale
+from attncheck.attention.reference import AttentionParams, fitted_scale
 from attncheck.core.errors import Unsupported
 from attncheck.judge.call_position import Standing
 from attncheck.judge.changed import changes_of
@@ -170,7 +170,7 @@ def _judged(case: Computed, option: Option, context: Context, inputs: Inputs) ->
     return _explained(verdict, case, option, context, inputs)
 
 
-def _fitted(case: Computed, terms: Terms) -> tuple[float, tuple[int, ...]]:
+def _fitted(case: Computed, terms: AttentionParams) -> tuple[float, tuple[int, ...]]:
     """(scale, KV head of each query head) that explain the kernel's true weights best."""
     weights_BHTS = torch.where(case.real_B1T1, weights_of(case.layer.call).double(), 0.0)
     return fitted_scale(weights_BHTS, case.query_BHTD, case.key_BGSD, terms)

@@ -7,7 +7,7 @@ Axes: B batch, H query heads, G key/value heads, T query positions, S key positi
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from attncheck.attention.alibi import as_promised, promised_slopes, slopes_of
 from attncheck.attention.masks import bias_in
-from attncheck.attention.reference import Terms, grouped
+from attncheck.attention.reference import AttentionParams, grouped
 from attncheck.judge.call_position import Standing
 from attncheck.judge.config_spec import (
     FULL,
@@ -46,7 +46,7 @@ class Option:
     """
 
     scale: ScalePromise
-    terms: Terms
+    terms: AttentionParams
     reach: Reach | None = None
     handed_bias: Tensor | None = None
     slopes_H: Tensor | None = None
@@ -115,7 +115,7 @@ def options_of(layer: Attended, context: Context) -> Iterator[Option]:
     for scale, unstated in _scales(layer, context):
         for reach, allowed, lost in _masks(layer, context):
             bias, slopes_H = _held_bias(layer, context, observed, allowed, scale.value)
-            terms = Terms(
+            terms = AttentionParams(
                 scale=scale.value,
                 allowed=allowed,
                 heads=grouped(heads, kv_heads),
@@ -124,7 +124,7 @@ def options_of(layer: Attended, context: Context) -> Iterator[Option]:
             )
             yield Option(
                 scale=scale,
-                terms=terms.but(sinks_H=sinks_H),
+                terms=replace(terms, sinks_H=sinks_H),
                 reach=reach,
                 handed_bias=observed,
                 slopes_H=slopes_H,

@@ -16,7 +16,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from attncheck.attention.reference import Turn, turned
+from attncheck.attention.rope import Pairing, rotate
 from attncheck.numerics.divergence import beyond, max_abs
 
 ROUNDINGS = 64
@@ -38,7 +38,7 @@ class Source:
     stage: str
     states_BHTD: Tensor
     factor: float
-    turn: Turn | str | None = None
+    turn: Pairing | str | None = None
     turns: int = 1
     reading: int = 0
     blocks: tuple[int, ...] = ()
@@ -143,6 +143,6 @@ def turned_or_none(
     """
     try:
         cos, sin = (table.double() for table in tables or ())
-        return turned(states_BHTD, cos, sin, turn)  # type: ignore[arg-type]
+        return rotate(states_BHTD, cos, sin, turn)  # type: ignore[arg-type]
     except (ValueError, RuntimeError):
         return None

@@ -35,7 +35,8 @@ def test_a_modules_own_index_comes_before_its_path() -> None:
 
 
 def test_members_of_a_list_end_in_a_number() -> None:
-    assert is_list_member("model.layers.3") and not is_list_member("model.layers.3.attn")
+    assert is_list_member("model.layers.3")
+    assert not is_list_member("model.layers.3.attn")
 
 
 def test_attention_modules_own_a_query_projection() -> None:
