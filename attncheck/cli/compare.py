@@ -70,12 +70,12 @@ def compare(
     from attncheck.cli.present import console
     from attncheck.cli.progress import Progress
     from attncheck.compare.page import print_page
-    from attncheck.compare.sides import changed, held_side_by_side
+    from attncheck.compare.sides import changed, compare_sides
 
     settings = changed(base, of_left or []), changed(base, of_right or [])
     if any(each.tp for each in settings):
         hush()
     with Progress(not no_progress, 1) as bar:
-        sides = held_side_by_side(left, right or left, *settings, bar.says)
+        sides = compare_sides(left, right or left, *settings, bar.says)
     print_page(sides, console(not no_color))
     raise typer.Exit(ended(1 if sides.verdict == "different" else 0))

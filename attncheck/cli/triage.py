@@ -16,7 +16,7 @@ from attncheck.core.settings import Settings
 
 if TYPE_CHECKING:
     from attncheck.triage.answer import Question, Triage
-    from attncheck.triage.call_pattern import Setting
+    from attncheck.triage.call_pattern import CallPattern
 
 SIDES = ("left", "right")
 REPORTS = ("markdown",)
@@ -141,7 +141,7 @@ def triage(
         prompts=prompts,
         generate=generate,
         symptom=_checked("symptom", symptom, _symptoms()),
-        setting=_setting(_checked("padding side", padding_side, SIDES), cache, len(prompts)),
+        pattern=_pattern(_checked("padding side", padding_side, SIDES), cache, len(prompts)),
         compiled=compiled,
         passes=max_passes,
     )
@@ -163,12 +163,12 @@ def _checked(kind: str, name: str, valid: tuple[str, ...]) -> str:
     return name
 
 
-def _setting(side: str, cache: str, prompts: int) -> Setting:
-    from attncheck.triage.call_pattern import CACHES, Setting
+def _pattern(side: str, cache: str, prompts: int) -> CallPattern:
+    from attncheck.triage.call_pattern import CACHES, CallPattern
 
     schedule = "steps" if cache else ""
     kind = "" if cache == "on" else _checked("cache", cache, CACHES)
-    return Setting(padding=side, cache=kind, schedule=schedule, batch=max(1, min(3, prompts)))
+    return CallPattern(padding=side, cache=kind, schedule=schedule, batch=max(1, min(3, prompts)))
 
 
 def _destination(text: str) -> Path:
@@ -192,7 +192,7 @@ def _asked(
     from dataclasses import replace
 
     from attncheck.cli.progress import Progress
-    from attncheck.triage.against import held_against
+    from attncheck.triage.against import against_good_run
     from attncheck.triage.precision import opened
     from attncheck.triage.run import Investigation
 
@@ -206,7 +206,7 @@ def _asked(
             raise TargetError(f"{target}: {reason}") from reason
         if against is not None:
             investigation.first.append(
-                lambda: held_against(target, against, settings, investigation.log)
+                lambda: against_good_run(target, against, settings, investigation.log)
             )
         answer = investigation.run()
     return replace(answer, command=shlex.join(["attncheck", *sys.argv[1:]]))

@@ -13,12 +13,12 @@ from typing import Literal, final
 import torch
 from torch import Tensor
 
-from attncheck.compare.record import Recording, Way
+from attncheck.compare.record import RecordedForward, Recording
 from attncheck.core.finding import BEYOND_ROUNDING
 from attncheck.numerics.divergence import max_abs
 from attncheck.numerics.first_divergence import FirstDivergence, first_divergence
 
-SameAs = Literal["identical", "rounding", "undecided", "different"]
+Sameness = Literal["identical", "rounding", "undecided", "different"]
 TOP = (1, 5, 10)
 SHARES = (0.5, 0.9, 0.99, 1.0)
 RESOLVED = 1e-3
@@ -27,13 +27,13 @@ EPS = {"float64": 2.3e-16, "float32": 1.2e-7, "bfloat16": 7.9e-3, "float16": 9.8
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Apart:
+class ForwardComparison:
     """One way of asking on both sides. `by_position` is the largest difference at each T, `top` the
     share of equal top-k.
     """
 
     way: str
-    verdict: SameAs
+    verdict: Sameness
     max_abs: float
     budget: float
     scale: float
@@ -54,19 +54,19 @@ class Comparison:
 
     left: Recording
     right: Recording
-    ways: tuple[Apart, ...]
+    ways: tuple[ForwardComparison, ...]
     weights: tuple[str, ...]
     missing: tuple[str, ...]
 
     @property
-    def verdict(self) -> SameAs:
+    def verdict(self) -> Sameness:
         """The worst of the ways; different where nothing could be compared."""
-        order: tuple[SameAs, ...] = ("different", "undecided", "rounding", "identical")
+        order: tuple[Sameness, ...] = ("different", "undecided", "rounding", "identical")
         seen = {way.verdict for way in self.ways}
         return next((verdict for verdict in order if verdict in seen), "different")
 
     @property
-    def worst(self) -> Apart | None:
+    def worst(self) -> ForwardComparison | None:
         """The way that says the most: the plainest of those that differ."""
         return next((way for way in self.ways if way.verdict == self.verdict), None)
 
@@ -113,7 +113,9 @@ def _same(left: Tensor, right: Tensor, slack: float) -> bool:
     return bool(((left - right).abs() <= limits).all())
 
 
-def _apart(left: Way, right: Way, dtypes: tuple[str, str]) -> Apart:
+def _apart(
+    left: RecordedForward, right: RecordedForward, dtypes: tuple[str, str]
+) -> ForwardComparison:
     if left.logits_BTV.shape != right.logits_BTV.shape:
         return _incomparable(left)
     left_NV, right_NV = (_wide(way.logits_BTV)[left.real_BT] for way in (left, right))
@@ -124,7 +126,7 @@ def _apart(left: Way, right: Way, dtypes: tuple[str, str]) -> Apart:
     scale = max_abs(torch.where(finite_NV, right_NV, 0.0))
     largest, lost = float(delta_NV.max()), int((~finite_NV).sum())
     wrong = [place for place, value in enumerate(by_T) if value > budget]
-    return Apart(
+    return ForwardComparison(
         way=left.name,
         verdict=_verdict(largest, budget, scale, lost),
         max_abs=largest,
@@ -145,8 +147,8 @@ def _wide(logits_BTV: Tensor) -> Tensor:
     return logits_BTV.double()
 
 
-def _incomparable(left: Way) -> Apart:
-    return Apart(
+def _incomparable(left: RecordedForward) -> ForwardComparison:
+    return ForwardComparison(
         way=left.name,
         verdict="different",
         max_abs=float("inf"),
@@ -162,7 +164,7 @@ def _incomparable(left: Way) -> Apart:
     )
 
 
-def _verdict(largest: float, budget: float, scale: float, lost: int) -> SameAs:
+def _verdict(largest: float, budget: float, scale: float, lost: int) -> Sameness:
     """Beyond rounding is different; within it is rounding, unless this precision is too coarse to
     tell.
     """
@@ -192,7 +194,9 @@ def _percentiles(left_NV: Tensor, right_NV: Tensor) -> list[float]:
     return [float(kl_N.quantile(share)) for share in SHARES]
 
 
-def first_of(left: Way, right: Way, dtypes: tuple[str, str]) -> FirstDivergence | None:
+def first_of(
+    left: RecordedForward, right: RecordedForward, dtypes: tuple[str, str]
+) -> FirstDivergence | None:
     """The first event of both sides that differs beyond rounding.
 
     Between equal precisions the limit is a multiple of the measured noise; between unequal ones, of

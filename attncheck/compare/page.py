@@ -12,9 +12,9 @@ from rich.padding import Padding
 from rich.text import Text
 
 from attncheck.compare import weights
-from attncheck.compare.divergence import Apart
+from attncheck.compare.divergence import ForwardComparison
 from attncheck.compare.record import described
-from attncheck.compare.sides import Sides
+from attncheck.compare.sides import TwoSides
 from attncheck.report.numbers import number
 
 STYLES = {
@@ -27,13 +27,13 @@ BARS = " ▁▂▃▄▅▆▇█"
 WIDTH = 72
 
 
-def print_page(sides: Sides, console: Console) -> None:
+def print_page(sides: TwoSides, console: Console) -> None:
     """The whole page."""
     for block in _blocks(sides):
         console.print(block)
 
 
-def verdict_words(sides: Sides) -> str:
+def verdict_words(sides: TwoSides) -> str:
     """The verdict in a sentence."""
     worst = sides.comparison.worst
     if worst is None:
@@ -52,7 +52,7 @@ def verdict_words(sides: Sides) -> str:
     return f"{amount}: {ends[sides.verdict]}"
 
 
-def _blocks(sides: Sides) -> Iterator[RenderableType]:
+def _blocks(sides: TwoSides) -> Iterator[RenderableType]:
     line = Text(overflow="fold").append(sides.verdict.upper(), style=STYLES[sides.verdict])
     yield line.append(f"  {verdict_words(sides)}")
     yield Text(f"left  {described(sides.comparison.left)}", style="dim")
@@ -64,7 +64,7 @@ def _blocks(sides: Sides) -> Iterator[RenderableType]:
         yield Padding(_way(way), (0, 0, 1, 2))
 
 
-def notes(sides: Sides) -> Iterator[str]:
+def notes(sides: TwoSides) -> Iterator[str]:
     """What explains a difference: weights first, since everything after them differs as well; then
     the first module.
     """
@@ -84,7 +84,7 @@ def notes(sides: Sides) -> Iterator[str]:
         yield f"First diverging module: {first.home}{inside} from position {first.position} on, by {number(first.max_abs_diff)}."
 
 
-def _way(way: Apart) -> Text:
+def _way(way: ForwardComparison) -> Text:
     text = (
         Text(overflow="fold")
         .append(way.way, style="bold")
@@ -96,7 +96,7 @@ def _way(way: Apart) -> Text:
     return text
 
 
-def lines_of(way: Apart) -> Iterator[str]:
+def lines_of(way: ForwardComparison) -> Iterator[str]:
     """One way of asking in words and one picture."""
     if way.verdict == "identical":
         return
@@ -110,7 +110,7 @@ def lines_of(way: Apart) -> Iterator[str]:
         yield f"by position |{_bars(way)}|"
 
 
-def _bars(way: Apart) -> str:
+def _bars(way: ForwardComparison) -> str:
     """One block a position, its height the decade of the difference above rounding; blank where
     rounding explains it.
     """

@@ -33,7 +33,7 @@ SHORTER = 3
 
 @final
 @dataclass(frozen=True)
-class Way:
+class RecordedForward:
     """One way of asking: its logits where tokens are real, how far rounding carries them, every
     module's fingerprint.
     """
@@ -54,7 +54,7 @@ class Recording:
     rows: Tokens
     pad: int
     dtype: str
-    ways: tuple[Way, ...]
+    ways: tuple[RecordedForward, ...]
     weights: dict[str, Tensor]
     meta: dict[str, str] = field(default_factory=dict)
 
@@ -73,7 +73,7 @@ def record(subject: Subject, rows: Tokens = (), pad: int | None = None) -> Recor
         )
     filler = pad_id(subject) if pad is None else pad
     ways = []
-    for name, spec in _asked(subject, rows, filler):
+    for name, spec in _forwards(subject, rows, filler):
         try:
             ways.append(_way(subject, name, spec))
         except (Unsupported, *REFUSALS):
@@ -93,7 +93,7 @@ def record(subject: Subject, rows: Tokens = (), pad: int | None = None) -> Recor
     )
 
 
-def _asked(subject: Subject, rows: Tokens, pad: int) -> Iterator[tuple[str, ForwardSpec]]:
+def _forwards(subject: Subject, rows: Tokens, pad: int) -> Iterator[tuple[str, ForwardSpec]]:
     row = rows[0]
     third = max(1, len(row) // 3)
     yield PLAIN, ForwardSpec((row,))
@@ -109,7 +109,7 @@ def _asked(subject: Subject, rows: Tokens, pad: int) -> Iterator[tuple[str, Forw
         yield PADDED, batch.spec("left", explicit=True)
 
 
-def _way(subject: Subject, name: str, spec: ForwardSpec) -> Way:
+def _way(subject: Subject, name: str, spec: ForwardSpec) -> RecordedForward:
     modules = {name: module for name, module in subject.model.named_modules() if name}
     shape = (len(spec.tokens), spec.length)
     logits_BTV = subject.logits(spec)
@@ -118,7 +118,7 @@ def _way(subject: Subject, name: str, spec: ForwardSpec) -> Way:
         outputs = {event: replace(each, width=0) for event, each in outputs.items()}
     rows = getattr(spec.mask, "rows", None)
     real_BT = torch.tensor(rows, dtype=torch.bool) if rows else torch.ones(shape, dtype=torch.bool)
-    return Way(name, logits_BTV.cpu(), real_BT, subject.budget.value, outputs)
+    return RecordedForward(name, logits_BTV.cpu(), real_BT, subject.budget.value, outputs)
 
 
 def described(recording: Recording) -> str:

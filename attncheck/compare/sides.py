@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, final
 
 from attncheck.compare import trace, weights
-from attncheck.compare.divergence import Comparison, SameAs, compare
+from attncheck.compare.divergence import Comparison, Sameness, compare
 from attncheck.compare.record import Recording, record
-from attncheck.compare.weights import Differing
+from attncheck.compare.weights import WeightDifference
 from attncheck.core.errors import UsageError, unknown
 from attncheck.core.settings import DTYPES, Settings
 from attncheck.model.subject import Subject
@@ -34,17 +34,17 @@ CHANGEABLE: dict[str, Callable[[str], Any]] = {
 
 @final
 @dataclass(frozen=True)
-class Sides:
+class TwoSides:
     """The outcome of a comparison. Where both sides are models in memory: how the weights differ,
     and, where the precision was too coarse to tell, the same comparison in a higher one.
     """
 
     comparison: Comparison
-    how: Sequence[Differing] = ()
+    how: Sequence[WeightDifference] = ()
     raised: Comparison | None = None
 
     @property
-    def verdict(self) -> SameAs:
+    def verdict(self) -> Sameness:
         """What the comparison comes to: the higher precision decides where the asked one could not."""
         if self.raised is None:
             return self.comparison.verdict
@@ -83,9 +83,9 @@ def is_trace(text: str) -> bool:
     return text.endswith(trace.SUFFIX)
 
 
-def held_side_by_side(
+def compare_sides(
     left: str, right: str, of_left: Settings, of_right: Settings, says: Callable[[str], None]
-) -> Sides:
+) -> TwoSides:
     """Record both sides on the same tokens and compare. A side without a dtype takes that of a
     recorded other side.
 
@@ -93,7 +93,7 @@ def held_side_by_side(
         TargetError: a side cannot be loaded, or lacks a token of the other.
     """
     if is_trace(right) and not is_trace(left):
-        return held_side_by_side(right, left, of_right, of_left, says)
+        return compare_sides(right, left, of_right, of_left, says)
     first, one = _recorded(left, of_left, None, says)
     wanted = (
         of_right
@@ -103,9 +103,9 @@ def held_side_by_side(
     second, other = _recorded(right, wanted, first, says)
     comparison = compare(first, second)
     if one is None or other is None:
-        return Sides(comparison, [], None)
+        return TwoSides(comparison, [], None)
     how = weights.differing(one.model, other.model, comparison.weights)
-    return Sides(
+    return TwoSides(
         comparison, how, _raised(one, other, first) if comparison.verdict == "undecided" else None
     )
 

@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from attncheck.compare.record import Recording, Way
+from attncheck.compare.record import RecordedForward, Recording
 from attncheck.core.errors import TargetError, first_line
 from attncheck.numerics.module_outputs import ModuleOutput
 
@@ -82,7 +82,7 @@ def load(path: Path) -> Recording:
     )
 
 
-def _way(number: int, said: dict[str, Any], tensors: dict[str, Tensor]) -> Way:
+def _way(number: int, said: dict[str, Any], tensors: dict[str, Tensor]) -> RecordedForward:
     outputs = {
         (each["module"], each["side"]): ModuleOutput(
             tensors[f"ways/{number}/prints/{place}"], each["floor"]
@@ -90,4 +90,6 @@ def _way(number: int, said: dict[str, Any], tensors: dict[str, Tensor]) -> Way:
         for place, each in enumerate(said["events"])
     }
     real_BT = tensors[f"ways/{number}/real"].to(torch.bool)
-    return Way(said["name"], tensors[f"ways/{number}/logits"], real_BT, said["budget"], outputs)
+    return RecordedForward(
+        said["name"], tensors[f"ways/{number}/logits"], real_BT, said["budget"], outputs
+    )

@@ -20,7 +20,7 @@ FEW = 64
 
 @final
 @dataclass(frozen=True)
-class Differing:
+class WeightDifference:
     """One tensor that is not the same on both sides. `words` says how; `kind` is "order", "rank",
     "noise" or "other".
     """
@@ -31,7 +31,7 @@ class Differing:
     words: str
 
 
-def differing(left: nn.Module, right: nn.Module, names: Sequence[str]) -> list[Differing]:
+def differing(left: nn.Module, right: nn.Module, names: Sequence[str]) -> list[WeightDifference]:
     """How each of some parameters differs between two models of one form."""
     mine, theirs = dict(left.named_parameters()), dict(right.named_parameters())
     return [
@@ -39,9 +39,9 @@ def differing(left: nn.Module, right: nn.Module, names: Sequence[str]) -> list[D
     ]
 
 
-def _how(name: str, left: Tensor, right: Tensor) -> Differing:
+def _how(name: str, left: Tensor, right: Tensor) -> WeightDifference:
     if left.shape != right.shape:
-        return Differing(
+        return WeightDifference(
             name, "other", float("inf"), f"{tuple(left.shape)} against {tuple(right.shape)}"
         )
     left, right = left.double(), right.double()
@@ -49,27 +49,29 @@ def _how(name: str, left: Tensor, right: Tensor) -> Differing:
     relative = float(delta.norm() / left.norm().clamp_min(1e-30))
     order = _order(left, right)
     if order is not None:
-        return Differing(name, "order", relative, f"the same rows in another order{_named(order)}")
+        return WeightDifference(
+            name, "order", relative, f"the same rows in another order{_named(order)}"
+        )
     if left.ndim == 2 and max(left.shape) <= MOST:
         return _by_rank(name, delta, relative)
-    return Differing(name, "other", relative, f"differs by {relative:.1%} of its size")
+    return WeightDifference(name, "other", relative, f"differs by {relative:.1%} of its size")
 
 
-def _by_rank(name: str, delta_RC: Tensor, relative: float) -> Differing:
+def _by_rank(name: str, delta_RC: Tensor, relative: float) -> WeightDifference:
     """A low rank is an adapter that one side has and the other not; a full rank and a small size is
     rounding to a grid.
     """
     sizes = torch.linalg.svdvals(delta_RC)
     rank = int((sizes > 1e-6 * sizes[0]).sum())
     if rank <= len(sizes) // 4:
-        return Differing(
+        return WeightDifference(
             name,
             "rank",
             relative,
             f"differs by a matrix of rank {rank}, {relative:.1%} of its size",
         )
     kind = "noise" if relative < 0.3 else "other"
-    return Differing(
+    return WeightDifference(
         name, kind, relative, f"differs by {relative:.1%} of its size in every direction"
     )
 
@@ -123,7 +125,7 @@ def apart(rows_R: Tensor, heads: int) -> Tensor:
     return rows_R.view(heads, -1, 2).transpose(1, 2).reshape(-1)
 
 
-def summary(found: Sequence[Differing], of: Mapping[str, object]) -> str:
+def summary(found: Sequence[WeightDifference], of: Mapping[str, object]) -> str:
     """What differs, in a sentence."""
     if not found:
         return ""
@@ -132,7 +134,7 @@ def summary(found: Sequence[Differing], of: Mapping[str, object]) -> str:
     return f"{len(found)} of {len(of)} weights differ, all named {', '.join(ends[:4])}: {example.name} {_verb(example)}"
 
 
-def _verb(example: Differing) -> str:
+def _verb(example: WeightDifference) -> str:
     return example.words if example.words.startswith("differs") else f"holds {example.words}"
 
 

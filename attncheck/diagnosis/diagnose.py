@@ -21,11 +21,11 @@ from attncheck.diagnosis.locate import (
     locate_padding,
     locate_unsteady,
 )
-from attncheck.diagnosis.outside import Outside, carried_elsewhere, explained_outside
-from attncheck.diagnosis.recorded import pass_dict
+from attncheck.diagnosis.outside import OutsideFault, carried_elsewhere, explained_outside
+from attncheck.diagnosis.recorded import spec_dict
 from attncheck.diagnosis.repair import OWN_STORE, repaired
 from attncheck.diagnosis.repro import offered
-from attncheck.diagnosis.reproduce import Search, Tried
+from attncheck.diagnosis.reproduce import Search, TriedHypothesis
 from attncheck.diagnosis.source import with_source
 from attncheck.faults.words import advice
 from attncheck.model.forward_spec import ForwardSpec, all_ones
@@ -65,7 +65,7 @@ class Diagnoser:
 
     def __call__(self, subject: Subject, finding: Finding) -> Finding:
         """The same finding with diagnosis, location and what replays it. Never raises."""
-        told = _told_by_the_probe(finding)
+        told = _named_by_the_probe(finding)
         if told is not None:
             return told
         until = time.perf_counter() + SHARE * finding.seconds
@@ -105,7 +105,7 @@ def diagnose(subject: Subject, finding: Finding) -> Finding:
     return Diagnoser()(subject, finding)
 
 
-def _told_by_the_probe(finding: Finding) -> Finding | None:
+def _named_by_the_probe(finding: Finding) -> Finding | None:
     """Some probes compute the prediction themselves: a fitted scale, a map of heads, a loss shifted
     twice.
     """
@@ -146,10 +146,10 @@ def _searched(subject: Subject, finding: Finding, until: float, known: tuple[str
             if told is not None and (told.how == "reproduced" or told.fault == OWN_STORE):
                 return explained
             weaker.append(explained)
-    healed = [
+    repair = [
         each for each in weaker if each.diagnosis is not None and each.diagnosis.how == "repaired"
     ]
-    return next(iter([*healed, *weaker]), None) or replace(finding, diagnosis=_unexplained(()))
+    return next(iter([*repair, *weaker]), None) or replace(finding, diagnosis=_unexplained(()))
 
 
 def _explained(search: Search, finding: Finding) -> Finding:
@@ -180,21 +180,21 @@ def _diagnosis(search: Search, place: Location | None) -> Diagnosis:
         return Diagnosis(
             fault=outside.fault, how="reproduced", residual=outside.residual, advice=text
         )
-    healed, failed = repaired(failure)
+    repair, failed = repaired(failure)
     ruled_out = tuple(dict.fromkeys([*(each.hypothesis.fault for each in search.tried), *failed]))
-    if healed is None:
+    if repair is None:
         return _unexplained(ruled_out, search)
     return Diagnosis(
-        fault=healed.name,
+        fault=repair.name,
         how="repaired",
-        residual=healed.residual,
+        residual=repair.residual,
         runner_up=_runner_up(search),
-        advice=healed.advice,
+        advice=repair.advice,
         ruled_out=ruled_out,
     )
 
 
-def _vouched(failure: Failure, outside: Outside | None) -> Outside | None:
+def _vouched(failure: Failure, outside: OutsideFault | None) -> OutsideFault | None:
     """Where attention is out of reach, the trusted path cannot vouch for it: only the location can
     rule it out.
     """
@@ -208,7 +208,7 @@ def _vouched(failure: Failure, outside: Outside | None) -> Outside | None:
     return None if place is None or in_attention(place.module) else outside
 
 
-def _reproduced(search: Search, found: Tried) -> Diagnosis:
+def _reproduced(search: Search, found: TriedHypothesis) -> Diagnosis:
     guess = found.hypothesis
     text = advice(guess.fault)
     return Diagnosis(
@@ -270,7 +270,7 @@ def replay_of(failure: Failure) -> dict[str, Any]:
     told: dict[str, Any] = {"case": failure.case.name, "budget": failure.budget}
     if got.made is not None and not _by_hand(failure):
         return {**told, "made": got.made.how}
-    return {**told, "got": pass_dict(got.spec), "want": pass_dict(want.spec)}
+    return {**told, "got": spec_dict(got.spec), "want": spec_dict(want.spec)}
 
 
 def _by_hand(failure: Failure) -> bool:

@@ -29,7 +29,7 @@ SHORT = 2
 
 @final
 @dataclass(frozen=True)
-class Side:
+class FailureSide:
     """One of the two passes of a failing case, with what was observed and what the trusted path
     gives.
 
@@ -52,7 +52,7 @@ class Side:
         """The largest difference between a prediction and what was observed, at real tokens;
         infinite where one is not finite.
         """
-        return apart(self.kept(predicted_BTV), self.observed_BTV, self.real)
+        return max_diff_at(self.kept(predicted_BTV), self.observed_BTV, self.real)
 
     def kept(self, logits_BTV: Tensor) -> Tensor:
         """The columns of a whole pass that belong to what was observed."""
@@ -99,7 +99,7 @@ class Failure:
 
     case: Measurement
     trusted: Trusted
-    sides: tuple[Side, Side]
+    sides: tuple[FailureSide, FailureSide]
 
     @property
     def subject(self) -> Subject:
@@ -107,7 +107,7 @@ class Failure:
         return self.trusted.subject
 
     @property
-    def wrong(self) -> tuple[Side, ...]:
+    def wrong(self) -> tuple[FailureSide, ...]:
         """The sides that the trusted path does not give, without repeats."""
         found = [side for side in self.sides if side.wrong]
         same = len(found) == 2 and found[0].spec == found[1].spec and found[0].made is None
@@ -124,7 +124,7 @@ def real_tokens(spec: ForwardSpec) -> Tensor | None:
     return torch.tensor(spec.mask.rows, dtype=torch.bool) if isinstance(spec.mask, Mask2D) else None
 
 
-def apart(left_BTV: Tensor, right_BTV: Tensor, rows_BT: Tensor | None = None) -> float:
+def max_diff_at(left_BTV: Tensor, right_BTV: Tensor, rows_BT: Tensor | None = None) -> float:
     """Largest absolute difference over some rows; values that are not finite must be so on both
     sides.
     """
@@ -205,17 +205,17 @@ def _opened(trusted: Trusted, case: Measurement, budget: float) -> Failure:
 
 def _side(
     trusted: Trusted, spec: ForwardSpec, budget: float, made: Provenance | None = None
-) -> Side:
-    set_back(trusted)
+) -> FailureSide:
+    reset_buffers(trusted)
     try:
         given: Tensor | None = trusted.logits(spec)
     except Unsupported:
         given = None
     observed = made.again(trusted.subject) if made is not None else trusted.subject.logits(spec)
-    return Side(spec, observed, given, budget, made)
+    return FailureSide(spec, observed, given, budget, made)
 
 
-def set_back(trusted: Trusted) -> None:
+def reset_buffers(trusted: Trusted) -> None:
     """A short call: what is kept on modules from call to call (a rotary table of the longest one)
     starts anew with it.
     """

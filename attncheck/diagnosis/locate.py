@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from attncheck.attention.layers import is_list_member, layer_number
 from attncheck.core.finding import Location
-from attncheck.diagnosis.failure import Failure, Side, real_tokens
+from attncheck.diagnosis.failure import Failure, FailureSide, real_tokens
 from attncheck.diagnosis.outside import under_padding
 from attncheck.distributed.ranks import agreed
 from attncheck.model.forward_spec import ForwardSpec, Mask2D
@@ -98,7 +98,7 @@ def locate_unsteady(failure: Failure) -> Location | None:
     return _location(failure, found) if found else None
 
 
-def _against_trusted(failure: Failure, side: Side) -> Located | None:
+def _against_trusted(failure: Failure, side: FailureSide) -> Located | None:
     """The wrong side against the trusted path on the same tokens."""
     subject, spec = failure.subject, side.spec
     shape = (len(spec.tokens), spec.length)

@@ -14,7 +14,13 @@ from typing import final
 
 from torch import Tensor
 
-from attncheck.diagnosis.failure import Failure, Side, apart, real_tokens, set_back
+from attncheck.diagnosis.failure import (
+    Failure,
+    FailureSide,
+    max_diff_at,
+    real_tokens,
+    reset_buffers,
+)
 from attncheck.faults.engine.trusted import Change, Trusted
 from attncheck.model.forward_spec import ForwardSpec, Mask2D, Mask4D, counting
 from attncheck.model.inputs import Row
@@ -22,7 +28,7 @@ from attncheck.model.inputs import Row
 
 @final
 @dataclass(frozen=True)
-class Outside:
+class OutsideFault:
     """A fault that the trusted path has too, and how far that path is from what was observed."""
 
     fault: str
@@ -30,12 +36,12 @@ class Outside:
     residual: float
 
 
-def explained_outside(failure: Failure) -> Outside | None:
+def explained_outside(failure: Failure) -> OutsideFault | None:
     """The fault behind a case that the trusted path reproduces on both sides, or None where there
     is none of a known kind.
     """
     if unsteady(failure):
-        return Outside("dropout-active", "two equal calls on the trusted path differ", 0.0)
+        return OutsideFault("dropout-active", "two equal calls on the trusted path differ", 0.0)
     if not failure.wrong:
         return _between(failure)
     return _not_causal(failure)
@@ -46,14 +52,14 @@ def unsteady(failure: Failure) -> bool:
     something is random.
     """
     want = failure.sides[1]
-    set_back(failure.trusted)
+    reset_buffers(failure.trusted)
     return (
         want.trusted_BTV is not None
-        and apart(failure.trusted.logits(want.spec), want.trusted_BTV) > failure.budget
+        and max_diff_at(failure.trusted.logits(want.spec), want.trusted_BTV) > failure.budget
     )
 
 
-def _between(failure: Failure) -> Outside | None:
+def _between(failure: Failure) -> OutsideFault | None:
     got, want = failure.sides
     residual = max(
         side.apart(side.trusted_BTV) for side in failure.sides if side.trusted_BTV is not None
@@ -62,7 +68,7 @@ def _between(failure: Failure) -> Outside | None:
     if ignored is not None:
         return ignored
     named = _kind_of_change(failure, got.spec, want.spec)
-    return Outside(named, "attention itself is right", residual) if named else None
+    return OutsideFault(named, "attention itself is right", residual) if named else None
 
 
 def _kind_of_change(failure: Failure, got: ForwardSpec, want: ForwardSpec) -> str | None:
@@ -80,16 +86,16 @@ def _kind_of_change(failure: Failure, got: ForwardSpec, want: ForwardSpec) -> st
     return "leak-outside-attention" if got.positions is None else None
 
 
-def carried_elsewhere(failure: Failure) -> Outside | None:
+def carried_elsewhere(failure: Failure) -> OutsideFault | None:
     """What the trusted path does that no path may do: rows that read each other, earlier logits
     that follow later tokens.
     """
     if len(failure.sides[0].spec.tokens) > 1 and _rows_matter(failure, failure.sides[0].spec):
-        return Outside("rows-mixed", "attention itself is right", 0.0)
+        return OutsideFault("rows-mixed", "attention itself is right", 0.0)
     if reads_ahead(failure):
-        return Outside("leak-outside-attention", "attention itself is right", 0.0)
+        return OutsideFault("leak-outside-attention", "attention itself is right", 0.0)
     return (
-        Outside("padding-visible", "attention itself is right", 0.0)
+        OutsideFault("padding-visible", "attention itself is right", 0.0)
         if padding_moves(failure)
         else None
     )
@@ -118,7 +124,9 @@ def padding_moves(failure: Failure) -> bool:
         return False
     spec = failure.sides[0].spec
     return (
-        apart(failure.trusted.logits(spec), failure.trusted.logits(changed), real_tokens(spec))
+        max_diff_at(
+            failure.trusted.logits(spec), failure.trusted.logits(changed), real_tokens(spec)
+        )
         > failure.budget
     )
 
@@ -131,7 +139,7 @@ def _rows_matter(failure: Failure, got: ForwardSpec) -> bool:
     for row in range(len(got.tokens)):
         real = None if real_BT is None else real_BT[row : row + 1]
         if (
-            apart(failure.trusted.logits(_row(got, row)), together_BTV[row : row + 1], real)
+            max_diff_at(failure.trusted.logits(_row(got, row)), together_BTV[row : row + 1], real)
             > failure.budget
         ):
             return True
@@ -156,7 +164,7 @@ def _changed(left: Row, right: Row) -> list[int]:
     return [t for t, (one, other) in enumerate(zip(left, right, strict=False)) if one != other]
 
 
-def _positions_ignored(failure: Failure, got: Side) -> Outside | None:
+def _positions_ignored(failure: Failure, got: FailureSide) -> OutsideFault | None:
     """Explicit positions that change nothing on the trusted path either, where they ought to."""
     spec, subject = got.spec, failure.subject
     columns = counting(len(spec.tokens), spec.length)
@@ -166,11 +174,13 @@ def _positions_ignored(failure: Failure, got: Side) -> Outside | None:
     if residual > failure.budget:
         return None
     if not _moves(failure, tuple(reversed(range(subject.inputs.length)))):
-        return Outside("position-ids-ignored", "the positions of the call change nothing", residual)
+        return OutsideFault(
+            "position-ids-ignored", "the positions of the call change nothing", residual
+        )
     if isinstance(spec.mask, Mask2D) and _moves(
         failure, tuple(range(1, subject.inputs.length + 1))
     ):
-        return Outside(
+        return OutsideFault(
             "position-ignores-padding", "the positions of the call change nothing", residual
         )
     return None
@@ -183,10 +193,10 @@ def _moves(failure: Failure, row: Row) -> bool:
         failure.trusted.logits(plain),
         failure.trusted.logits(plain, Change(positions=(row,))),
     )
-    return apart(usual_BTV, moved_BTV) > failure.budget
+    return max_diff_at(usual_BTV, moved_BTV) > failure.budget
 
 
-def _not_causal(failure: Failure) -> Outside | None:
+def _not_causal(failure: Failure) -> OutsideFault | None:
     """A schedule against one forward: the first chunk alone gives what was observed, the whole row
     does not.
     """
@@ -198,9 +208,9 @@ def _not_causal(failure: Failure) -> Outside | None:
     alone_BTV = failure.trusted.logits(ForwardSpec(tuple(row[:first] for row in got.tokens)))
     whole_BTV = _whole(failure.trusted, got)[:, :first]
     observed_BTV = failure.sides[0].observed_BTV[:, :first]
-    residual = apart(alone_BTV, observed_BTV)
-    if residual <= failure.budget < apart(whole_BTV, alone_BTV) and reads_ahead(failure):
-        return Outside("leak-outside-attention", "attention itself is right", residual)
+    residual = max_diff_at(alone_BTV, observed_BTV)
+    if residual <= failure.budget < max_diff_at(whole_BTV, alone_BTV) and reads_ahead(failure):
+        return OutsideFault("leak-outside-attention", "attention itself is right", residual)
     return None
 
 
@@ -211,7 +221,7 @@ def reads_ahead(failure: Failure) -> bool:
     inputs, trusted = failure.subject.inputs, failure.trusted
     moved = ForwardSpec((inputs.other(inputs.row, inputs.length - 1),))
     plain_BTV, moved_BTV = trusted.logits(ForwardSpec(inputs.tokens)), trusted.logits(moved)
-    return apart(plain_BTV[:, :-1], moved_BTV[:, :-1]) > failure.budget
+    return max_diff_at(plain_BTV[:, :-1], moved_BTV[:, :-1]) > failure.budget
 
 
 def _whole(trusted: Trusted, got: ForwardSpec) -> Tensor:

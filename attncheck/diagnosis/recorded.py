@@ -10,7 +10,7 @@ from attncheck.model.forward_spec import ForwardSpec, Mask, Mask2D, Mask4D
 PLAIN = ("use_cache", "attn", "cache_kind", "attentions", "unpromoted")
 
 
-def pass_dict(spec: ForwardSpec) -> dict[str, Any]:
+def spec_dict(spec: ForwardSpec) -> dict[str, Any]:
     """Everything that can change the outcome of a pass, as JSON data; defaults are left out."""
     usual = ForwardSpec(())
     data: dict[str, Any] = {"tokens": [list(row) for row in spec.tokens]}
@@ -35,8 +35,8 @@ def _mask_dict(mask: Mask2D | Mask4D) -> dict[str, Any]:
     return {"segments": [list(row) for row in mask.segments], "boolean": mask.boolean}
 
 
-def pass_of(data: Mapping[str, Any]) -> ForwardSpec:
-    """The pass that `pass_dict` wrote down.
+def spec_from_dict(data: Mapping[str, Any]) -> ForwardSpec:
+    """The pass that `spec_dict` wrote down.
 
     Raises:
         KeyError: it holds no tokens.

@@ -13,7 +13,7 @@ from typing import final
 from torch import Tensor
 
 from attncheck.core.errors import Unsupported
-from attncheck.diagnosis.failure import Failure, apart
+from attncheck.diagnosis.failure import Failure, max_diff_at
 from attncheck.faults.engine.schedule import scheduled_logits
 from attncheck.model.forward_spec import ForwardSpec, Mask, Mask2D, Mask4D, Positions, counting
 from attncheck.model.subject import Subject
@@ -36,7 +36,7 @@ ADVICE = {
 
 @final
 @dataclass(frozen=True)
-class Repaired:
+class Repair:
     """A repair that heals the failing pass, and what is left of the difference."""
 
     name: str
@@ -50,7 +50,7 @@ class Repaired:
         return f"With {self.name} the call is right: the implementation in force is at fault."
 
 
-def repaired(failure: Failure) -> tuple[Repaired | None, tuple[str, ...]]:
+def repaired(failure: Failure) -> tuple[Repair | None, tuple[str, ...]]:
     """The smallest repair that heals the failing side, and the names of those that do not."""
     failed: list[str] = []
     side = failure.wrong[0] if failure.wrong else failure.sides[0]
@@ -59,11 +59,11 @@ def repaired(failure: Failure) -> tuple[Repaired | None, tuple[str, ...]]:
         return None, ()
     for name, run in _repairs(failure, side.spec):
         try:
-            residual = apart(side.kept(run()), side.kept(target_BTV), side.real)
+            residual = max_diff_at(side.kept(run()), side.kept(target_BTV), side.real)
         except (Unsupported, RuntimeError, ValueError, IndexError):
             continue
         if residual <= failure.budget:
-            return Repaired(name, residual), tuple(failed)
+            return Repair(name, residual), tuple(failed)
         failed.append(name)
     return None, tuple(failed)
 
@@ -85,13 +85,13 @@ def _repairs(failure: Failure, spec: ForwardSpec) -> Iterator[tuple[str, Callabl
     if failure.sides[0].made is not None:
         yield "the same calls by hand", lambda: subject.logits(spec)
     positions, mask = _positions(spec), _written_out(subject, spec)
-    yield from _asked(
+    yield from _variant(
         subject,
         "explicit positions",
         spec,
         spec.positions is None and replace(spec, positions=positions),
     )
-    yield from _asked(
+    yield from _variant(
         subject, "explicit 4D mask", spec, mask is not None and replace(spec, mask=mask)
     )
     both = (
@@ -99,20 +99,20 @@ def _repairs(failure: Failure, spec: ForwardSpec) -> Iterator[tuple[str, Callabl
         and spec.positions is None
         and replace(spec, positions=positions, mask=mask)
     )
-    yield from _asked(subject, "explicit positions and 4D mask", spec, both)
+    yield from _variant(subject, "explicit positions and 4D mask", spec, both)
     for attn in IMPLEMENTATIONS:
         in_force = spec.attn or subject.attn
-        yield from _asked(
+        yield from _variant(
             subject, f"`{attn}` attention", spec, attn != in_force and replace(spec, attn=attn)
         )
     if len(spec.chunks) > 1:
         yield OWN_STORE, lambda: scheduled_logits(failure.trusted, spec)
-        yield from _asked(
+        yield from _variant(
             subject, "no cache", spec, replace(spec, chunks=(), use_cache=False, cache_kind="")
         )
 
 
-def _asked(
+def _variant(
     subject: Subject, name: str, before: ForwardSpec, after: ForwardSpec | bool
 ) -> Iterator[tuple[str, Callable[[], Tensor]]]:
     if isinstance(after, ForwardSpec) and after != before:

@@ -11,21 +11,21 @@ from typing import final
 from attncheck.core import registry
 from attncheck.core.finding import Finding, Measurement, Verdict, verdict_of
 from attncheck.diagnosis.failure import Failure, open_case
-from attncheck.diagnosis.recorded import pass_of
+from attncheck.diagnosis.recorded import spec_from_dict
 from attncheck.model.subject import Subject
 from attncheck.probing import describe
 
 
 @final
 @dataclass(frozen=True)
-class Again:
+class Replayed:
     """Whether it still fails, and a sentence with the recorded number and the present one."""
 
     fails: bool
     text: str
 
 
-def run_again(subject: Subject, finding: Finding) -> Again:
+def run_again(subject: Subject, finding: Finding) -> Replayed:
     """Run a finding's failing case again: by its probe, so that the same positions are compared,
     and by its passes.
     """
@@ -39,7 +39,7 @@ def run_again(subject: Subject, finding: Finding) -> Again:
         else "not recorded"
     )
     sides = _sides(subject, finding)
-    return Again(
+    return Replayed(
         fails, f"{'still fails' if fails else 'no longer fails'}: {said} ({recorded}){sides}"
     )
 
@@ -56,7 +56,7 @@ def _measured(subject: Subject, finding: Finding) -> Measurement:
 def _sides(subject: Subject, finding: Finding) -> str:
     if "got" not in finding.replay:
         return ""
-    spec = (pass_of(finding.replay["got"]), pass_of(finding.replay["want"]))
+    spec = (spec_from_dict(finding.replay["got"]), spec_from_dict(finding.replay["want"]))
     failure: Failure = open_case(subject, Measurement(name="recorded", spec=spec))
     words = [
         name

@@ -19,7 +19,7 @@ import transformers
 
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Finding
-from attncheck.diagnosis.recorded import pass_of
+from attncheck.diagnosis.recorded import spec_from_dict
 from attncheck.model.compat import CACHE_NAMES
 from attncheck.model.forward_spec import ForwardSpec, Mask2D, Mask4D
 from attncheck.model.subject import Subject
@@ -71,7 +71,7 @@ def script_of(subject: Subject, finding: Finding) -> str:
         raise Unsupported("the failing case is no comparison of two calls of the model")
     if subject.forward_adapter.fixed:
         raise Unsupported("the model needs more than token ids")
-    got, want = (pass_of(finding.replay[side]) for side in ("got", "want"))
+    got, want = (spec_from_dict(finding.replay[side]) for side in ("got", "want"))
     if got.cache_kind or got.attentions or got.unpromoted or (got.attn or want.attn):
         raise Unsupported("the call needs more than ids, positions, a mask and a cache")
     places = _compared(got, want)

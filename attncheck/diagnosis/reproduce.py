@@ -15,7 +15,7 @@ from typing import final
 
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Measurement
-from attncheck.diagnosis.failure import Failure, Side, open_case
+from attncheck.diagnosis.failure import Failure, FailureSide, open_case
 from attncheck.distributed.ranks import agreed
 from attncheck.faults.engine.hypothesis import Hypothesis
 from attncheck.faults.hypotheses import hypotheses
@@ -28,7 +28,7 @@ TELL_APART = 3
 
 @final
 @dataclass(frozen=True)
-class Tried:
+class TriedHypothesis:
     """One hypothesis, how far its prediction is from what was observed, and how many first
     positions it gives exactly.
     """
@@ -51,16 +51,16 @@ class Search:
     others: list[Measurement]
     until: float
     known: tuple[str, ...] = ()
-    tried: list[Tried] = field(default_factory=list)
-    found: Tried | None = None
+    tried: list[TriedHypothesis] = field(default_factory=list)
+    found: TriedHypothesis | None = None
 
     @property
-    def matches(self) -> list[Tried]:
+    def matches(self) -> list[TriedHypothesis]:
         """What reproduces every wrong side."""
         return [each for each in self.tried if each.residual <= self.failure.budget]
 
     @property
-    def best_other(self) -> Tried | None:
+    def best_other(self) -> TriedHypothesis | None:
         """The nearest prediction of another fault than the one that is named."""
         named = {each.hypothesis.fault for each in self.matches}
         rest = [
@@ -70,7 +70,7 @@ class Search:
         ]
         return min(rest, key=lambda each: each.residual, default=None)
 
-    def run(self, layer: int | None) -> Tried | None:
+    def run(self, layer: int | None) -> TriedHypothesis | None:
         """The fault that reproduces the failure: in all layers, else in `layer` alone, else from it
         on.
         """
@@ -92,7 +92,7 @@ class Search:
         return self.found
 
     @property
-    def near(self) -> list[Tried]:
+    def near(self) -> list[TriedHypothesis]:
         """Where nothing matches: the guesses that give more positions exactly than a right model
         would, the most first.
         """
@@ -114,7 +114,7 @@ class Search:
         ]
         return (pair for pair in pairs if pair is not None)
 
-    def _plain(self, side: Side, kept: list[Hypothesis]) -> Iterator[Hypothesis]:
+    def _plain(self, side: FailureSide, kept: list[Hypothesis]) -> Iterator[Hypothesis]:
         """Every guess, those known from this model first; each is kept. Where none is known, none
         is made before its turn.
         """
@@ -144,7 +144,7 @@ class Search:
                 continue
             self.tried.append(tried)
 
-    def _told_apart(self) -> Tried:
+    def _told_apart(self) -> TriedHypothesis:
         """Of several faults that predict the same here, those that fail on other cases fall out;
         then the plainest.
         """
@@ -170,7 +170,7 @@ def _by_layer(
         ]
 
 
-def tried_on(guess: Hypothesis, failure: Failure) -> Tried | None:
+def tried_on(guess: Hypothesis, failure: Failure) -> TriedHypothesis | None:
     """How far the prediction is from the wrong logits, the worst side; None where nothing can be
     predicted.
 
@@ -185,10 +185,12 @@ def tried_on(guess: Hypothesis, failure: Failure) -> Tried | None:
             return None
         worst = max(worst, side.apart(predicted_BTV))
         agrees = side.agrees(predicted_BTV) if agrees is None else agrees
-    return Tried(guess, worst, agrees or 0)
+    return TriedHypothesis(guess, worst, agrees or 0)
 
 
-def _surviving(left: list[Tried], failure: Failure, case: Measurement) -> list[Tried]:
+def _surviving(
+    left: list[TriedHypothesis], failure: Failure, case: Measurement
+) -> list[TriedHypothesis]:
     try:
         other = open_case(failure.subject, case)
     except Unsupported:

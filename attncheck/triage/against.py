@@ -7,7 +7,7 @@ from __future__ import annotations
 import time
 
 from attncheck.compare.page import notes, verdict_words
-from attncheck.compare.sides import Sides, held_side_by_side
+from attncheck.compare.sides import TwoSides, compare_sides
 from attncheck.core.finding import Diagnosis, Finding, Location, Measurement, Verdict
 from attncheck.core.settings import Settings
 from attncheck.triage.steps import Log
@@ -20,21 +20,21 @@ ADVICE = {
 }
 
 
-def held_against(target: str, other: str, settings: Settings, log: Log) -> Finding | None:
+def against_good_run(target: str, other: str, settings: Settings, log: Log) -> Finding | None:
     """The finding of a difference from the good run; None where both agree up to rounding.
 
     Raises:
         TargetError: the other side cannot be loaded.
     """
     started = time.perf_counter()
-    found = held_side_by_side(other, target, settings, settings, log.says)
+    found = compare_sides(other, target, settings, settings, log.says)
     words = f"{verdict_words(found)}. {' '.join(notes(found))}".strip()
     differs = found.verdict == "different"
     log.add(f"against {other}", Verdict.FAIL if differs else Verdict.PASS, words, started)
     return _finding(found, words) if differs else None
 
 
-def _finding(found: Sides, words: str) -> Finding:
+def _finding(found: TwoSides, words: str) -> Finding:
     worst = found.comparison.worst
     assert worst is not None
     case = Measurement(
@@ -57,7 +57,7 @@ def _finding(found: Sides, words: str) -> Finding:
     )
 
 
-def _diagnosis(found: Sides) -> Diagnosis:
+def _diagnosis(found: TwoSides) -> Diagnosis:
     if not found.comparison.weights:
         advice = "The weights are the same: the code of this module, or a setting of it, changed between the two runs."
         return Diagnosis(fault="computation-differs", how="reproduced", advice=advice)

@@ -7,10 +7,10 @@ from enum import Enum
 from typing import final
 
 from attncheck.core.finding import Diagnosis, Finding, Location, Verdict
-from attncheck.triage.call_pattern import Setting
+from attncheck.triage.call_pattern import CallPattern
 
 
-class Answer(str, Enum):
+class TriageAnswer(str, Enum):
     """What a report comes to."""
 
     CONFIRMED = "CONFIRMED"
@@ -24,7 +24,7 @@ class Answer(str, Enum):
     @property
     def exit_code(self) -> int:
         """1 for a fault, 0 for everything that is as it should be."""
-        return 1 if self is Answer.CONFIRMED else 0
+        return 1 if self is TriageAnswer.CONFIRMED else 0
 
 
 @final
@@ -33,14 +33,14 @@ class Question:
     """What the reporter has: prompts, how many tokens they generate, what they saw, and how they
     ask.
 
-    `setting` is how they ask, `dtype` in which precision (empty: the checkpoint's own). `passes`
+    `pattern` is how they ask, `dtype` in which precision (empty: the checkpoint's own). `passes`
     bounds the search.
     """
 
     prompts: tuple[str, ...] = ()
     generate: int = 0
     symptom: str = ""
-    setting: Setting = field(default_factory=Setting)
+    pattern: CallPattern = field(default_factory=CallPattern)
     dtype: str = ""
     compiled: bool = False
     passes: int = 400
@@ -72,7 +72,7 @@ class Remark:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class PrecisionLine:
     """One precision of the ladder: the worst way of asking in it."""
 
     dtype: str
@@ -85,7 +85,7 @@ class Line:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Split:
+class GreedySplit:
     """Where a greedy text and a forward over it first choose another token: how near the two best
     were.
     """
@@ -129,17 +129,17 @@ class Triage:
 
     target: str
     question: Question
-    answer: Answer
+    answer: TriageAnswer
     headline: str
     advice: str = ""
     finding: Finding | None = None
     smallest: Smallest | None = None
     steps: tuple[Step, ...] = ()
     remarks: tuple[Remark, ...] = ()
-    lines: tuple[Line, ...] = ()
-    split: Split | None = None
+    lines: tuple[PrecisionLine, ...] = ()
+    split: GreedySplit | None = None
     read: tuple[tuple[str, str], ...] = ()
-    mind: str = ""
+    falsifier: str = ""
     script: str = ""
     no_script: str = ""
     command: str = ""

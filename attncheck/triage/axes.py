@@ -1,4 +1,4 @@
-"""Crossing the axes: a setting becomes a pass, and every row of it is held against the same row on
+"""Crossing the axes: a pattern becomes a pass, and every row of it is held against the same row on
 the trusted path.
 
 Axes: B batch, T positions, V vocabulary.
@@ -18,7 +18,7 @@ from attncheck.model.forward_spec import ForwardSpec, Mask, Mask4D, all_ones, ca
 from attncheck.model.inputs import Row, Tokens
 from attncheck.model.padding import Padded, Side, pad_id
 from attncheck.model.subject import Subject
-from attncheck.triage.call_pattern import Setting
+from attncheck.triage.call_pattern import CallPattern
 from attncheck.triage.material import Material
 
 PAD = 5
@@ -55,18 +55,18 @@ def values(subject: Subject) -> dict[str, tuple[object, ...]]:
     return {axis: found for axis, found in offered.items() if found}
 
 
-def alone(offered: dict[str, tuple[object, ...]], first: tuple[str, ...]) -> list[Setting]:
+def alone(offered: dict[str, tuple[object, ...]], first: tuple[str, ...]) -> list[CallPattern]:
     """Every axis moved by itself, those of `first` before the others."""
     order = sorted(
         offered, key=lambda axis: (axis not in first, first.index(axis) if axis in first else 0)
     )
-    return [Setting().but([(axis, value)]) for axis in order for value in offered[axis]]
+    return [CallPattern().but([(axis, value)]) for axis in order for value in offered[axis]]
 
 
-def crossed(offered: dict[str, tuple[object, ...]]) -> Iterator[Setting]:
-    """A few settings in which every two values of two axes meet at least once."""
+def crossed(offered: dict[str, tuple[object, ...]]) -> Iterator[CallPattern]:
+    """A few patterns in which every two values of two axes meet at least once."""
     names = list(offered)
-    usual = vars(Setting())
+    usual = vars(CallPattern())
     rows = [
         dict(zip(names, row, strict=True))
         for row in product(*((usual[name], *offered[name]) for name in names))
@@ -75,7 +75,7 @@ def crossed(offered: dict[str, tuple[object, ...]]) -> Iterator[Setting]:
     while open_pairs:
         best = max(rows, key=lambda row: len(open_pairs & _pairs(row, usual)))
         open_pairs -= _pairs(best, usual)
-        yield Setting().but(best.items())
+        yield CallPattern().but(best.items())
 
 
 def _pairs(row: dict[str, object], usual: dict[str, object]) -> set[tuple[object, ...]]:
@@ -83,37 +83,37 @@ def _pairs(row: dict[str, object], usual: dict[str, object]) -> set[tuple[object
     return set(combinations(moved, 2))
 
 
-def measure(subject: Subject, material: Material, setting: Setting) -> Measurement:
-    """One setting against the trusted path: each row's own plain forward.
+def measure(subject: Subject, material: Material, pattern: CallPattern) -> Measurement:
+    """One pattern against the trusted path: each row's own plain forward.
 
     Raises:
         Unsupported: this model cannot be asked so.
     """
-    spec, rows, real = passed(subject, material, setting)
+    spec, rows, real = spec_of(subject, material, pattern)
     logits_BTV = subject.logits(spec)
     cases = [
-        _row(subject, setting, spec, logits_BTV, index, row, real[index])
+        _row(subject, pattern, spec, logits_BTV, index, row, real[index])
         for index, row in enumerate(rows)
     ]
-    return merged(str(setting), cases)
+    return merged(str(pattern), cases)
 
 
-def decided(subject: Subject, material: Material, setting: Setting) -> Measurement:
+def decided(subject: Subject, material: Material, pattern: CallPattern) -> Measurement:
     """`measure`, in a higher precision where this one leaves a doubt."""
-    case = measure(subject, material, setting)
+    case = measure(subject, material, pattern)
     higher = subject.higher_dtype() if case.in_doubt else None
     if higher is None:
         return case
     try:
         with subject.at(higher):
-            return measure(subject, material, setting)
+            return measure(subject, material, pattern)
     except (RuntimeError, NotImplementedError, TypeError):
         return case  # a kernel or quantised weights that refuse it: nothing decides
 
 
 def _row(
     subject: Subject,
-    setting: Setting,
+    pattern: CallPattern,
     spec: ForwardSpec,
     logits_BTV: Tensor,
     index: int,
@@ -123,40 +123,40 @@ def _row(
     usual = ForwardSpec((row,))
     got_BTV, want_BTV = logits_BTV[index : index + 1, real], subject.logits(usual)
     return subject.compare(
-        str(setting), got_BTV, want_BTV, offset=real.start or 0, spec=(spec, usual)
+        str(pattern), got_BTV, want_BTV, offset=real.start or 0, spec=(spec, usual)
     )
 
 
-def passed(
-    subject: Subject, material: Material, setting: Setting
+def spec_of(
+    subject: Subject, material: Material, pattern: CallPattern
 ) -> tuple[ForwardSpec, Tokens, tuple[slice, ...]]:
-    """The pass of a setting, the rows in it, and where the real tokens of each are.
+    """The pass of a pattern, the rows in it, and where the real tokens of each are.
 
     Raises:
-        Unsupported: the setting means nothing for this model.
+        Unsupported: the pattern means nothing for this model.
     """
-    rows = _rows(material, setting)
-    padded = _padded(subject, rows) if setting.padding else None
-    side: Side = "left" if setting.padding == "left" else "right"
+    rows = _rows(material, pattern)
+    padded = _padded(subject, rows) if pattern.padding else None
+    side: Side = "left" if pattern.padding == "left" else "right"
     length = padded.length if padded else len(rows[0])
     spec = ForwardSpec(
         padded.tokens(side) if padded else rows,
-        chunks=_chunks(setting, length),
-        positions=_positions(subject, setting, rows, padded, side),
-        mask=_mask(setting, rows, padded, side),
-        use_cache=setting.cache == "on",
-        attn=setting.attn or None,
-        cache_kind=_kind(setting),
+        chunks=_chunks(pattern, length),
+        positions=_positions(subject, pattern, rows, padded, side),
+        mask=_mask(pattern, rows, padded, side),
+        use_cache=pattern.cache == "on",
+        attn=pattern.attn or None,
+        cache_kind=_kind(pattern),
     )
     return spec, rows, padded.real(side) if padded else tuple(slice(0, length) for _ in rows)
 
 
-def _rows(material: Material, setting: Setting) -> Tokens:
+def _rows(material: Material, pattern: CallPattern) -> Tokens:
     """As many rows as the batch has: cut to one length where nothing pads them, of unequal lengths
     where something does.
     """
-    rows = material.rows[: setting.batch]
-    if setting.padding:
+    rows = material.rows[: pattern.batch]
+    if pattern.padding:
         equal = len({len(row) for row in rows}) == 1
         return tuple(
             row[: max(2, len(row) - index * (PAD - 2))] if equal else row
@@ -177,12 +177,12 @@ def _padded(subject: Subject, rows: Tokens) -> Padded:
     )
 
 
-def _chunks(setting: Setting, length: int) -> tuple[int, ...]:
-    if not setting.schedule:
+def _chunks(pattern: CallPattern, length: int) -> tuple[int, ...]:
+    if not pattern.schedule:
         return ()
     if length < 3:
         raise Unsupported(f"{length} tokens cannot be fed in several pieces")
-    if setting.schedule == "steps":
+    if pattern.schedule == "steps":
         steps = min(4, length - 1)
         return (length - steps, *((1,) * steps))
     third = max(1, length // 3)
@@ -190,36 +190,36 @@ def _chunks(setting: Setting, length: int) -> tuple[int, ...]:
 
 
 def _positions(
-    subject: Subject, setting: Setting, rows: Tokens, padded: Padded | None, side: Side
+    subject: Subject, pattern: CallPattern, rows: Tokens, padded: Padded | None, side: Side
 ) -> tuple[tuple[int, ...], ...] | None:
     """Padding on the left always comes with positions: without them a forward counts the padding,
     and may.
     """
-    if padded is not None and (setting.positions or side == "left"):
+    if padded is not None and (pattern.positions or side == "left"):
         subject.can.takes_positions.require()
         return padded.positions(side)
-    return counting(len(rows), len(rows[0])) if setting.positions else None
+    return counting(len(rows), len(rows[0])) if pattern.positions else None
 
 
-def _mask(setting: Setting, rows: Tokens, padded: Padded | None, side: Side) -> Mask:
+def _mask(pattern: CallPattern, rows: Tokens, padded: Padded | None, side: Side) -> Mask:
     if padded is not None:
         real = padded.mask(side)
         return (
             Mask4D(tuple(tuple(1 - each for each in row) for row in real.rows))
-            if setting.mask == "4d"
+            if pattern.mask == "4d"
             else real
         )
-    if not setting.mask:
+    if not pattern.mask:
         return None
-    return causal(rows) if setting.mask == "4d" else all_ones(rows)
+    return causal(rows) if pattern.mask == "4d" else all_ones(rows)
 
 
-def _kind(setting: Setting) -> str:
-    if setting.cache in ("", "on"):
+def _kind(pattern: CallPattern) -> str:
+    if pattern.cache in ("", "on"):
         return ""
-    if setting.cache not in KINDS:
-        raise Unsupported(f"no kind of cache is called `{setting.cache}`")
-    return setting.cache
+    if pattern.cache not in KINDS:
+        raise Unsupported(f"no kind of cache is called `{pattern.cache}`")
+    return pattern.cache
 
 
 def fails(case: Measurement) -> bool:
@@ -227,9 +227,11 @@ def fails(case: Measurement) -> bool:
     return verdict_of(case) is Verdict.FAIL and case.resolved
 
 
-def pair(subject: Subject, material: Material, setting: Setting) -> tuple[ForwardSpec, ForwardSpec]:
-    """The pass of a setting and the plain one of the row that is farthest from it."""
-    case = measure(subject, material, setting)
+def pair(
+    subject: Subject, material: Material, pattern: CallPattern
+) -> tuple[ForwardSpec, ForwardSpec]:
+    """The pass of a pattern and the plain one of the row that is farthest from it."""
+    case = measure(subject, material, pattern)
     assert case.spec is not None
     got, want = case.spec
     return got, want

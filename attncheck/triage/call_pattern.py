@@ -27,7 +27,7 @@ WORDS = {
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class CallPattern:
     """How logits are asked for. The defaults: one forward, one row, no cache, no padding, no mask,
     the model's own choices.
     """
@@ -49,9 +49,9 @@ class Setting:
             if getattr(self, each.name) != each.default
         )
 
-    def but(self, axes: Iterable[tuple[str, Any]]) -> Setting:
+    def but(self, axes: Iterable[tuple[str, Any]]) -> CallPattern:
         """The trusted path with these axes only."""
-        return replace(Setting(), **dict(axes))
+        return replace(CallPattern(), **dict(axes))
 
     def __str__(self) -> str:
         said = [_words(name, value) for name, value in self.axes]
@@ -66,9 +66,9 @@ def _words(name: str, value: Any) -> str:
     return WORDS.get((name, value), f"{name} {value}")
 
 
-def setting_of(spec: ForwardSpec) -> Setting:
+def pattern_of(spec: ForwardSpec) -> CallPattern:
     """The axes of a pass."""
-    return Setting(
+    return CallPattern(
         attn=spec.attn or "",
         schedule=_schedule(spec.chunks),
         cache=spec.cache_kind or ("on" if spec.use_cache is True else ""),

@@ -69,7 +69,7 @@ class Overflow:
 
 @final
 @dataclass
-class Watch:
+class FiniteWatch:
     """What the modules of one forward put out: the largest finite value so far, and the first that
     is not finite.
     """
@@ -106,7 +106,7 @@ def overflow(subject: Subject, rows: Tokens) -> Overflow | None:
     """The first module that loses a finite value in one plain forward in the present precision, or
     None.
     """
-    watch = Watch()
+    watch = FiniteWatch()
     lost = 0
     for row in dict.fromkeys(rows):
         with watching(subject.model, watch):
@@ -119,7 +119,7 @@ def overflow(subject: Subject, rows: Tokens) -> Overflow | None:
 
 
 @contextlib.contextmanager
-def watching(model: nn.Module, watch: Watch) -> Iterator[None]:
+def watching(model: nn.Module, watch: FiniteWatch) -> Iterator[None]:
     """While active, the output of every module is looked at."""
 
     def hook(name: str) -> Any:

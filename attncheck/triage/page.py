@@ -12,13 +12,20 @@ from rich.text import Text
 from attncheck.report.markdown import escape
 from attncheck.report.numbers import number, seconds
 from attncheck.report.table import mark
-from attncheck.triage.answer import Answer, Line, Remark, Smallest, Split, Triage
+from attncheck.triage.answer import (
+    GreedySplit,
+    PrecisionLine,
+    Remark,
+    Smallest,
+    Triage,
+    TriageAnswer,
+)
 
 STYLES = {
-    Answer.CONFIRMED: "bold red",
-    Answer.NOT_REPRODUCED: "bold",
-    Answer.NUMERICS: "bold cyan",
-    Answer.BEHAVIOUR: "bold yellow",
+    TriageAnswer.CONFIRMED: "bold red",
+    TriageAnswer.NOT_REPRODUCED: "bold",
+    TriageAnswer.NUMERICS: "bold cyan",
+    TriageAnswer.BEHAVIOUR: "bold yellow",
 }
 LADDER = ("dtype", "max|Δ|", "rounding explains", "top-1 flips", "most in")
 
@@ -46,7 +53,7 @@ def _blocks(triage: Triage) -> Iterator[RenderableType]:
         yield _paragraph(
             "script", triage.no_script or "written: it shows the fault without attncheck"
         )
-    yield _paragraph("would change this", triage.mind)
+    yield _paragraph("would change this", triage.falsifier)
     yield Text(
         ", ".join(f"{name} {value}" for name, value in triage.read)
         + f"; {seconds(triage.seconds)}",
@@ -82,15 +89,15 @@ def parts(triage: Triage) -> Iterator[tuple[str, str]]:
         at = f", query position {place.query_position}" if place.query_position is not None else ""
         yield "first diverges in", f"{place.module}{at}{'; ' + place.note if place.note else ''}"
     if triage.smallest is not None:
-        yield "smallest that still fails", small(triage.smallest)
+        yield "smallest that still fails", smallest_words(triage.smallest)
     if triage.split is not None:
-        yield "greedy text", turned(triage.split)
+        yield "greedy text", split_words(triage.split)
     if triage.advice:
         yield "what to do", triage.advice
 
 
-def small(found: Smallest) -> str:
-    """The smallest setting in words."""
+def smallest_words(found: Smallest) -> str:
+    """The smallest pattern in words."""
     sizes = [f"{found.tokens} tokens" if found.tokens else "", _layers(found.layers)]
     said = ", ".join(filter(None, (found.words, *sizes)))
     said += f"; right {' or '.join(found.right)}" if found.right else ""
@@ -105,7 +112,7 @@ def _layers(count: int | None) -> str:
     return "" if not count else f"the first {count} layers" if count > 1 else "the first layer"
 
 
-def turned(split: Split) -> str:
+def split_words(split: GreedySplit) -> str:
     """Where a greedy text turns, in words."""
     why = (
         "nearer than rounding moves them"
@@ -119,7 +126,7 @@ def turned(split: Split) -> str:
     )
 
 
-def _ladder(lines: tuple[Line, ...]) -> Table:
+def _ladder(lines: tuple[PrecisionLine, ...]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", show_edge=False)
     for heading in LADDER:
         table.add_column(heading, justify="left" if heading in ("dtype", "most in") else "right")
@@ -128,7 +135,7 @@ def _ladder(lines: tuple[Line, ...]) -> Table:
     return table
 
 
-def cells(line: Line) -> tuple[str, ...]:
+def cells(line: PrecisionLine) -> tuple[str, ...]:
     """One line of the ladder."""
     return (
         line.dtype,
@@ -178,7 +185,7 @@ def _lines(triage: Triage) -> Iterator[str]:
     if triage.script:
         yield "<details><summary>Reproduction, without attncheck</summary>"
         yield f"\n```python\n{triage.script.rstrip()}\n```\n\n</details>\n"
-    yield f"What would change this: {_said(triage.mind)}"
+    yield f"What would change this: {_said(triage.falsifier)}"
     yield ""
     read = ", ".join(f"{name} {value}" for name, value in triage.read)
     yield f"<sub>{escape(read)}; {seconds(triage.seconds)}. `{triage.command}`</sub>"

@@ -25,8 +25,8 @@ from attncheck.model.subject import Subject
 from attncheck.numerics.divergence import max_abs_diff
 from attncheck.targets.load import load
 from attncheck.triage import axes
-from attncheck.triage.answer import Line, Split
-from attncheck.triage.call_pattern import Setting
+from attncheck.triage.answer import GreedySplit, PrecisionLine
+from attncheck.triage.call_pattern import CallPattern
 from attncheck.triage.material import Material
 
 USUAL = "float32"
@@ -66,13 +66,13 @@ def dtypes(subject: Subject, reported: str) -> list[str]:
 
 
 def ladder(
-    subject: Subject, material: Material, settings: Sequence[Setting], reported: str
-) -> Iterator[Line]:
-    """One line a precision: of all settings the one that moves the logits most."""
+    subject: Subject, material: Material, patterns: Sequence[CallPattern], reported: str
+) -> Iterator[PrecisionLine]:
+    """One line a precision: of all patterns the one that moves the logits most."""
     for dtype in dtypes(subject, reported):
         try:
             with subject.at(dtype):
-                line = _line(subject, material, settings, dtype)
+                line = _line(subject, material, patterns, dtype)
         except (RuntimeError, NotImplementedError, TypeError):
             continue  # quantised weights and some kernels refuse another precision
         if line is not None:
@@ -80,15 +80,15 @@ def ladder(
 
 
 def _line(
-    subject: Subject, material: Material, settings: Iterable[Setting], dtype: str
-) -> Line | None:
-    cases = list(_measured(subject, material, settings))
+    subject: Subject, material: Material, patterns: Iterable[CallPattern], dtype: str
+) -> PrecisionLine | None:
+    cases = list(_measured(subject, material, patterns))
     if not cases:
         return None
     worst = max(cases, key=lambda case: case.max_abs or 0.0)
     most = max(cases, key=lambda case: case.top1_flips or 0)
     shown = most if most.top1_flips else worst
-    return Line(
+    return PrecisionLine(
         dtype=dtype,
         way=shown.name,
         max_abs=worst.max_abs or 0.0,
@@ -99,16 +99,16 @@ def _line(
 
 
 def _measured(
-    subject: Subject, material: Material, settings: Iterable[Setting]
+    subject: Subject, material: Material, patterns: Iterable[CallPattern]
 ) -> Iterator[Measurement]:
-    for setting in settings:
+    for pattern in patterns:
         try:
-            yield axes.measure(subject, material, setting)
+            yield axes.measure(subject, material, pattern)
         except (Unsupported, *REFUSALS):
             continue
 
 
-def split(subject: Subject, material: Material, tokens: int) -> Split | None:
+def split(subject: Subject, material: Material, tokens: int) -> GreedySplit | None:
     """Greedy generation against forwards over what it returned: where they first choose another
     token.
 
@@ -131,10 +131,10 @@ def split(subject: Subject, material: Material, tokens: int) -> Split | None:
 
 def _split(
     tokenizer: Any, full_NV: Tensor, forced_NV: Tensor, at: int, start: int, flips: int
-) -> Split:
+) -> GreedySplit:
     two = full_NV[at].float().topk(2)
     other, chosen = int(two.indices[0]), int(forced_NV[at].argmax())
-    return Split(
+    return GreedySplit(
         position=start + at,
         chosen=_shown(tokenizer, chosen),
         other=_shown(tokenizer, other),

@@ -86,7 +86,7 @@ def _sampling(subject: Subject, question: Question) -> Iterator[Remark]:
 
 
 def _right_padding(subject: Subject, question: Question, material: Material) -> Iterator[Remark]:
-    side = question.setting.padding or getattr(subject.tokenizer, "padding_side", "")
+    side = question.pattern.padding or getattr(subject.tokenizer, "padding_side", "")
     lengths = {len(row) for row in material.rows[: max(1, len(question.prompts))]}
     if side == "right" and question.generate and len(lengths) > 1:
         yield Remark(

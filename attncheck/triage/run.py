@@ -20,21 +20,29 @@ from attncheck.model.passes import REFUSALS
 from attncheck.model.subject import Subject
 from attncheck.run.session import load_findings
 from attncheck.triage import axes, checks, precision, remarks, smallest, steps
-from attncheck.triage.answer import Answer, Line, Question, Remark, Smallest, Split, Triage
-from attncheck.triage.call_pattern import Setting, setting_of
+from attncheck.triage.answer import (
+    GreedySplit,
+    PrecisionLine,
+    Question,
+    Remark,
+    Smallest,
+    Triage,
+    TriageAnswer,
+)
+from attncheck.triage.call_pattern import CallPattern, pattern_of
 from attncheck.triage.checks import accumulated
 from attncheck.triage.material import Material, material
 from attncheck.triage.remarks import facts
 from attncheck.triage.routes import Route, present, route
 from attncheck.triage.smallest import Pair, reproduction
-from attncheck.triage.words import advised, headline, mind
+from attncheck.triage.words import advised, falsifier, headline
 
 HALF = ("bfloat16", "float16")
 NUMERIC = ("batch", "cache", "padding", "implementation", "upgrade")
 """Symptoms under which any difference at all is what the reporter saw."""
 LONG = ("", "long", "upgrade")
 SEARCH = 60
-"""Passes that the search for the smallest setting may take."""
+"""Passes that the search for the smallest pattern may take."""
 
 
 @final
@@ -69,19 +77,19 @@ class Investigation:
         finding = self.fault()
         if finding is not None:
             small = self._smallest(finding)
-            answer = self._answer(Answer.CONFIRMED, finding=finding, smallest=small)
+            answer = self._answer(TriageAnswer.CONFIRMED, finding=finding, smallest=small)
             return answer if self.repro is None else self._with_script(answer, finding)
         read = tuple(remarks.remarks(self.subject, self.question, self.material))
         decisive = [remark for remark in read if remark.decides]
         lines, split = self._numerics()
         if self.traps or decisive:
-            return self._answer(Answer.BEHAVIOUR, remarks=read, lines=lines, split=split)
+            return self._answer(TriageAnswer.BEHAVIOUR, remarks=read, lines=lines, split=split)
         steps.control(self.subject, self.material, self._singles(), self.log)
         if self._visible(lines, split):
-            return self._answer(Answer.NUMERICS, remarks=read, lines=lines, split=split)
+            return self._answer(TriageAnswer.NUMERICS, remarks=read, lines=lines, split=split)
         if any("template" in remark.title for remark in read):
-            return self._answer(Answer.BEHAVIOUR, remarks=read, lines=lines)
-        return self._answer(Answer.NOT_REPRODUCED, remarks=read, lines=lines)
+            return self._answer(TriageAnswer.BEHAVIOUR, remarks=read, lines=lines)
+        return self._answer(TriageAnswer.NOT_REPRODUCED, remarks=read, lines=lines)
 
     def fault(self) -> Finding | None:
         """The first finding that names its fault, else the best of those that failed."""
@@ -103,7 +111,7 @@ class Investigation:
 
     def _attempts(self) -> list[Callable[[], Finding | None]]:
         loaded = load_findings(self.subject)
-        own = self.question.setting
+        own = self.question.pattern
         found: list[Callable[[], Finding | None]] = [
             partial(lambda each: each, each) for each in loaded
         ]
@@ -114,7 +122,7 @@ class Investigation:
         found += [partial(self._probe, name) for name in judge]
         if own.axes:
             found.append(
-                lambda: steps.spec(
+                lambda: steps.tried(
                     self.subject, self.material, [own], "the reporter's own way", self.log
                 )
             )
@@ -124,12 +132,12 @@ class Investigation:
         if self.question.compiled:
             found.append(lambda: checks.compiled(self.subject, self.material, self.log))
         found.append(
-            lambda: steps.spec(
+            lambda: steps.tried(
                 self.subject, self.material, self._singles(), "one axis at a time", self.log
             )
         )
         found.append(
-            lambda: steps.spec(
+            lambda: steps.tried(
                 self.subject, self.material, self._crossed(), "axes crossed", self.log
             )
         )
@@ -167,15 +175,15 @@ class Investigation:
         )
         return None
 
-    def _singles(self) -> list[Setting]:
+    def _singles(self) -> list[CallPattern]:
         return axes.alone(axes.values(self.subject), self.route.axes)
 
-    def _crossed(self) -> list[Setting]:
+    def _crossed(self) -> list[CallPattern]:
         return list(axes.crossed(axes.values(self.subject)))
 
     def _smallest(self, finding: Finding) -> Smallest | None:
         """The failing case as axes, cut down; else the probe itself on ever shorter rows."""
-        self.says("the smallest setting that still fails")
+        self.says("the smallest pattern that still fails")
         case = next((each for each in finding.cases if verdict_of(each) is Verdict.FAIL), None)
         if case is None or finding.probe in (
             "finite-values",
@@ -185,24 +193,24 @@ class Investigation:
             "accumulation",
         ):
             return Smallest(words=f"one plain forward in {self.reported}")
-        setting = setting_of(case.spec[0]) if case.spec else Setting()
-        if setting.axes and self._fails(setting):
-            small, found = smallest.of_setting(self.subject, self.material, setting, SEARCH)
+        pattern = pattern_of(case.spec[0]) if case.spec else CallPattern()
+        if pattern.axes and self._fails(pattern):
+            small, found = smallest.of_pattern(self.subject, self.material, pattern, SEARCH)
             self._pair = axes.pair(
                 self.subject, self.material.first(found.tokens or self.material.length), small
             )
             return found
         if finding.probe == steps.AXES:
-            return Smallest(words=str(setting))
+            return Smallest(words=str(pattern))
         words = (
             case.name
             if not case.spec
-            else f"{setting} ({case.name})"
-            if setting.axes
-            else str(setting)
+            else f"{pattern} ({case.name})"
+            if pattern.axes
+            else str(pattern)
         )
         found = smallest.of_probe(self.subject, registry.load(finding.probe), words, SEARCH)
-        return found if setting.axes else replace(found, right=self._right())
+        return found if pattern.axes else replace(found, right=self._right())
 
     def _right(self) -> tuple[str, ...]:
         """Where the plain forward is wrong: what gives other logits and keeps the promise in every
@@ -213,12 +221,14 @@ class Investigation:
             for axis, found in axes.values(self.subject).items()
             if axis in ("cache", "attn", "mask")
         }
-        settings = [
-            setting
-            for setting in axes.alone(offered, ())
-            if setting.cache in ("", "on") and self._fails(setting)
+        patterns = [
+            pattern
+            for pattern in axes.alone(offered, ())
+            if pattern.cache in ("", "on") and self._fails(pattern)
         ]
-        passes = {str(each): axes.passed(self.subject, self.material, each)[0] for each in settings}
+        passes = {
+            str(each): axes.spec_of(self.subject, self.material, each)[0] for each in patterns
+        }
         return tuple(words for words, spec in passes.items() if smallest.kept(self.subject, spec))
 
     def _with_script(self, answer: Triage, finding: Finding) -> Triage:
@@ -227,13 +237,13 @@ class Investigation:
         text, reason = reproduction(self.subject, finding, self._pair, self.repro)
         return replace(answer, script=text, no_script=reason)
 
-    def _fails(self, setting: Setting) -> bool:
+    def _fails(self, pattern: CallPattern) -> bool:
         try:
-            return axes.fails(axes.measure(self.subject, self.material, setting))
+            return axes.fails(axes.measure(self.subject, self.material, pattern))
         except (Unsupported, *REFUSALS):
             return False
 
-    def _numerics(self) -> tuple[tuple[Line, ...], Split | None]:
+    def _numerics(self) -> tuple[tuple[PrecisionLine, ...], GreedySplit | None]:
         """The ladder over the axes of the symptom, and where a greedy text turns, both with the
         reporter's own prompts.
         """
@@ -245,9 +255,9 @@ class Investigation:
         about = {
             axis: found for axis, found in offered.items() if axis in self.route.axes
         } or offered
-        settings = (
-            [self.question.setting]
-            if self.question.setting.axes
+        patterns = (
+            [self.question.pattern]
+            if self.question.pattern.axes
             else axes.alone(about, self.route.axes)
         )
         rows, split = self.material, None
@@ -258,9 +268,9 @@ class Investigation:
                     rows = precision.generated_rows(self.subject, rows, spec.generate)
             except (Unsupported, *REFUSALS):
                 split = None
-        return tuple(precision.ladder(self.subject, rows, settings, self.reported)), split
+        return tuple(precision.ladder(self.subject, rows, patterns, self.reported)), split
 
-    def _visible(self, lines: tuple[Line, ...], split: Split | None) -> bool:
+    def _visible(self, lines: tuple[PrecisionLine, ...], split: GreedySplit | None) -> bool:
         """Whether the reporter's own precision shows a difference at all."""
         own = next((line for line in lines if line.dtype == self.reported), None)
         if own is None:
@@ -270,13 +280,13 @@ class Investigation:
 
     def _answer(
         self,
-        answer: Answer,
+        answer: TriageAnswer,
         *,
         finding: Finding | None = None,
         smallest: Smallest | None = None,
         remarks: tuple[Remark, ...] = (),
-        lines: tuple[Line, ...] = (),
-        split: Split | None = None,
+        lines: tuple[PrecisionLine, ...] = (),
+        split: GreedySplit | None = None,
     ) -> Triage:
         told = (*self.traps, *self.asides, *remarks)
         triage = Triage(
@@ -294,7 +304,7 @@ class Investigation:
             seconds=time.perf_counter() - self._clock,
         )
         triage = replace(triage, headline=headline(triage, self.reported))
-        return replace(triage, advice=advised(triage), mind=mind(triage))
+        return replace(triage, advice=advised(triage), falsifier=falsifier(triage))
 
 
 def _vague(finding: Finding) -> int:

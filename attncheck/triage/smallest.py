@@ -1,4 +1,4 @@
-"""The smallest setting that still fails: delta debugging over axes, then the shortest input and the
+"""The smallest pattern that still fails: delta debugging over axes, then the shortest input and the
 fewest layers.
 
 Every search here is bounded by a number of forward passes; what is found when they are spent is
@@ -14,7 +14,7 @@ from typing import Any, TypeVar, final
 
 from attncheck.core.errors import CannotInject, Unsupported
 from attncheck.core.finding import Finding, Verdict, verdict_of
-from attncheck.diagnosis.recorded import pass_dict
+from attncheck.diagnosis.recorded import spec_dict
 from attncheck.diagnosis.repro import offered
 from attncheck.judge.judge import held_to_promise
 from attncheck.judge.layers import Attended, read_layers
@@ -24,7 +24,7 @@ from attncheck.model.subject import Subject
 from attncheck.probing import Probe
 from attncheck.triage import axes
 from attncheck.triage.answer import Smallest
-from attncheck.triage.call_pattern import Setting
+from attncheck.triage.call_pattern import CallPattern
 from attncheck.triage.material import Material, depth, shallower, shorter
 
 Item = TypeVar("Item")
@@ -35,7 +35,7 @@ Pair = tuple[ForwardSpec, ForwardSpec]
 
 @final
 @dataclass
-class Budgeted:
+class ForwardCount:
     """Counts forward passes of a subject against a limit."""
 
     subject: Subject
@@ -100,16 +100,16 @@ def least(low: int, high: int, fails: Callable[[int], bool], spent: Callable[[],
     return high
 
 
-def of_setting(
-    subject: Subject, material: Material, setting: Setting, limit: int
-) -> tuple[Setting, Smallest]:
-    """The smallest setting, row and depth at which the axes still disagree with the trusted path."""
-    count = Budgeted(subject, limit)
+def of_pattern(
+    subject: Subject, material: Material, pattern: CallPattern, limit: int
+) -> tuple[CallPattern, Smallest]:
+    """The smallest pattern, row and depth at which the axes still disagree with the trusted path."""
+    count = ForwardCount(subject, limit)
 
     def broken(kept: Sequence[tuple[str, Any]]) -> bool:
-        return _broken(subject, material, Setting().but(kept))
+        return _broken(subject, material, CallPattern().but(kept))
 
-    small = Setting().but(ddmin(setting.axes, broken, lambda: count.spent))
+    small = CallPattern().but(ddmin(pattern.axes, broken, lambda: count.spent))
     tokens = least(
         SHORTEST,
         material.length,
@@ -122,16 +122,16 @@ def of_setting(
     )
 
 
-def _broken(subject: Subject, material: Material, setting: Setting) -> bool:
+def _broken(subject: Subject, material: Material, pattern: CallPattern) -> bool:
     try:
-        return axes.fails(axes.measure(subject, material, setting))
+        return axes.fails(axes.measure(subject, material, pattern))
     except (Unsupported, *REFUSALS):
         return False
 
 
 def of_probe(subject: Subject, probe: Probe, words: str, limit: int) -> Smallest:
     """The shortest main row and the fewest layers at which a probe still finds a failing case."""
-    count = Budgeted(subject, limit)
+    count = ForwardCount(subject, limit)
 
     def broken(length: int) -> bool:
         with shorter(subject, length):
@@ -151,7 +151,7 @@ def _finds(subject: Subject, probe: Probe) -> bool:
         return False
 
 
-def _fewest(subject: Subject, broken: Fails, count: Budgeted) -> int | None:
+def _fewest(subject: Subject, broken: Fails, count: ForwardCount) -> int | None:
     """The fewest first layers that still fail; None where layers cannot be cut."""
     whole = depth(subject)
     if whole < 2:
@@ -202,5 +202,5 @@ def reproduction(
 
 
 def _replay(finding: Finding, pair: Pair) -> dict[str, object]:
-    got, want = (pass_dict(spec) for spec in pair)
+    got, want = (spec_dict(spec) for spec in pair)
     return {**finding.replay, "got": got, "want": want}

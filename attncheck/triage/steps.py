@@ -26,7 +26,7 @@ from attncheck.probing import describe
 from attncheck.run.runner import finding_of
 from attncheck.triage import axes
 from attncheck.triage.answer import Step
-from attncheck.triage.call_pattern import Setting
+from attncheck.triage.call_pattern import CallPattern
 from attncheck.triage.material import Material
 
 AXES = "axes"
@@ -67,16 +67,16 @@ def probed(subject: Subject, name: str, log: Log) -> Finding:
     return finding
 
 
-def spec(
-    subject: Subject, material: Material, settings: Sequence[Setting], what: str, log: Log
+def tried(
+    subject: Subject, material: Material, patterns: Sequence[CallPattern], what: str, log: Log
 ) -> Finding | None:
     """Settings against the trusted path, until the first that fails; None where all hold."""
     started = time.perf_counter()
     cases: list[Measurement] = []
-    for setting in settings:
-        log.says(f"{what}: {setting}")
+    for pattern in patterns:
+        log.says(f"{what}: {pattern}")
         try:
-            case = axes.decided(subject, material, setting)
+            case = axes.decided(subject, material, pattern)
         except (Unsupported, *REFUSALS):
             continue
         cases.append(case)
@@ -101,8 +101,10 @@ def explained(subject: Subject, cases: tuple[Measurement, ...], log: Log) -> Fin
     return log.diagnoser(subject, finding)
 
 
-def control(subject: Subject, material: Material, settings: Sequence[Setting], log: Log) -> None:
-    """Plant one fault and ask the same settings again: had there been a fault, they would have
+def control(
+    subject: Subject, material: Material, patterns: Sequence[CallPattern], log: Log
+) -> None:
+    """Plant one fault and ask the same patterns again: had there been a fault, they would have
     shown it.
     """
     started = time.perf_counter()
@@ -113,7 +115,7 @@ def control(subject: Subject, material: Material, settings: Sequence[Setting], l
                 FAULTS[name].inject(subject),
                 subject.passes.under(name, FAULTS[name].on_cache_only),
             ):
-                noticed = _noticed(subject, material, settings)
+                noticed = _noticed(subject, material, patterns)
         except (Unsupported, *REFUSALS):
             continue
         if noticed is not None:
@@ -129,11 +131,11 @@ def control(subject: Subject, material: Material, settings: Sequence[Setting], l
 
 
 def _noticed(
-    subject: Subject, material: Material, settings: Sequence[Setting]
+    subject: Subject, material: Material, patterns: Sequence[CallPattern]
 ) -> Measurement | None:
-    for setting in settings:
+    for pattern in patterns:
         try:
-            case = axes.measure(subject, material, setting)
+            case = axes.measure(subject, material, pattern)
         except (Unsupported, *REFUSALS):
             continue
         if axes.fails(case):

@@ -1,28 +1,28 @@
-"""What an answer says in words: its headline, what to do, and what would change its mind."""
+"""What an answer says in words: its headline, what to do, and what would change its falsifier."""
 
 from __future__ import annotations
 
 from attncheck.core.finding import Finding
-from attncheck.triage.answer import Answer, Line, Triage
+from attncheck.triage.answer import PrecisionLine, Triage, TriageAnswer
 
-MIND = {
-    Answer.CONFIRMED: "A healthy model gives the same numbers in both ways of asking: run the reproduction on another "
+FALSIFIERS = {
+    TriageAnswer.CONFIRMED: "A healthy model gives the same numbers in both ways of asking: run the reproduction on another "
     "release or machine; if it agrees there, the fault is in this one's code.",
-    Answer.NUMERICS: "A difference that stays as large in float64 as in {dtype} would be a fault. If yours is larger than the "
+    TriageAnswer.NUMERICS: "A difference that stays as large in float64 as in {dtype} would be a fault. If yours is larger than the "
     "table's, give the prompts and the way of asking (--prompt, --padding-side, --cache, --attn).",
-    Answer.BEHAVIOUR: "A call that asks for something else and still gets this would be a fault: the steps above held.",
-    Answer.NOT_REPRODUCED: "A prompt, an implementation, a cache or a release that is not among the steps above: give it with "
+    TriageAnswer.BEHAVIOUR: "A call that asks for something else and still gets this would be a fault: the steps above held.",
+    TriageAnswer.NOT_REPRODUCED: "A prompt, an implementation, a cache or a release that is not among the steps above: give it with "
     "--prompt, --attn, --cache, --padding-side, or a good run to hold it against with --against.",
 }
 
 
 def headline(triage: Triage, reported: str) -> str:
     """The answer in a sentence."""
-    if triage.answer is Answer.CONFIRMED and triage.finding is not None:
+    if triage.answer is TriageAnswer.CONFIRMED and triage.finding is not None:
         return _confirmed(triage.finding)
-    if triage.answer is Answer.NUMERICS:
+    if triage.answer is TriageAnswer.NUMERICS:
         return _numerics(triage, reported)
-    if triage.answer is Answer.BEHAVIOUR:
+    if triage.answer is TriageAnswer.BEHAVIOUR:
         decisive = [remark for remark in triage.remarks if remark.decides] or list(triage.remarks)
         return "; ".join(remark.title for remark in decisive[:3])
     tried = sum(step.verdict.value != "skip" for step in triage.steps)
@@ -48,7 +48,7 @@ def _numerics(triage: Triage, reported: str) -> str:
     )
 
 
-def _flips(line: Line) -> str:
+def _flips(line: PrecisionLine) -> str:
     if not line.flips:
         return f"the best token stays the same at all {line.positions} positions"
     return f"the best token changes at {line.flips} of {line.positions} positions"
@@ -56,14 +56,14 @@ def _flips(line: Line) -> str:
 
 def advised(triage: Triage) -> str:
     """What to do next."""
-    if triage.answer is Answer.CONFIRMED:
+    if triage.answer is TriageAnswer.CONFIRMED:
         return _mend(triage)
-    if triage.answer is Answer.NUMERICS:
+    if triage.answer is TriageAnswer.NUMERICS:
         return (
             "Do not compare exact text: after one near tie it goes another way. Compare the logits of the same ids "
             "(teacher-forced) in float32, or the share of equal best tokens where the two best are far apart."
         )
-    if triage.answer is Answer.BEHAVIOUR:
+    if triage.answer is TriageAnswer.BEHAVIOUR:
         return " ".join(
             remark.words for remark in triage.remarks if remark.decides or len(triage.remarks) == 1
         )
@@ -77,7 +77,7 @@ def _mend(triage: Triage) -> str:
     return triage.diagnosis.advice if triage.diagnosis else ""
 
 
-def mind(triage: Triage) -> str:
-    """What would change its mind."""
+def falsifier(triage: Triage) -> str:
+    """What would change its falsifier."""
     dtype = triage.lines[0].dtype if triage.lines else "the present precision"
-    return MIND[triage.answer].format(dtype=dtype)
+    return FALSIFIERS[triage.answer].format(dtype=dtype)

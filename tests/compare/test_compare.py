@@ -19,7 +19,7 @@ from attncheck.__main__ import main
 from attncheck.compare import trace, weights
 from attncheck.compare.divergence import compare
 from attncheck.compare.record import CHUNKED, PADDED, PLAIN, record
-from attncheck.compare.sides import changed, held_side_by_side
+from attncheck.compare.sides import changed, compare_sides
 from attncheck.core.errors import TargetError, UsageError
 from attncheck.core.settings import Settings
 from attncheck.faults.catalogue import FAULTS
@@ -121,9 +121,9 @@ def test_record_and_compare_from_the_command_line(
 
 def test_a_coarse_precision_is_decided_by_a_finer_one() -> None:
     base = Settings(dtype="bfloat16")
-    same = held_side_by_side("builtin:gqa", "builtin:gqa", base, replace(base, attn="eager"), quiet)
+    same = compare_sides("builtin:gqa", "builtin:gqa", base, replace(base, attn="eager"), quiet)
     assert (same.comparison.verdict, same.verdict) == ("undecided", "rounding")
-    other = held_side_by_side("builtin:gqa", "builtin:broken-positions", base, base, quiet)
+    other = compare_sides("builtin:gqa", "builtin:broken-positions", base, base, quiet)
     assert other.verdict == "different"
 
 
@@ -174,7 +174,7 @@ def test_changed_weights_are_named_before_any_code(saved: Callable[..., Path]) -
     with torch.no_grad():
         other.model.layers[1].mlp.up_proj.weight.add_(0.01)
     other.save_pretrained(folder.parent / "changed")
-    found = held_side_by_side(
+    found = compare_sides(
         str(folder), str(folder.parent / "changed"), Settings(), Settings(), quiet
     )
     assert found.comparison.weights == ("model.layers.1.mlp.up_proj.weight",)
@@ -222,4 +222,4 @@ def test_settings_of_a_side_are_checked() -> None:
 def test_a_vocabulary_that_lacks_the_tokens_is_said(saved: Callable[..., Path]) -> None:
     small = saved("small", vocab_size=32)
     with pytest.raises(TargetError, match="outside its vocabulary of 32"):
-        held_side_by_side("builtin:gqa", str(small), Settings(), Settings(), quiet)
+        compare_sides("builtin:gqa", str(small), Settings(), Settings(), quiet)

@@ -12,7 +12,7 @@ from probing import loaded
 from attncheck.core import registry
 from attncheck.core.finding import Finding, Measurement, Verdict
 from attncheck.diagnosis.diagnose import Diagnoser, diagnose
-from attncheck.diagnosis.failure import apart, open_case
+from attncheck.diagnosis.failure import max_diff_at, open_case
 from attncheck.faults.catalogue import FAULTS
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.subject import Subject
@@ -134,10 +134,10 @@ def test_the_healthy_model_equals_the_trusted_path() -> None:
 def test_values_that_are_not_finite_must_be_so_on_both_sides() -> None:
     left, right = torch.zeros(1, 2, 3), torch.zeros(1, 2, 3)
     left[0, 0, 0] = torch.nan
-    assert apart(left, right) == float("inf")
+    assert max_diff_at(left, right) == float("inf")
     right[0, 0, 0] = torch.nan
-    assert apart(left, right) == 0.0
-    assert apart(left, right, torch.tensor([[False, True]])) == 0.0
+    assert max_diff_at(left, right) == 0.0
+    assert max_diff_at(left, right, torch.tensor([[False, True]])) == 0.0
 
 
 def test_a_window_is_reproduced_with_what_the_cache_keeps() -> None:

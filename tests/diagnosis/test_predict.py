@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from probing import loaded
 
-from attncheck.diagnosis.failure import apart
+from attncheck.diagnosis.failure import max_diff_at
 from attncheck.faults.catalogue import FAULTS
 from attncheck.faults.engine.trusted import Trusted, promised, segments_of
 from attncheck.faults.hypotheses import hypotheses
@@ -37,14 +37,14 @@ def test_the_prediction_equals_the_planted_fault(fault: str) -> None:
     healthy = subject.logits(spec)
     with FAULTS[fault].inject(subject), subject.passes.under(fault, False):
         observed = subject.logits(spec)
-    assert apart(healthy, observed) > 1e-3
+    assert max_diff_at(healthy, observed) > 1e-3
     fitting = [guess for guess in hypotheses(trusted, spec) if guess.fault == fault]
-    residuals = [apart(guess.logits(trusted, spec), observed) for guess in fitting]
+    residuals = [max_diff_at(guess.logits(trusted, spec), observed) for guess in fitting]
     assert min(residuals) <= subject.budget.value
     others = [guess for guess in hypotheses(trusted, spec) if guess.fault != fault]
     assert len(others) > 20
     assert (
-        min(apart(each.logits(trusted, spec), observed) for each in others)
+        min(max_diff_at(each.logits(trusted, spec), observed) for each in others)
         > 10 * subject.budget.value
     )
 

@@ -14,7 +14,7 @@ from attncheck.core import registry
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Finding
 from attncheck.diagnosis.diagnose import Diagnoser
-from attncheck.diagnosis.recorded import pass_dict, pass_of
+from attncheck.diagnosis.recorded import spec_dict, spec_from_dict
 from attncheck.diagnosis.replay import run_again
 from attncheck.diagnosis.repro import LINES, offered
 from attncheck.model.forward_spec import ForwardSpec, Mask2D, blocks
@@ -90,7 +90,7 @@ def test_no_script_for_a_fault_of_a_built_in(tmp_path: Path) -> None:
     ],
 )
 def test_a_pass_survives_its_json(spec: ForwardSpec) -> None:
-    assert pass_of(pass_dict(spec)) == spec
+    assert spec_from_dict(spec_dict(spec)) == spec
 
 
 def test_a_recorded_failure_fails_again_and_a_mended_model_does_not(tmp_path: Path) -> None:

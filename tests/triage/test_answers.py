@@ -16,26 +16,26 @@ from attncheck.core.settings import Settings
 from attncheck.model.compat import CACHE_NAMES, cached_length
 from attncheck.model.wrapped_forward import edited
 from attncheck.targets.load import load
-from attncheck.triage.answer import Answer, Question, Split
-from attncheck.triage.call_pattern import Setting
-from attncheck.triage.page import markdown, turned
+from attncheck.triage.answer import GreedySplit, Question, TriageAnswer
+from attncheck.triage.call_pattern import CallPattern
+from attncheck.triage.page import markdown, split_words
 from attncheck.triage.routes import present, route
 from attncheck.triage.run import Investigation
 
 
-def spec(target: str, reported: str = "float32", **question: object) -> Investigation:
+def investigation(target: str, reported: str = "float32", **question: object) -> Investigation:
     return Investigation(load(target, Settings()), Question(**question), reported)  # type: ignore[arg-type]
 
 
 def test_without_a_symptom_a_healthy_model_in_float32_is_not_accused() -> None:
-    triage = spec("builtin:gqa", symptom="packing", passes=40).run()
-    assert triage.answer in (Answer.BEHAVIOUR, Answer.NOT_REPRODUCED)
+    triage = investigation("builtin:gqa", symptom="packing", passes=40).run()
+    assert triage.answer in (TriageAnswer.BEHAVIOUR, TriageAnswer.NOT_REPRODUCED)
     assert triage.finding is None
 
 
 def test_a_difference_in_bfloat16_is_rounding_with_its_table() -> None:
-    triage = spec("builtin:gqa", "bfloat16", symptom="implementation").run()
-    assert triage.answer is Answer.NUMERICS
+    triage = investigation("builtin:gqa", "bfloat16", symptom="implementation").run()
+    assert triage.answer is TriageAnswer.NUMERICS
     assert [line.dtype for line in triage.lines] == ["bfloat16", "float32", "float64"]
     sizes = [line.max_abs for line in triage.lines]
     assert sizes[0] > 1e2 * sizes[1] > 1e6 * sizes[2]
@@ -47,12 +47,12 @@ def test_a_difference_in_bfloat16_is_rounding_with_its_table() -> None:
 
 
 def test_the_reporters_own_way_is_asked_before_the_probes() -> None:
-    triage = spec(
+    triage = investigation(
         "builtin:broken-positions",
         symptom="cache",
-        setting=Setting(cache="static", schedule="steps"),
+        pattern=CallPattern(cache="static", schedule="steps"),
     ).run()
-    assert triage.answer is Answer.CONFIRMED
+    assert triage.answer is TriageAnswer.CONFIRMED
     assert triage.diagnosis is not None
     assert triage.diagnosis.fault == "position-restart"
     names = [step.name for step in triage.steps]
@@ -65,7 +65,7 @@ def test_the_reporters_own_way_is_asked_before_the_probes() -> None:
 
 
 def test_markdown_holds_the_answer_its_table_and_what_was_tried() -> None:
-    triage = spec("builtin:gqa", "bfloat16", symptom="batch").run()
+    triage = investigation("builtin:gqa", "bfloat16", symptom="batch").run()
     text = markdown(triage)
     assert text.startswith("### EXPECTED NUMERICS: builtin:gqa\n")
     assert "| bfloat16 |" in text
@@ -77,10 +77,10 @@ def test_markdown_holds_the_answer_its_table_and_what_was_tried() -> None:
 def test_a_turn_of_greedy_text_is_held_against_what_the_logits_differ_by(
     margin: float, said: str
 ) -> None:
-    split = Split(
+    split = GreedySplit(
         position=9, chosen="'a'", other="'b'", margin=margin, difference=0.1, flips=3, tokens=24
     )
-    assert said in turned(split)
+    assert said in split_words(split)
 
 
 def test_symptoms_have_routes_and_typing_errors_the_nearest() -> None:
@@ -121,9 +121,9 @@ def test_the_script_is_made_of_the_smallest_passes_and_shows_the_fault(tmp_path:
     factory = tmp_path / "made.py"
     made = "from attncheck.targets.builtin import build\n\n\ndef model():\n    return build('broken-positions', None)\n"
     factory.write_text(made)
-    investigation = spec(f"{factory}:model", symptom="cache")
-    investigation.repro = tmp_path
-    triage = investigation.run()
+    found = investigation(f"{factory}:model", symptom="cache")
+    found.repro = tmp_path
+    triage = found.run()
     assert triage.no_script == ""
     assert "chunks=(1, 1, 1)" in triage.script
     assert len(list(tmp_path.glob("*.py"))) == 2
@@ -131,13 +131,11 @@ def test_the_script_is_made_of_the_smallest_passes_and_shows_the_fault(tmp_path:
 
 def test_a_fault_that_only_long_rows_show_is_found() -> None:
     """Positions that stop counting after 180 tokens: no row of the probes is as long."""
-    investigation = spec("config:llama", symptom="long")
-    frozen = edited(
-        investigation.subject.model, lambda call: {**call, "position_ids": _frozen(call)}
-    )
+    found = investigation("config:llama", symptom="long")
+    frozen = edited(found.subject.model, lambda call: {**call, "position_ids": _frozen(call)})
     with frozen:
-        triage = investigation.run()
-    assert triage.answer is Answer.CONFIRMED
+        triage = found.run()
+    assert triage.answer is TriageAnswer.CONFIRMED
     assert triage.steps[-1].name == "lengths"
     assert "tokens in two pieces" in triage.headline
 
@@ -166,5 +164,5 @@ def test_prompts_without_a_tokenizer_are_said_not_to_be_used(
 def test_a_fault_of_boolean_masks_does_not_answer_a_report_of_rounding() -> None:
     subject = load("builtin:gqa", Settings(attn="eager"))
     triage = Investigation(subject, Question(symptom="implementation"), "float16").run()
-    assert triage.answer is Answer.NUMERICS
+    assert triage.answer is TriageAnswer.NUMERICS
     assert any("boolean 4D mask, eager" in remark.words for remark in triage.remarks)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from attncheck.core.patterns import Settings
 
 from attncheck.core.finding import Verdict, verdict_of
-from attncheck.core.settings import Settings
 from attncheck.model.forward_spec import ForwardSpec, Mask2D, Mask4D
 from attncheck.model.subject import Subject
 from attncheck.targets.load import load
 from attncheck.triage import axes, smallest
-from attncheck.triage.call_pattern import Setting, setting_of
+from attncheck.triage.call_pattern import CallPattern, pattern_of
 from attncheck.triage.material import depth, material, shallower, shorter
 
 
@@ -36,10 +36,10 @@ def test_halving_finds_the_least_length(least: int) -> None:
 def test_a_fault_of_two_axes_is_cut_down_to_these_two() -> None:
     subject = load("builtin:broken-positions", Settings())
     rows = material(subject, ())
-    wide = Setting(schedule="chunks", batch=3, mask="2d", attn="eager", cache="static")
+    wide = CallPattern(schedule="chunks", batch=3, mask="2d", attn="eager", cache="static")
     assert axes.fails(axes.measure(subject, rows, wide))
-    small, found = smallest.of_setting(subject, rows, wide, 60)
-    assert small == Setting(schedule="chunks")
+    small, found = smallest.of_pattern(subject, rows, wide, 60)
+    assert small == CallPattern(schedule="chunks")
     assert (found.words, found.tokens, found.layers) == ("fed in uneven chunks on a cache", 3, 1)
     assert not found.spent
 
@@ -59,13 +59,13 @@ def test_every_crossing_of_axes_holds_on_healthy_models(name: str) -> None:
     subject = load(f"builtin:{name}", Settings())
     rows, offered = material(subject, ()), axes.values(subject)
     crossed = list(axes.crossed(offered))
-    assert all(len(setting.axes) > 1 for setting in crossed)
-    for setting in [*axes.alone(offered, ()), *crossed]:
+    assert all(len(pattern.axes) > 1 for pattern in crossed)
+    for pattern in [*axes.alone(offered, ()), *crossed]:
         try:
-            case = axes.measure(subject, rows, setting)
+            case = axes.measure(subject, rows, pattern)
         except axes.Unsupported:
             continue
-        assert verdict_of(case) is Verdict.PASS, setting
+        assert verdict_of(case) is Verdict.PASS, pattern
 
 
 def test_crossing_lets_every_two_values_meet(subject: Subject) -> None:
@@ -73,7 +73,7 @@ def test_crossing_lets_every_two_values_meet(subject: Subject) -> None:
     met = {
         frozenset(pair)
         for each in axes.crossed(offered)
-        for pair in axes._pairs(dict(each.axes), vars(Setting()))
+        for pair in axes._pairs(dict(each.axes), vars(CallPattern()))
     }
     pairs = {
         frozenset(((one, a), (two, b)))
@@ -106,4 +106,4 @@ def test_crossing_lets_every_two_values_meet(subject: Subject) -> None:
     ],
 )
 def test_a_pass_reads_as_the_axes_it_moves(spec: ForwardSpec, words: str) -> None:
-    assert str(setting_of(spec)) == words
+    assert str(pattern_of(spec)) == words
