@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from attncheck.core.patterns import Settings
 
 from attncheck.core.finding import Verdict, verdict_of
+from attncheck.core.settings import Settings
 from attncheck.model.forward_spec import ForwardSpec, Mask2D, Mask4D
 from attncheck.model.subject import Subject
 from attncheck.targets.load import load
