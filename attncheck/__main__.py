@@ -1,4 +1,4 @@
-"""The command `attncheck`: every way in which it can end becomes one line and an exit code."""
+"""The command `attncheck`: every error becomes one line on stderr and an exit code."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code. Set ATTNCHECK_DEBUG for tracebacks of attncheck
-    itself.
-    """
+    """Run one command and return its exit code. ATTNCHECK_DEBUG=1 shows internal tracebacks."""
     os.environ.setdefault("TQDM_DISABLE", "1")
     from attncheck.cli.app import app
 
@@ -32,16 +30,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _say("interrupted", INTERRUPTED)
     except BrokenPipeError:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - the reader of our output left; nothing is to be written any more
+        # The reader of our output has gone; a write at exit would raise again.
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
         return 0
     except Exception as error:
         return _unexpected(error)
 
 
 def _unexpected(error: Exception) -> int:
-    """A wrong option or argument is the user's and says so itself; anything else is ours."""
     if type(error).__name__ == "Abort":
         return _say("interrupted", INTERRUPTED)
+    # Click's usage errors, which typer raises from a copy of its own in newer releases.
     message = getattr(error, "format_message", None)
     if message is not None:
         return _say(str(message()), int(getattr(error, "exit_code", USAGE)))

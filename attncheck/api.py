@@ -15,8 +15,8 @@ from torch import nn
 
 from attncheck.core import registry
 from attncheck.core.errors import UsageError, unknown
-from attncheck.core.finding import Verdict
 from attncheck.core.settings import Settings
+from attncheck.core.verdict import failing
 from attncheck.model import compat
 from attncheck.model.subject import Subject
 from attncheck.report.model import Report
@@ -61,7 +61,7 @@ def check(
         session = Session(
             command=COMMAND,
             listener=lambda event, report: None,
-            fail_on=_verdicts(fail_on),
+            fail_on=failing([fail_on] if isinstance(fail_on, str) else fail_on),
             loader=load_job
             if isinstance(model, str)
             else lambda spec: _in_memory(spec, model, tokenizer, stack),
@@ -88,15 +88,6 @@ def _calls(
     names = [name for each in spec for name in ([each] if isinstance(each, str) else each)]
     for name in registry.select(names, skip):
         yield name, options.get(name, {})
-
-
-def _verdicts(names: Iterable[str]) -> frozenset[Verdict]:
-    known = {verdict.value: verdict for verdict in Verdict if verdict is not Verdict.PASS}
-    spec = [names] if isinstance(names, str) else list(names)
-    for name in spec:
-        if name not in known:
-            raise UsageError(unknown("verdict", name, known))
-    return frozenset(known[name] for name in spec)
 
 
 def _in_memory(job: Job, model: nn.Module, tokenizer: Any, stack: contextlib.ExitStack) -> Subject:

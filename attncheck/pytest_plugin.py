@@ -68,20 +68,19 @@ def _plan(config: pytest.Config) -> Plan | None:
 
 
 def _planned(targets: tuple[str, ...], suite: str | None, probes: tuple[str, ...]) -> Plan:
-    from attncheck.cli.planning import Asked, planned
     from attncheck.core.settings import Settings
+    from attncheck.suite.plan import Selection
+    from attncheck.suite.request import RunRequest
     from attncheck.targets.target import parse
 
     for target in targets:
         parse(target)
-    return planned(
-        Asked(
-            targets=targets,
-            suite=Path(suite) if suite else None,
-            settings=Settings(),
-            probes=probes,
-        )
-    )
+    return RunRequest(
+        targets=targets,
+        suite=Path(suite) if suite else None,
+        settings=Settings(),
+        selection=Selection(probes=probes),
+    ).plan()
 
 
 class _Jobs(pytest.Collector):
@@ -131,16 +130,15 @@ class ProbeItem(pytest.Item):
         report.raise_for_failures()
 
     def _report(self) -> Report:
-        from attncheck.core.finding import Verdict
+        from attncheck.core.verdict import STRICT
         from attncheck.report import baseline
         from attncheck.run.gate import Gate
         from attncheck.run.session import Session
 
-        strictly = {Verdict.VACUOUS, Verdict.WARN, Verdict.NOISE} if self.plan.strict else set()
         session = Session(
             command=COMMAND,
             listener=lambda event, report: None,
-            fail_on=self.plan.fail_on | strictly,
+            fail_on=self.plan.fail_on | (STRICT if self.plan.strict else frozenset()),
             loader=_loaded,
             gate=Gate(baseline=baseline.read(self.plan.baseline) if self.plan.baseline else None),
         )

@@ -1,18 +1,18 @@
-"""The Typer application: every command by name. What a command needs is imported when it runs."""
+"""The Typer application: every command by name. A command imports what it needs when it runs."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
+from attncheck import __version__
 from attncheck.cli import (
+    about,
     compare,
-    doctor,
     explain,
-    init,
     mask,
-    probes,
     record,
     replay,
     run,
@@ -21,10 +21,32 @@ from attncheck.cli import (
     triage,
     validate,
 )
-from attncheck.core.version import __version__
+from attncheck.cli.panels import PanelCommand, PanelGroup
 
-# Help without rich: drawing it there takes longer than everything else `--help` does.
+COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
+    "Find bugs": {
+        "run": run.run,
+        "triage": triage.triage,
+        "compare": compare.compare,
+        "record": record.record,
+        "mask": mask.mask,
+        "replay": replay.replay,
+    },
+    "Suites and reports": {
+        "init": about.init,
+        "validate": validate.validate,
+        "schema": schema.schema,
+    },
+    "Learn more": {
+        "probes": about.probes,
+        "explain": explain.explain,
+        "selftest": selftest.selftest,
+        "doctor": about.doctor,
+    },
+}
+
 app = typer.Typer(
+    cls=PanelGroup,
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -32,8 +54,8 @@ app = typer.Typer(
 )
 
 
-def _version(spec: bool) -> None:
-    if spec:
+def _version(wanted: bool) -> None:
+    if wanted:
         typer.echo(f"attncheck {__version__}")
         raise typer.Exit
 
@@ -47,16 +69,6 @@ def main(
     """Find attention bugs in Hugging Face models: every shape is right and the output is wrong."""
 
 
-app.command("run")(run.run)
-app.command("probes")(probes.probes)
-app.command("explain")(explain.explain)
-app.command("selftest")(selftest.selftest)
-app.command("replay")(replay.replay)
-app.command("init")(init.init)
-app.command("validate")(validate.validate)
-app.command("schema")(schema.schema)
-app.command("triage")(triage.triage)
-app.command("compare")(compare.compare)
-app.command("record")(record.record)
-app.command("mask")(mask.mask)
-app.command("doctor")(doctor.doctor)
+for panel, commands in COMMANDS.items():
+    for name, command in commands.items():
+        app.command(name, cls=PanelCommand, rich_help_panel=panel)(command)

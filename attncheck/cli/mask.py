@@ -1,14 +1,21 @@
-"""`attncheck mask`: what each query really reads, layer by layer, against what the config promises."""
+"""`attncheck mask`: which keys each query really reads, layer by layer, against the config."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from attncheck.cli import options as o
-from attncheck.cli.options import check_dtype, prompt_text
+from attncheck.cli.options import (
+    DisplayOptions,
+    ModelOptions,
+    Target,
+    expanded,
+    option,
+    output,
+)
 from attncheck.core.errors import UsageError
 from attncheck.core.settings import Settings
 
@@ -18,95 +25,49 @@ if TYPE_CHECKING:
     from attncheck.run.mask_map import Ask, LayerMap
 
 WIDEST = 72
+STYLES = {"#": "blue", "+": "bold red", "-": "bold yellow", ".": "dim"}
 Side = Literal["left", "right"]
 
-Target = Annotated[
-    str,
-    typer.Argument(
-        help="Hub id, folder, .gguf file, builtin:NAME, config:TYPE or file.py:factory."
-    ),
-]
-Attn = Annotated[
-    str | None, typer.Option("--attn", envvar="ATTNCHECK_ATTN", help="Attention implementation.")
-]
-Padding = Annotated[
-    str,
-    typer.Option(
-        "--padding", envvar="ATTNCHECK_PADDING", help="left:N or right:N slots of padding."
-    ),
-]
+calls = partial(option, panel="Forward call")
+
+Padding = Annotated[str, calls("Pad the input on one side.", metavar="left:N|right:N")]
 Chunks = Annotated[
-    str,
-    typer.Option(
-        "--chunks", envvar="ATTNCHECK_CHUNKS", help="Feed in these pieces on a cache: 8,1,15."
-    ),
+    str, calls("Feed the input to a cache in chunks of these lengths.", metavar="8,1,15")
 ]
-Packed = Annotated[
-    str,
-    typer.Option(
-        "--packed", envvar="ATTNCHECK_PACKED", help="Documents of these lengths in one row: 8,16."
-    ),
-]
-Layer = Annotated[
-    list[int] | None,
-    typer.Option("--layer", envvar="ATTNCHECK_LAYER", help="Only this layer (repeatable)."),
-]
-Svg = Annotated[
-    Path | None, typer.Option("--svg", envvar="ATTNCHECK_SVG", help="Write the maps as SVG there.")
-]
-Png = Annotated[
-    Path | None, typer.Option("--png", envvar="ATTNCHECK_PNG", help="Write the maps as PNG there.")
-]
+Packed = Annotated[str, calls("Pack documents of these lengths into one sequence.", metavar="8,16")]
+Layer = Annotated[list[int] | None, output("Show only this layer (repeatable).", metavar="N")]
+Svg = Annotated[Path | None, output("Write the maps as SVG.", metavar="FILE")]
+Png = Annotated[Path | None, output("Write the maps as PNG.", metavar="FILE")]
 
 
+@expanded
 def mask(
+    *,
     target: Target,
     padding: Padding = "",
     chunks: Chunks = "",
     packed: Packed = "",
+    options: ModelOptions,
     layer: Layer = None,
     svg: Svg = None,
     png: Png = None,
-    attn: Attn = None,
-    dtype: o.Dtype = "auto",
-    device: o.Device = "auto",
-    revision: o.Revision = None,
-    trust_remote_code: o.TrustRemoteCode = False,
-    random_init: o.RandomInit = False,
-    layers: o.Layers = None,
-    seed: o.Seed = 0,
-    prompt: o.Prompt = None,
-    length: o.Length = None,
-    offline: o.Offline = False,
-    no_color: o.NoColor = False,
+    display: DisplayOptions,
 ) -> None:
-    """Draw what each query position can really read. Exit code 1 where a layer reads something else
-    than promised.
+    """Draw which keys each query really reads, layer by layer.
+
+    Compares them with the config. Exit code 1 if a layer reads other keys than the config says.
     """
-    settings = Settings(
-        attn=attn,
-        dtype=check_dtype(dtype),
-        device=device,
-        revision=revision,
-        trust_remote_code=trust_remote_code,
-        random_init=random_init,
-        layers=layers,
-        seed=seed,
-        prompt=prompt_text(prompt),
-        length=length,
-        offline=offline,
-    )
+    settings = options.settings()
     side, slots = _padding(padding)
     sizes, documents = _lengths("--chunks", chunks), _lengths("--packed", packed)
+    from attncheck.cli.progress import ProgressLine
     from attncheck.run.mask_map import Ask
 
-    found = _maps(
-        target,
-        settings,
-        Ask(padding=slots, side=side, chunks=sizes, documents=documents),
-        layer or [],
-    )
-    _show(found, not no_color)
+    ask = Ask(padding=slots, side=side, chunks=sizes, documents=documents)
+    with ProgressLine(not display.no_progress, 1) as line:
+        line.says(f"loading {target}")
+        found = _maps(target, settings, ask, layer or [])
+    _show(found, not display.no_color)
     _write(found, svg, png)
     raise typer.Exit(0 if all(each.holds for each in found) else 1)
 
@@ -152,41 +113,29 @@ def _show(found: list[LayerMap], color: bool) -> None:
     from attncheck.run.mask_map import alike, shrunk
 
     out = console(color)
-    out.print(
-        Text(
-            "queries from top to bottom, keys from left to right; "
-            + ", ".join(f"{s} {w}" for s, w in MEANING.items())
-        )
-    )
+    legend = ", ".join(f"{sign} {meaning}" for sign, meaning in MEANING.items())
+    out.print(Text(f"queries from top to bottom, keys from left to right; {legend}"))
     for group in alike(found):
-        first = group[0]
         out.print(Text(f"\n{titled(group)}", style="bold"))
-        said = (
-            "reads what is promised"
-            if not first.wrong
-            else f"{first.wrong} pairs are not as promised"
-        )
-        reason = f" ({first.excuse})" if first.wrong and first.excuse else ""
-        style = "green" if not first.wrong else "yellow" if first.holds else "bold red"
-        out.print(Text(f"{said}{reason}, seen at the {first.how}", style=style))
-        for row in shrunk(first.rows, WIDEST):
-            out.print(_coloured(row), no_wrap=True)
+        out.print(_judged(group[0]))
+        for row in shrunk(group[0].rows, WIDEST):
+            out.print(Text.assemble(*((sign, STYLES.get(sign, "")) for sign in row)), no_wrap=True)
 
 
-def _coloured(row: str) -> Text:
+def _judged(layer: LayerMap) -> Text:
     from rich.text import Text
 
-    styles = {"#": "blue", "+": "bold red", "-": "bold yellow", ".": "dim"}
-    text = Text()
-    for sign in row:
-        text.append(sign, style=styles.get(sign, ""))
-    return text
+    if not layer.wrong:
+        return Text(f"reads the expected keys, seen at the {layer.how}", style="green")
+    reason = f" ({layer.excuse})" if layer.excuse else ""
+    text = f"{layer.wrong} pairs are not as expected{reason}, seen at the {layer.how}"
+    return Text(text, style="yellow" if layer.holds else "bold red")
 
 
 def _write(found: list[LayerMap], svg: Path | None, png: Path | None) -> None:
-    from attncheck.cli import mask_drawing as mapdraw
+    from attncheck.cli import mask_drawing
 
     if svg is not None:
-        svg.write_text(mapdraw.svg(found), encoding="utf-8")
+        svg.write_text(mask_drawing.svg(found), encoding="utf-8")
     if png is not None:
-        png.write_bytes(mapdraw.png(found))
+        png.write_bytes(mask_drawing.png(found))

@@ -1,6 +1,4 @@
-"""Maps of what is read as SVG and PNG: one square a pair of query and key, one picture for layers
-that look the same.
-"""
+"""Attention maps as SVG and PNG: one square per pair of query and key; equal layers share one."""
 
 from __future__ import annotations
 
@@ -19,9 +17,9 @@ COLOURS = {
     UNKNOWN: "#ffffff",
 }
 MEANING = {
-    READ: "read as promised",
-    EXTRA: "read, not promised",
-    LACKING: "promised, not read",
+    READ: "read, as expected",
+    EXTRA: "read, not expected",
+    LACKING: "expected, not read",
     NEITHER: "neither",
 }
 CELL, GAP, HEAD, LEGEND, ACROSS = 8, 24, 18, 24, 4
@@ -29,7 +27,7 @@ MOST = 512
 
 
 def titled(group: Sequence[LayerMap]) -> str:
-    """Which layers a picture stands for, and what they were promised."""
+    """The layers that a map stands for, and the keys that they are expected to read."""
     numbers = [str(layer.index) if layer.index is not None else layer.name for layer in group]
     shown = ", ".join(numbers[:6]) + (f", … ({len(numbers)} in all)" if len(numbers) > 6 else "")
     return f"layer{'s' if len(numbers) > 1 else ''} {shown}: {group[0].promise}"
@@ -49,7 +47,8 @@ def svg(layers: Sequence[LayerMap]) -> str:
     ]
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" font-size="11">',
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+            'font-family="sans-serif" font-size="11">',
             f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
             *_legend(),
             *body,
@@ -62,7 +61,8 @@ def svg(layers: Sequence[LayerMap]) -> str:
 def _legend() -> Iterator[str]:
     for place, (sign, words) in enumerate(MEANING.items()):
         x = GAP + place * 140
-        yield f'<rect x="{x}" y="8" width="10" height="10" fill="{COLOURS[sign]}"/><text x="{x + 14}" y="17">{words}</text>'
+        yield f'<rect x="{x}" y="8" width="10" height="10" fill="{COLOURS[sign]}"/>'
+        yield f'<text x="{x + 14}" y="17">{words}</text>'
 
 
 def _panel(number: int, group: Sequence[LayerMap], wide: int, side: int) -> Iterator[str]:
@@ -71,8 +71,9 @@ def _panel(number: int, group: Sequence[LayerMap], wide: int, side: int) -> Iter
     yield f'<text x="{x}" y="{y}">{escape(titled(group))}</text>'
     for down, row in enumerate(group[0].rows):
         for start, end, sign in _runs(row):
-            place = f'x="{x + start * CELL}" y="{y + HEAD - 10 + down * CELL}" width="{(end - start) * CELL}" height="{CELL}"'
-            yield f'<rect {place} fill="{COLOURS[sign]}"/>'
+            place = f'x="{x + start * CELL}" y="{y + HEAD - 10 + down * CELL}"'
+            size = f'width="{(end - start) * CELL}" height="{CELL}"'
+            yield f'<rect {place} {size} fill="{COLOURS[sign]}"/>'
 
 
 def _runs(row: str) -> Iterator[tuple[int, int, str]]:
@@ -86,7 +87,7 @@ def _runs(row: str) -> Iterator[tuple[int, int, str]]:
 
 
 def png(layers: Sequence[LayerMap]) -> bytes:
-    """The maps as a PNG image, side by side without words: for places that show no SVG."""
+    """The maps as a PNG image, side by side and without text, for viewers without SVG."""
     groups = [group[0].rows for group in alike(layers)]
     cell = max(1, min(CELL, MOST // max(len(rows) for rows in groups)))
     colours = {sign: bytes.fromhex(colour[1:]) for sign, colour in COLOURS.items()}
@@ -100,9 +101,7 @@ def png(layers: Sequence[LayerMap]) -> bytes:
 
 
 def _encoded(lines: Sequence[bytes]) -> bytes:
-    """Lines of RGB bytes as a PNG file (ISO 15948): header, one compressed block of unfiltered
-    lines, end.
-    """
+    """A PNG file (ISO 15948) of RGB lines: header, one compressed block, end."""
     header = struct.pack(">IIBBBBB", len(lines[0]) // 3, len(lines), 8, 2, 0, 0, 0)
     data = zlib.compress(b"".join(b"\0" + line for line in lines), 9)
     chunks = ((b"IHDR", header), (b"IDAT", data), (b"IEND", b""))

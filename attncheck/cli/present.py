@@ -1,6 +1,4 @@
-"""A run as it is shown and written: results to stdout, progress to stderr, reports to files as they
-come.
-"""
+"""Shows a run: results on stdout, progress on stderr, reports in files as soon as they change."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from typing import Any, final
 
 from rich.console import Console
 
-from attncheck.cli.progress import Progress
+from attncheck.cli.progress import ProgressLine
 from attncheck.core.allocator import return_freed_memory
 from attncheck.core.errors import UsageError, unknown
 from attncheck.report import table
@@ -29,11 +27,10 @@ Destination = tuple[str, Path]
 def destinations(
     reports: Sequence[str], of_suite: Sequence[Destination] = ()
 ) -> tuple[Destination, ...]:
-    """`FORMAT=PATH` texts, checked before anything runs, and those of a suite, whose folders are
-    made.
+    """The reports of a suite, whose folders are created, and those of `FORMAT=PATH` options.
 
     Raises:
-        UsageError: no such format, no path, or a folder that is not there.
+        UsageError: no such format, no path, or a missing folder.
     """
     for _, path in of_suite:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -53,7 +50,7 @@ def _destination(text: str) -> Destination:
 
 @final
 class Presenter:
-    """Hears a session and shows it."""
+    """Listens to a session and shows it."""
 
     def __init__(
         self,
@@ -70,7 +67,7 @@ class Presenter:
         self.verbose = verbose
         self.noted = 0
         self.console = console(color)
-        self.progress = Progress(progress, probes)
+        self.progress = ProgressLine(progress, probes)
         self.forward = self.progress.forward
 
     def __enter__(self) -> Presenter:
@@ -86,7 +83,7 @@ class Presenter:
         self.progress.__exit__(kind, error, trace)
 
     def hears(self, event: SessionEvent, report: Report) -> None:
-        """Show an event, and write the reports anew when it brought something."""
+        """Show an event; update the reports if it brought a result."""
         self._show_progress(event)
         if self.output == "table":
             self._print(event)
@@ -100,7 +97,7 @@ class Presenter:
             self.writer.write(report, must=isinstance(event, TargetFinished))
 
     def ends(self, report: Report) -> None:
-        """The last line, or the whole report as JSON."""
+        """Print the summary line, or the whole report as JSON."""
         self.writer.write(report, must=True)
         for line in tell_github(report):
             print(line, file=sys.stderr)
@@ -139,15 +136,13 @@ class Presenter:
         elif isinstance(event, ProbeStarted):
             self.progress.says(f"{event.target}: {event.probe}")
         elif isinstance(event, ControlStarted):
-            self.progress.says(f"{event.target}: {event.probe} with {event.fault} planted")
+            self.progress.says(f"{event.target}: {event.probe} with {event.fault} injected")
         elif isinstance(event, ProbeFinished):
             self.progress.advance()
 
 
 def console(color: bool, **options: Any) -> Console:
-    """The console of results: stdout, at least 80 columns wide, without colour where nobody sees
-    it.
-    """
+    """A console for results on stdout, at least 80 columns wide."""
     out = Console(no_color=not color, highlight=False, emoji=False, markup=False, **options)
     if out.width < 80 or not out.is_terminal:
         out.width = max(80, out.width)

@@ -1,6 +1,4 @@
-"""What runs now, on stderr, and only where somebody looks: a terminal. Never mixed with the results
-on stdout.
-"""
+"""Progress on stderr, and only on a terminal, so that results on stdout stay clean."""
 
 from __future__ import annotations
 
@@ -10,10 +8,8 @@ from typing import Any, final
 
 
 @final
-class Progress:
-    """A live line with the target, the probe, the forwards so far and the time; silent unless
-    stderr is a terminal.
-    """
+class ProgressLine:
+    """A live line: target, probe, number of forwards, time. Silent unless stderr is a terminal."""
 
     def __init__(self, enabled: bool, probes: int) -> None:
         self._bar: Any = None
@@ -40,7 +36,7 @@ class Progress:
             *columns, console=Console(stderr=True), transient=True, redirect_stdout=False
         )
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> ProgressLine:
         if self._bar is not None:
             self._bar.start()
             self._task = self._bar.add_task("starting", total=self._probes, forwards=0)

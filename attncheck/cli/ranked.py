@@ -1,6 +1,4 @@
-"""Commands in several processes started by torchrun: the first one speaks and writes, the others
-only compute.
-"""
+"""Commands in several processes of torchrun: rank 0 prints and writes, the others only compute."""
 
 from __future__ import annotations
 
@@ -13,37 +11,36 @@ INTERRUPTED = 130
 
 
 def is_first() -> bool:
-    """Whether this process is the one that speaks."""
+    """Whether this process prints and writes."""
     return os.environ.get("RANK", "0") == "0"
 
 
-def tp_size(spec: bool) -> int | None:
-    """How many processes share each model, where `--tp` asks for it.
+def tp_size(sharded: bool) -> int | None:
+    """The number of processes that share each model with `--tp`, else None.
 
     Raises:
-        UsageError: this is one process alone.
+        UsageError: this is a single process.
     """
-    if not spec:
+    if not sharded:
         return None
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size < 2:
         raise UsageError(
-            "--tp needs processes to share the model: torchrun --nproc-per-node 2 -m attncheck run TARGET --tp"
+            "--tp needs processes to share the model: "
+            "torchrun --nproc-per-node 2 -m attncheck run TARGET --tp"
         )
     hush()
     return size
 
 
 def hush() -> None:
-    """Only the first process is heard."""
+    """Silence every process but the first."""
     if not is_first():
-        sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - open as long as the process lives
+        sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - stays open until the process ends
 
 
 def ended(code: int) -> int:
-    """The exit code of this process, once all have come this far: that of the run in the first, 0
-    in the others.
-    """
+    """The exit code of this process, once all have got here: 0 in all but the first."""
     from attncheck.distributed import ranks
 
     if code != INTERRUPTED:

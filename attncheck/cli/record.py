@@ -1,6 +1,4 @@
-"""`attncheck record`: a run written down, to be compared under another release, on another machine,
-after a change.
-"""
+"""`attncheck record`: write down a run, to compare it on another machine or release."""
 
 from __future__ import annotations
 
@@ -9,74 +7,43 @@ from typing import Annotated
 
 import typer
 
-from attncheck.cli import options as o
-from attncheck.cli.options import check_dtype, prompt_text
+from attncheck.cli.options import DisplayOptions, ModelOptions, Target, expanded, output
 from attncheck.core.errors import UsageError
-from attncheck.core.settings import Settings
 
-Target = Annotated[
-    str,
-    typer.Argument(
-        help="Hub id, folder, .gguf file, builtin:NAME, config:TYPE or file.py:factory."
-    ),
-]
 Out = Annotated[
-    Path,
-    typer.Option(
-        "-o", "--output", envvar="ATTNCHECK_OUTPUT", help="Where to write: PATH.safetensors."
-    ),
-]
-Attn = Annotated[
-    str | None, typer.Option("--attn", envvar="ATTNCHECK_ATTN", help="Attention implementation.")
+    Path, output("Write the recording here.", "-o", "--output", metavar="PATH.safetensors")
 ]
 
 
+@expanded
 def record(
+    *,
     target: Target,
     output: Out = Path("trace.safetensors"),
-    attn: Attn = None,
-    dtype: o.Dtype = "auto",
-    device: o.Device = "auto",
-    revision: o.Revision = None,
-    trust_remote_code: o.TrustRemoteCode = False,
-    random_init: o.RandomInit = False,
-    layers: o.Layers = None,
-    seed: o.Seed = 0,
-    prompt: o.Prompt = None,
-    length: o.Length = None,
-    offline: o.Offline = False,
-    no_progress: o.NoProgress = False,
+    options: ModelOptions,
+    display: DisplayOptions,
 ) -> None:
-    """Write down logits, a fingerprint of every module's output and of every weight; `compare PATH
-    TARGET` reads it.
+    """Record logits and fingerprints of a model, for `compare`.
+
+    The file holds a fingerprint of every module's output and of every weight;
+    `attncheck compare PATH TARGET` reads it.
     """
     if output.suffix != ".safetensors":
         raise UsageError(f"--output {output}: expected a name that ends in `.safetensors`")
     if not output.resolve().parent.is_dir():
         raise UsageError(f"--output {output}: no such folder `{output.parent}`")
-    settings = Settings(
-        attn=attn,
-        dtype=check_dtype(dtype),
-        device=device,
-        revision=revision,
-        trust_remote_code=trust_remote_code,
-        random_init=random_init,
-        layers=layers,
-        seed=seed,
-        prompt=prompt_text(prompt),
-        length=length,
-        offline=offline,
-    )
-    from attncheck.cli.progress import Progress
+    settings = options.settings()
+    from attncheck.cli.progress import ProgressLine
     from attncheck.compare.record import described
     from attncheck.compare.record import record as recorded
     from attncheck.compare.trace import save
     from attncheck.targets.load import load
 
-    with Progress(not no_progress, 1) as bar:
-        bar.says(f"loading {target}")
-        found = recorded(load(target, settings))
-    save(found, output)
+    with ProgressLine(not display.no_progress, 1) as line:
+        line.says(f"loading {target}")
+        recording = recorded(load(target, settings))
+    save(recording, output)
     typer.echo(
-        f"{output}: {described(found)}, {len(found.ways)} ways of asking, {len(found.weights)} weights"
+        f"{output}: {described(recording)}, {len(recording.ways)} call patterns, "
+        f"{len(recording.weights)} weights"
     )

@@ -1,41 +1,51 @@
-"""`attncheck replay REPORT [ID]`: run again exactly what a saved report recorded."""
+"""`attncheck replay REPORT [ID]`: run the failures of a saved report again."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attncheck.core.errors import UsageError
+from attncheck.cli.options import ModelOptions, expanded, output
+from attncheck.core.errors import UsageError, unknown
 from attncheck.core.settings import Settings
 
 if TYPE_CHECKING:
     from attncheck.core.finding import Finding
     from attncheck.report.model import Report, TargetReport
 
-SavedReport = Annotated[Path, typer.Argument(help="A report written by `--report json=PATH`.")]
+SavedReport = Annotated[
+    Path, typer.Argument(help="A report written by `--report json=PATH`.", metavar="REPORT")
+]
 Id = Annotated[
     str | None,
     typer.Argument(
-        help="PROBE or TARGET/PROBE; without it, everything that failed.", show_default=False
+        help="PROBE or TARGET/PROBE; by default everything that failed.",
+        show_default=False,
+        metavar="ID",
     ),
 ]
 Script = Annotated[
-    bool,
-    typer.Option(
-        "--script", help="Print a script that shows the failure with torch and transformers alone."
-    ),
+    bool, output("Print a script that shows the failure with torch and transformers alone.")
 ]
 
 
-def replay(report: SavedReport, which: Id = None, script: Script = False) -> None:
-    """Run again what failed; exit 1 if it still does."""
-    chosen = _chosen(_read(report), which)
-    still = False
-    for target, finding in chosen:
-        still |= _script(target, finding) if script else _again(target, finding)
-    raise typer.Exit(1 if still else 0)
+@expanded
+def replay(
+    report: SavedReport, options: ModelOptions, which: Id = None, script: Script = False
+) -> None:
+    """Run the failures of a saved report again.
+
+    Exit code 1 if one still fails. Options for the model replace what the report recorded.
+    """
+    changes = options.settings().changes()
+    fails = False
+    for target, finding in _chosen(_read(report), which):
+        settings = replace(_recorded(target), **changes)
+        fails |= _script(target, finding, settings) if script else _again(target, finding, settings)
+    raise typer.Exit(1 if fails else 0)
 
 
 def _read(path: Path) -> Report:
@@ -44,73 +54,61 @@ def _read(path: Path) -> Report:
     try:
         return from_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(
-            f"{path}: not a report of this tool ({str(error).splitlines()[0] if str(error) else error!r})"
-        ) from error
+        reason = str(error).splitlines()[0] if str(error) else repr(error)
+        raise UsageError(f"{path}: not a report of this tool ({reason})") from error
 
 
 def _chosen(report: Report, which: str | None) -> list[tuple[TargetReport, Finding]]:
-    from attncheck.core.errors import unknown
     from attncheck.core.verdict import Verdict
 
-    failed = [
-        (t, f)
-        for t in report.targets
-        for f in t.results
-        if f.verdict is Verdict.FAIL and f.probe != "load"
-    ]
+    every = [(target, finding) for target in report.targets for finding in target.results]
     if which is None:
+        failed = [
+            (target, finding)
+            for target, finding in every
+            if finding.verdict is Verdict.FAIL and finding.probe != "load"
+        ]
         if not failed:
             raise UsageError("the report holds no failure to run again")
         return failed
+    names = [f"{target.target}/{finding.probe}" for target, finding in every]
     named = [
-        (t, f)
-        for t in report.targets
-        for f in t.results
-        if which in (f.probe, f"{t.target}/{f.probe}")
+        each for each, name in zip(every, names, strict=True) if which in (each[1].probe, name)
     ]
     if not named:
-        raise UsageError(
-            unknown(
-                "finding",
-                which,
-                [f"{t.target}/{f.probe}" for t in report.targets for f in t.results],
-            )
-        )
+        raise UsageError(unknown("finding", which, names))
     return named
 
 
-def _subject(target: TargetReport) -> Any:
-    from attncheck.targets.load import load
-
-    known = set(Settings.__dataclass_fields__)
-    spec = {
-        key: value for key, value in dict(target.settings.get("asked", {})).items() if key in known
-    }
-    spec.setdefault("dtype", target.settings.get("dtype", "auto"))
-    return load(target.target, Settings(**spec))
+def _recorded(target: TargetReport) -> Settings:
+    recorded = dict(target.settings.get("asked", {}))
+    known = {key: value for key, value in recorded.items() if key in vars(Settings())}
+    return Settings(**{"dtype": target.settings.get("dtype", "auto"), **known})
 
 
-def _again(target: TargetReport, finding: Finding) -> bool:
+def _again(target: TargetReport, finding: Finding, settings: Settings) -> bool:
     """Whether the finding still fails; both numbers are shown."""
     from attncheck.diagnosis.replay import run_again
+    from attncheck.targets.load import load
 
-    seen = run_again(_subject(target), finding)
-    typer.echo(f"{target.target}/{finding.probe}: {seen.text}")
-    return seen.fails
+    outcome = run_again(load(target.target, settings), finding)
+    typer.echo(f"{target.target}/{finding.probe}: {outcome.text}")
+    return outcome.fails
 
 
-def _script(target: TargetReport, finding: Finding) -> bool:
-    """Print the script if it shows the fault, else why there is none on stderr."""
+def _script(target: TargetReport, finding: Finding, settings: Settings) -> bool:
+    """Print a script that shows the fault, or say on stderr why there is none."""
     import tempfile
 
     from attncheck.core.errors import Unsupported
     from attncheck.diagnosis.repro import offered
+    from attncheck.targets.load import load
 
     with tempfile.TemporaryDirectory() as folder:
         try:
-            typer.echo(offered(_subject(target), finding, Path(folder)).read_text(encoding="utf-8"))
+            script = offered(load(target.target, settings), finding, Path(folder))
         except Unsupported as reason:
             typer.echo(f"{target.target}/{finding.probe}: no script: {reason}", err=True)
             return False
+        typer.echo(script.read_text(encoding="utf-8"))
     return True

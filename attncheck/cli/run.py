@@ -5,160 +5,151 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attncheck.cli import options as o
-from attncheck.cli.many import Workers, sweep
-from attncheck.cli.options import Format, check_dtype, failing, listed, prompt_text
-from attncheck.cli.planning import Asked, planned
+from attncheck.cli.options import Attn, DisplayOptions, ModelOptions, Targets, expanded, model
 from attncheck.cli.ranked import ended, is_first, tp_size
+from attncheck.cli.run_options import GateOptions, OutputOptions, SelectionOptions, SweepOptions
 from attncheck.core.errors import UsageError
-from attncheck.core.settings import Settings
-from attncheck.core.verdict import Verdict
+from attncheck.core.verdict import Verdict, failing
 from attncheck.suite.plan import Job, Plan
+from attncheck.suite.request import RunRequest
 from attncheck.targets.target import is_glob
 
 if TYPE_CHECKING:
     from attncheck.cli.present import Presenter
 
+GIB = 1 << 30
+INTERRUPTED = 130
 
+
+@expanded
 def run(
-    targets: o.Targets = None,
-    suite: o.Suite = None,
-    tag: o.Tags = None,
-    probe: o.Probes = None,
-    skip: o.Skips = None,
-    quick: o.Quick = False,
-    attn: o.Attn = None,
-    dtype: o.Dtype = "auto",
-    device: o.Device = "auto",
-    device_map: o.DeviceMap = None,
-    tp: o.TensorParallel = False,
-    compiled: o.Compiled = False,
-    revision: o.Revision = None,
-    trust_remote_code: o.TrustRemoteCode = False,
-    random_init: o.RandomInit = False,
-    layers: o.Layers = None,
-    seed: o.Seed = 0,
-    prompt: o.Prompt = None,
-    length: o.Length = None,
-    report: o.Reports = None,
-    output: o.Output = Format.table,
-    baseline: o.BaselineFile = None,
-    write_baseline: o.WriteBaseline = None,
-    repro: o.Repro = None,
-    jobs: o.Jobs = 1,
-    sweep_dir: o.SweepDir = None,
-    timeout: o.Timeout = 180.0,
-    memory: o.MemoryLimit = 6.0,
-    fail_fast: o.FailFast = False,
-    strict: o.Strict = False,
-    fail_on: o.FailOn = None,
-    offline: o.Offline = False,
-    verbose: o.Verbose = False,
-    quiet: o.Quiet = False,
-    no_progress: o.NoProgress = False,
-    no_color: o.NoColor = False,
+    *,
+    targets: Targets = None,
+    selection: SelectionOptions,
+    loading: ModelOptions,
+    attn: Attn = None,
+    tp: Annotated[bool, model("Shard each model over the processes of torchrun.")] = False,
+    compiled: Annotated[
+        bool, model("Compare the model under torch.compile as well.", "--compile")
+    ] = False,
+    reporting: OutputOptions,
+    gate: GateOptions,
+    limits: SweepOptions,
+    display: DisplayOptions,
 ) -> None:
-    """Run probes on one or more models; without a target and a suite, on the built-in default
-    model.
+    """Run probes on one or more models.
+
+    Without targets and --suite, the suite attncheck.yaml in this folder or above it runs; where
+    there is none, the built-in model builtin:gqa is checked.
     """
-    base = Settings(
-        dtype=check_dtype(dtype), device=device, device_map=device_map, revision=revision
+    settings = replace(
+        loading.settings(), tp=tp_size(tp), compiled="inductor" if compiled else None
     )
-    base = replace(
-        base,
-        trust_remote_code=trust_remote_code,
-        random_init=random_init,
-        layers=layers,
-        offline=offline,
-    )
-    base = replace(base, seed=seed, prompt=prompt_text(prompt), length=length)
-    base = replace(base, tp=tp_size(tp), compiled="inductor" if compiled else None)
-    what = Asked(
-        targets=listed(targets), suite=suite, settings=base, attn=listed(attn), tags=listed(tag)
-    )
-    plan = planned(replace(what, probes=listed(probe), skip=listed(skip), quick=quick))
-    shown = Format.quiet if quiet and output is Format.table else output
-    presenter = _presenter(shown, plan, report, verbose, no_progress, no_color)
-    counted = failing(fail_on, strict or plan.strict) | plan.fail_on
-    if tp and (jobs > 1 or sweep_dir is not None):
+    plan = RunRequest(
+        targets=tuple(targets or ()),
+        suite=selection.suite,
+        settings=settings,
+        attn=tuple(attn or ()),
+        selection=selection.selection(),
+        quick=selection.quick,
+    ).plan()
+    fail_on = failing(gate.fail_on or (), gate.strict or plan.strict) | plan.fail_on
+    presenter = _presenter(plan, reporting, display)
+    separate = limits.jobs > 1 or limits.sweep_dir is not None
+    if tp and separate:
         raise UsageError("--tp runs one model after the other: leave out --jobs and --sweep-dir")
-    if jobs > 1 or sweep_dir is not None or any(is_glob(job.target) for job in plan.jobs):
-        raise typer.Exit(
-            sweep(plan.jobs, presenter, counted, Workers(jobs, sweep_dir, timeout, memory))
-        )
-    known = None if write_baseline else baseline or plan.baseline
-    raise typer.Exit(
-        execute(
-            plan.jobs, presenter, counted, fail_fast or plan.fail_fast, known, write_baseline, repro
-        )
-    )
+    if separate or any(is_glob(job.target) for job in plan.jobs):
+        raise typer.Exit(sweep(plan.jobs, presenter, fail_on, limits))
+    raise typer.Exit(execute(plan, presenter, fail_on, gate, reporting.repro))
 
 
-def _presenter(
-    output: Format,
-    plan: Plan,
-    reports: list[str] | None,
-    verbose: bool,
-    no_progress: bool,
-    no_color: bool,
-) -> Presenter:
+def _presenter(plan: Plan, output: OutputOptions, display: DisplayOptions) -> Presenter:
     from attncheck.cli.present import Presenter, destinations
 
     return Presenter(
-        output=output.value,
-        destinations=destinations(reports or [], plan.reports) if is_first() else (),
+        output=output.format,
+        destinations=destinations(output.report or [], plan.reports) if is_first() else (),
         probes=sum(len(job.probes) for job in plan.jobs),
-        verbose=verbose,
-        progress=not no_progress,
-        color=not no_color,
+        verbose=output.verbose,
+        progress=not display.no_progress,
+        color=not display.no_color,
     )
 
 
 def execute(
-    jobs: Sequence[Job],
+    plan: Plan,
     presenter: Presenter,
     fail_on: frozenset[Verdict],
-    fail_fast: bool,
-    baseline: Path | None = None,
-    write_baseline: Path | None = None,
+    gate: GateOptions,
     repro: Path | None = None,
 ) -> int:
-    """Run the jobs and show them; what was finished is reported even when the run is interrupted."""
-    from functools import partial
-
+    """Run the jobs in this process; an interrupted run still reports what it finished."""
     from attncheck.core.allocator import keep_threshold
     from attncheck.diagnosis.diagnose import Diagnoser
-    from attncheck.report import baseline as baselines
+    from attncheck.report import baseline
     from attncheck.report.write import write_text
     from attncheck.run.gate import Gate
     from attncheck.run.runner import run_probes
     from attncheck.run.session import Session
 
     keep_threshold()
-    gate = Gate(baseline=baselines.read(baseline) if baseline is not None else None)
-    command = shlex.join(["attncheck", *sys.argv[1:]])
+    accepted = None if gate.write_baseline else gate.baseline or plan.baseline
     with presenter:
         session = Session(
-            command=command,
+            command=command_line(),
             listener=presenter.hears,
             fail_on=fail_on,
-            fail_fast=fail_fast,
+            fail_fast=gate.fail_fast or plan.fail_fast,
             on_forward=presenter.forward,
-            gate=gate,
+            gate=Gate(baseline=baseline.read(accepted) if accepted is not None else None),
             examine=partial(run_probes, diagnose=Diagnoser(repro)),
         )
         try:
-            session.run(jobs)
+            session.run(plan.jobs)
             code = session.report.exit_code
         except KeyboardInterrupt:
-            code = 130
+            code = INTERRUPTED
         presenter.ends(session.finished(code))
-    if write_baseline is not None and code != 130 and is_first():
-        write_text(write_baseline, baselines.to_text(baselines.of_report(session.report)))
+    if gate.write_baseline is not None and code != INTERRUPTED and is_first():
+        write_text(gate.write_baseline, baseline.to_text(baseline.of_report(session.report)))
     return ended(code)
+
+
+def sweep(
+    jobs: Sequence[Job], presenter: Presenter, fail_on: frozenset[Verdict], options: SweepOptions
+) -> int:
+    """Run the jobs in worker processes; show one line for each and write one report of all."""
+    from attncheck.run import sweep as sweeps
+    from attncheck.run.session import Session, TargetFinished
+
+    session = Session(command=command_line(), listener=presenter.hears, fail_on=fail_on)
+    every = [replace(job, target=target) for job in jobs for target in sweeps.expand([job.target])]
+    limits = sweeps.Limits(seconds=options.timeout, memory=int(options.memory * GIB))
+    presenter.output = "lines" if presenter.output == "table" else presenter.output
+    kept = nullcontext(options.sweep_dir) if options.sweep_dir else TemporaryDirectory()
+    with presenter, kept as folder:
+        try:
+            for target in sweeps.run_jobs(
+                every, workers=options.jobs, limits=limits, folder=Path(folder)
+            ):
+                session.adopt(target)
+                presenter.hears(TargetFinished(target), session.report)
+            code = session.report.exit_code
+        except KeyboardInterrupt:
+            code = INTERRUPTED
+        presenter.ends(session.finished(code))
+    return code
+
+
+def command_line() -> str:
+    """This command as it was typed."""
+    return shlex.join(["attncheck", *sys.argv[1:]])

@@ -2,53 +2,63 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attncheck.core.settings import Settings
+from attncheck.cli.options import ModelOptions, expanded, option
 from attncheck.targets.target import DEFAULT
 
 if TYPE_CHECKING:
+    from attncheck.core.settings import Settings
     from attncheck.run.selftest import Row
 
+faults = partial(option, panel="Faults")
+
 Targets = Annotated[
-    list[str] | None, typer.Argument(help="Healthy models to plant faults in.", show_default=False)
+    list[str] | None,
+    typer.Argument(
+        help="Healthy models to inject faults into.", show_default=False, metavar="TARGET"
+    ),
 ]
-Faults = Annotated[
-    list[str] | None, typer.Option("--fault", help="Only these faults (repeatable).")
-]
+Faults = Annotated[list[str] | None, faults("Inject only this fault (repeatable).", metavar="NAME")]
 Probes = Annotated[
-    list[str] | None, typer.Option("--probe", help="Only these probes (globs, repeatable).")
+    list[str] | None, faults("Run only these probes (globs, repeatable).", metavar="NAME")
 ]
 Coverage = Annotated[
-    Path | None,
-    typer.Option("--coverage", help="Ask every probe about every fault and write the table here."),
+    Path | None, faults("Run every probe on every fault; write the table here.", metavar="FILE")
 ]
 Each = Annotated[
     int | None,
-    typer.Option(
-        "--each", min=1, help="Plant each fault in at most this many targets, in their order."
-    ),
+    faults("Inject each fault into at most N targets, in their order.", min=1, metavar="N"),
 ]
 LINE = "{:24s} {:18s} {:34s} {:32s} {:>6s}"
 
 
+@expanded
 def selftest(
+    *,
     targets: Targets = None,
     fault: Faults = None,
     probe: Probes = None,
     coverage: Coverage = None,
     each: Each = None,
+    options: ModelOptions,
 ) -> None:
-    """Plant every fault that the target can carry; exit 1 if one is missed."""
+    """Inject every known fault and check that a probe catches it.
+
+    Exit code 1 if a fault is missed.
+    """
     from attncheck.core import registry
 
+    settings = options.settings()
     names = registry.select(probe or ())
     rows: list[Row] = []
     for target in targets or [DEFAULT]:
-        rows += _one(target, names, left(_chosen(fault), rows, each), thorough=coverage is not None)
+        remaining = left(_chosen(fault), rows, each)
+        rows += _one(target, settings, names, remaining, thorough=coverage is not None)
     if coverage is not None:
         _write(coverage, rows, names, each)
     missed = [row.fault for row in rows if row.missed]
@@ -76,7 +86,9 @@ def left(faults: list[str], rows: list[Row], each: int | None) -> list[str]:
     return [name for name in faults if each is None or injected.count(name) < each]
 
 
-def _one(target: str, probes: list[str], faults: list[str], thorough: bool) -> list[Row]:
+def _one(
+    target: str, settings: Settings, probes: list[str], faults: list[str], thorough: bool
+) -> list[Row]:
     from attncheck.core import registry
     from attncheck.run.selftest import Selftest
     from attncheck.targets.load import load
@@ -84,7 +96,7 @@ def _one(target: str, probes: list[str], faults: list[str], thorough: bool) -> l
     typer.echo(f"{target}\n{LINE.format('fault', 'caught by', 'named', 'located', 's')}")
     rows = []
     for row in Selftest(
-        load(target, Settings()), [registry.load(name) for name in probes], thorough
+        load(target, settings), [registry.load(name) for name in probes], thorough
     ).run(faults):
         rows.append(row)
         typer.echo(line(row))

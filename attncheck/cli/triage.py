@@ -1,16 +1,29 @@
-"""`attncheck triage`: somebody says that the output is wrong; what is it?"""
+"""`attncheck triage`: from a report of wrong output to its cause."""
 
 from __future__ import annotations
 
-import shlex
-import sys
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attncheck.cli import options as o
-from attncheck.cli.options import check_dtype, prompt_text
+from attncheck.cli.options import (
+    DisplayOptions,
+    ModelOptions,
+    Repro,
+    Target,
+    expanded,
+    in_lines,
+    model,
+    option,
+    output,
+    prompt_text,
+    reports_in_lines,
+    tokens,
+)
+from attncheck.cli.run import command_line
 from attncheck.core.errors import TargetError, Unsupported, UsageError, unknown
 from attncheck.core.settings import Settings
 
@@ -21,122 +34,76 @@ if TYPE_CHECKING:
 SIDES = ("left", "right")
 REPORTS = ("markdown",)
 
-Target = Annotated[
-    str,
-    typer.Argument(
-        help="Hub id, folder, .gguf file, builtin:NAME, config:TYPE or file.py:factory."
-    ),
-]
+symptoms = partial(option, panel="Report of the problem")
+
 Prompts = Annotated[
     list[str] | None,
-    typer.Option(
-        "--prompt", envvar="ATTNCHECK_PROMPT", help="TEXT or @FILE; repeated, it is a batch."
+    tokens(
+        "Text, or @FILE, that gives the wrong output; repeated, it is a batch.",
+        metavar="TEXT",
+        callback=in_lines,
     ),
 ]
 Generate = Annotated[
-    int,
-    typer.Option(
-        "--generate",
-        min=0,
-        envvar="ATTNCHECK_GENERATE",
-        help="Tokens to generate greedily from the first prompt.",
-    ),
+    int, tokens("Generate N tokens greedily from the first prompt.", min=0, metavar="N")
 ]
 Symptom = Annotated[
     str,
-    typer.Option(
-        envvar="ATTNCHECK_SYMPTOM",
-        help="batch, cache, long, padding, packing, upgrade, implementation or training.",
+    symptoms(
+        "batch, cache, long, padding, packing, upgrade, implementation or training.",
+        metavar="NAME",
     ),
 ]
 Attn = Annotated[
-    str | None,
-    typer.Option(
-        "--attn", envvar="ATTNCHECK_ATTN", help="The reporter's attention implementation."
-    ),
+    str | None, model("Attention implementation of the problem report.", metavar="NAME")
 ]
 Dtype = Annotated[
-    str,
-    typer.Option(
-        "--dtype", envvar="ATTNCHECK_DTYPE", help="The reporter's; auto: the checkpoint's own."
-    ),
+    str, model("Dtype of the problem report; auto is the checkpoint's own.", metavar="DTYPE")
 ]
-Side = Annotated[
-    str, typer.Option("--padding-side", envvar="ATTNCHECK_PADDING_SIDE", help="left or right.")
-]
-Cache = Annotated[
-    str, typer.Option("--cache", envvar="ATTNCHECK_CACHE", help="on, dynamic, static, quantised.")
-]
-Compile = Annotated[
-    bool,
-    typer.Option("--compile", envvar="ATTNCHECK_COMPILE", help="Ask the compiled model as well."),
-]
+PaddingSide = Annotated[str, symptoms("Padding side of the batch.", metavar="left|right")]
+Cache = Annotated[str, symptoms("Kind of cache: on, dynamic, static or quantised.", metavar="NAME")]
+Compile = Annotated[bool, symptoms("Check the model under torch.compile as well.", "--compile")]
 Against = Annotated[
-    str | None,
-    typer.Option(
-        "--against",
-        envvar="ATTNCHECK_AGAINST",
-        help="A good run: another target, or a recorded trace.",
-    ),
+    str | None, symptoms("A correct run: another target or a recording.", metavar="TARGET|FILE")
 ]
 Reports = Annotated[
-    list[str] | None, typer.Option("--report", envvar="ATTNCHECK_REPORT", help="markdown=PATH.")
+    list[str] | None,
+    output("Write a Markdown report.", metavar="markdown=PATH", callback=reports_in_lines),
 ]
-Passes = Annotated[
-    int,
-    typer.Option(
-        "--max-passes",
-        min=20,
-        envvar="ATTNCHECK_MAX_PASSES",
-        help="Start nothing new after this many forwards.",
-    ),
+MaxPasses = Annotated[
+    int, symptoms("Start no further step after this many forwards.", min=20, metavar="N")
 ]
 
 
+@expanded
 def triage(
+    *,
     target: Target,
-    prompt: Prompts = None,
-    generate: Generate = 0,
     symptom: Symptom = "",
-    attn: Attn = None,
-    dtype: Dtype = "auto",
-    padding_side: Side = "",
+    padding_side: PaddingSide = "",
     cache: Cache = "",
     compiled: Compile = False,
     against: Against = None,
-    device: o.Device = "auto",
-    revision: o.Revision = None,
-    trust_remote_code: o.TrustRemoteCode = False,
-    random_init: o.RandomInit = False,
-    layers: o.Layers = None,
-    seed: o.Seed = 0,
-    length: o.Length = None,
-    offline: o.Offline = False,
-    max_passes: Passes = 600,
+    max_passes: MaxPasses = 600,
+    options: ModelOptions,
+    prompt: Prompts = None,
+    generate: Generate = 0,
+    attn: Attn = None,
+    dtype: Dtype = "auto",
     report: Reports = None,
-    repro: o.Repro = None,
-    no_progress: o.NoProgress = False,
-    no_color: o.NoColor = False,
+    repro: Repro = None,
+    display: DisplayOptions,
 ) -> None:
-    """Say what a wrong output is: a fault, rounding, what the model does by design, or not to be
-    reproduced.
+    """Find out why an output is wrong and name the cause.
+
+    The cause is a fault, rounding, or the model's design. Tries the ways in which people call
+    models, finds the smallest failing one, locates the fault and names it.
     """
     from attncheck.triage.answer import Question
 
     prompts = tuple(prompt_text(text) or "" for text in prompt or [])
-    settings = Settings(
-        attn=attn,
-        dtype=check_dtype(dtype),
-        device=device,
-        revision=revision,
-        trust_remote_code=trust_remote_code,
-        random_init=random_init,
-        layers=layers,
-        seed=seed,
-        prompt=prompts[0] if prompts else None,
-        length=length,
-        offline=offline,
-    )
+    options = replace(options, attn=attn, dtype=dtype)
+    settings = replace(options.settings(), prompt=prompts[0] if prompts else None)
     question = Question(
         prompts=prompts,
         generate=generate,
@@ -146,8 +113,8 @@ def triage(
         passes=max_passes,
     )
     paths = [_destination(text) for text in report or []]
-    answer = _asked(target, settings, question, against, repro, progress=not no_progress)
-    _show(answer, paths, color=not no_color)
+    answer = _answered(target, settings, question, against, repro, progress=not display.no_progress)
+    _show(answer, paths, color=not display.no_color)
     raise typer.Exit(answer.answer.exit_code)
 
 
@@ -181,7 +148,7 @@ def _destination(text: str) -> Path:
     return Path(path)
 
 
-def _asked(
+def _answered(
     target: str,
     settings: Settings,
     question: Question,
@@ -189,19 +156,17 @@ def _asked(
     repro: Path | None,
     progress: bool,
 ) -> Triage:
-    from dataclasses import replace
-
-    from attncheck.cli.progress import Progress
+    from attncheck.cli.progress import ProgressLine
     from attncheck.triage.against import against_good_run
     from attncheck.triage.precision import opened
     from attncheck.triage.run import Investigation
 
-    with Progress(progress, 1) as bar:
-        bar.says(f"loading {target}")
+    with ProgressLine(progress, 1) as line:
+        line.says(f"loading {target}")
         subject, reported = opened(target, settings)
-        subject.on_forward = bar.forward
+        subject.on_forward = line.forward
         try:
-            investigation = Investigation(subject, question, reported, bar.says, repro=repro)
+            investigation = Investigation(subject, question, reported, line.says, repro=repro)
         except Unsupported as reason:
             raise TargetError(f"{target}: {reason}") from reason
         if against is not None:
@@ -209,13 +174,12 @@ def _asked(
                 lambda: against_good_run(target, against, settings, investigation.log)
             )
         answer = investigation.run()
-    return replace(answer, command=shlex.join(["attncheck", *sys.argv[1:]]))
+    return replace(answer, command=command_line())
 
 
 def _show(answer: Triage, paths: list[Path], color: bool) -> None:
     from attncheck.cli.present import console
-    from attncheck.triage.page import markdown
-    from attncheck.triage.page import print_page
+    from attncheck.triage.page import markdown, print_page
 
     print_page(answer, console(color))
     for path in paths:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import Any, Literal, final
 
 DTYPES = ("auto", "float64", "float32", "bfloat16", "float16")
 LADDER = ("float16", "bfloat16", "float32", "float64")
@@ -30,3 +30,8 @@ class Settings:
     cache: str | None = None
     tp: int | None = None
     compiled: str | None = None
+
+    def changes(self) -> dict[str, Any]:
+        """The values that differ from the defaults."""
+        usual = vars(Settings())
+        return {name: value for name, value in vars(self).items() if value != usual[name]}

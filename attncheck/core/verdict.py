@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import Enum
 
+from attncheck.core.errors import UsageError, unknown
+
 
 class Verdict(str, Enum):
     """What a case, a probe or a model comes to."""
@@ -45,3 +47,20 @@ def worst_of_model(verdicts: Iterable[Verdict]) -> Verdict:
     seen = list(verdicts)
     ran = [verdict for verdict in seen if verdict is not Verdict.SKIP]
     return worst(ran) if ran else Verdict.SKIP
+
+
+STRICT = frozenset({Verdict.VACUOUS, Verdict.WARN, Verdict.NOISE})
+
+
+def failing(names: Iterable[str], strict: bool = False) -> frozenset[Verdict]:
+    """The verdicts that count as failure beside `fail`: those named, and `STRICT` if strict.
+
+    Raises:
+        UsageError: a name that is no verdict.
+    """
+    valid = {verdict.value: verdict for verdict in Verdict if verdict is not Verdict.PASS}
+    names = list(names)
+    for name in names:
+        if name not in valid:
+            raise UsageError(unknown("verdict", name, valid))
+    return frozenset(valid[name] for name in names) | (STRICT if strict else frozenset())

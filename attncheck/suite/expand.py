@@ -11,12 +11,11 @@ from pathlib import Path
 
 from attncheck.core.errors import TargetError
 from attncheck.core.verdict import Verdict
-from attncheck.suite.choice import Choice
 from attncheck.suite.chosen import probes_of
 from attncheck.suite.expected import with_expected
 from attncheck.suite.load import Part, load_parts
 from attncheck.suite.matrix import combinations
-from attncheck.suite.plan import Job, Plan
+from attncheck.suite.plan import Job, Plan, Selection
 from attncheck.suite.schema import ModelEntry
 from attncheck.suite.source import Place
 from attncheck.targets.target import parse
@@ -25,7 +24,7 @@ MOST_JOBS = 10_000
 Tags = Mapping[str, frozenset[str]]
 
 
-def load_plan(file: Path, choice: Choice | None = None) -> Plan:
+def load_plan(file: Path, selection: Selection | None = None) -> Plan:
     """Read, check and expand a suite. Loads the probes that have options, and no model.
 
     Raises:
@@ -46,7 +45,8 @@ def load_plan(file: Path, choice: Choice | None = None) -> Plan:
         )
     jobs = with_expected(parts, [job for job, _ in found])
     narrowed = (
-        _narrowed(job, tags, choice or Choice()) for job, (_, tags) in zip(jobs, found, strict=True)
+        _narrowed(job, tags, selection or Selection())
+        for job, (_, tags) in zip(jobs, found, strict=True)
     )
     return _with_gate(parts, Plan(file=file, jobs=tuple(job for job in narrowed if job.probes)))
 
@@ -67,9 +67,9 @@ def _with_gate(parts: tuple[Part, ...], plan: Plan) -> Plan:
     return plan
 
 
-def _narrowed(job: Job, tags: Tags, choice: Choice) -> Job:
+def _narrowed(job: Job, tags: Tags, selection: Selection) -> Job:
     kept = tuple(
-        (name, given) for name, given in job.probes if choice.keeps(job.tags | tags[name], name)
+        (name, given) for name, given in job.probes if selection.keeps(job.tags | tags[name], name)
     )
     return replace(job, probes=kept)
 

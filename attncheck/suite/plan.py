@@ -1,10 +1,8 @@
-"""What a suite comes to: jobs to run one after the other, and what their outcome is held against.
-Standard library only.
-"""
+"""What a run consists of: the jobs, and how their outcome counts. Standard library only."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from fnmatch import fnmatchcase
@@ -20,7 +18,7 @@ ProbeCall = tuple[str, Mapping[str, Any]]
 @final
 @dataclass(frozen=True, kw_only=True)
 class ExpectedFailure:
-    """A failure that is known and accepted for a while. `where` is `FILE:LINE` of its entry."""
+    """A known failure that is accepted for a while. `where` is `FILE:LINE` of its entry."""
 
     probe: str = "*"
     case: str = "*"
@@ -31,20 +29,18 @@ class ExpectedFailure:
     where: str = ""
 
     def expired(self, today: date) -> bool:
-        """Whether it holds no longer; the date itself is its last day."""
+        """Whether its last day has passed."""
         return self.expires is not None and today > self.expires
 
     def covers(self, probe: str, case: str) -> bool:
-        """Whether it speaks of this case of this probe."""
+        """Whether it applies to this case of this probe."""
         return fnmatchcase(probe, self.probe) and fnmatchcase(case, self.case)
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One model under one setting. `home` is the folder that probes given as `FILE.py:Class` are
-    relative to.
-    """
+    """One model under one setting. Paths of probes (`FILE.py:Class`) are relative to `home`."""
 
     target: str
     settings: Settings
@@ -57,10 +53,31 @@ class Job:
 
 @final
 @dataclass(frozen=True, kw_only=True)
+class Selection:
+    """The part of a suite that a command line selects: `!tag` excludes a tag; probes are globs."""
+
+    tags: tuple[str, ...] = ()
+    probes: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
+
+    def keeps(self, tags: frozenset[str], probe: str) -> bool:
+        """Whether a probe on a model runs; `tags` are those of both."""
+        excluded = {tag[1:] for tag in self.tags if tag.startswith("!")}
+        wanted = {tag for tag in self.tags if not tag.startswith("!")}
+        tagged = not tags & excluded and (not wanted or bool(tags & wanted))
+        named = not self.probes or matches_any(self.probes, probe)
+        return tagged and named and not matches_any(self.skip, probe)
+
+
+def matches_any(globs: Iterable[str], name: str) -> bool:
+    """Whether one of the globs matches a name."""
+    return any(fnmatchcase(name, glob) for glob in globs)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A suite, expanded. Paths of reports and of the baseline are already relative to the suite's
-    folder.
-    """
+    """The jobs of a run. Paths are resolved against the folder of the suite."""
 
     file: Path
     jobs: tuple[Job, ...]

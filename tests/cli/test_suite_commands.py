@@ -36,7 +36,7 @@ def test_init_does_not_write_over_a_suite(repository: Path, capsys: Capture) -> 
     suite = repository / "attncheck.yaml"
     suite.write_text("models: [builtin:mha]\n")
     assert main(["init", "--folder", str(repository)]) == 2
-    assert "is there already (--force writes over it)" in capsys.readouterr().err
+    assert "exists already (--force overwrites it)" in capsys.readouterr().err
     assert main(["init", "builtin:moe", "--force", "--folder", str(repository)]) == 0
     assert "- builtin:moe" in suite.read_text()
 

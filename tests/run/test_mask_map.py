@@ -101,7 +101,7 @@ def test_lengths_that_do_not_fit_are_refused(subject: Subject) -> None:
     ("arguments", "code", "said"),
     [
         (["builtin:gqa", "--layer", "1"], 0, "layer 1: the whole past"),
-        (["builtin:broken-mask", "--layer", "0"], 1, "pairs are not as promised"),
+        (["builtin:broken-mask", "--layer", "0"], 1, "pairs are not as expected"),
         (["builtin:gqa", "--layer", "9"], 2, "this model has 0, 1, 2, 3"),
         (["builtin:gqa", "--padding", "up:3"], 2, "expected left:N or right:N"),
         (["builtin:gqa", "--packed", "9,x"], 2, "expected lengths"),

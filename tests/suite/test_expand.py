@@ -9,13 +9,13 @@ import pytest
 
 from attncheck.core import registry
 from attncheck.core.finding import Verdict
-from attncheck.suite.choice import Choice
+from attncheck.suite.plan import Selection
 from attncheck.suite.expand import load_plan
 from attncheck.suite.load import find_suite
 from attncheck.suite.plan import Plan
 
 
-def plan_of(folder: Path, text: str, choice: Choice | None = None) -> Plan:
+def plan_of(folder: Path, text: str, choice: Selection | None = None) -> Plan:
     file = folder / "suite.yaml"
     file.write_text(text)
     return load_plan(file, choice)
@@ -95,11 +95,11 @@ probes:
     ("choice", "expected"),
     [
         (
-            Choice(tags=("quick",)),
+            Selection(tags=("quick",)),
             {"builtin:gqa": ["future-token", "kv-repeat"], "builtin:mha": [], "builtin:moe": []},
         ),
         (
-            Choice(tags=("memory",)),
+            Selection(tags=("memory",)),
             {
                 "builtin:gqa": ["kv-repeat"],
                 "builtin:mha": ["kv-repeat"],
@@ -107,21 +107,21 @@ probes:
             },
         ),
         (
-            Choice(tags=("!slow", "!memory")),
+            Selection(tags=("!slow", "!memory")),
             {"builtin:gqa": ["future-token"], "builtin:moe": ["future-token"]},
         ),
         (
-            Choice(probes=("kv-*",), skip=()),
+            Selection(probes=("kv-*",), skip=()),
             {
                 "builtin:gqa": ["kv-repeat"],
                 "builtin:mha": ["kv-repeat"],
                 "builtin:moe": ["kv-repeat"],
             },
         ),
-        (Choice(skip=("*",)), {}),
+        (Selection(skip=("*",)), {}),
     ],
 )
-def test_choice(tmp_path: Path, choice: Choice, expected: dict[str, list[str]]) -> None:
+def test_choice(tmp_path: Path, choice: Selection, expected: dict[str, list[str]]) -> None:
     plan = plan_of(tmp_path, SUITE_WITH_TAGS, choice)
     assert {job.target: [name for name, _ in job.probes] for job in plan.jobs} == {
         k: v for k, v in expected.items() if v

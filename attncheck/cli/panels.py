@@ -1,0 +1,55 @@
+"""`--help` in titled panels of plain text. Typer draws its panels with rich, whose import takes
+longer than everything else that `--help` does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from typer.core import TyperCommand, TyperGroup
+
+ENVIRONMENT = (
+    "Every option can be set by an environment variable: --device-map by ATTNCHECK_DEVICE_MAP. "
+    "Values of repeatable options are separated by blanks there, prompts and reports by line ends."
+)
+
+
+class PanelCommand(TyperCommand):
+    """A command whose help lists its options by panel."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write each panel, and the rule for environment variables."""
+        rows = [(_panel(each), each.get_help_record(ctx)) for each in self.get_params(ctx)]
+        _write(formatter, rows)
+        if any(getattr(each, "envvar", None) for each in self.get_params(ctx)):
+            formatter.write_paragraph()
+            formatter.write_text(ENVIRONMENT)
+
+
+class PanelGroup(TyperGroup):
+    """The list of commands by panel."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write each panel of commands."""
+        width = formatter.width - 6 - max(map(len, self.commands))
+        rows = [
+            (_panel(each), (name, each.get_short_help_str(width)))
+            for name, each in self.commands.items()
+        ]
+        _write(formatter, rows)
+
+
+def _panel(listed: Any) -> str:
+    panel = getattr(listed, "rich_help_panel", None)
+    usual = "Arguments" if getattr(listed, "param_type_name", "") == "argument" else "Options"
+    return panel if isinstance(panel, str) else usual
+
+
+def _write(formatter: Any, rows: list[tuple[str, Any]]) -> None:
+    panels: dict[str, list[Any]] = {}
+    for panel, row in rows:
+        if row is not None:
+            panels.setdefault(panel, []).append(row)
+    for title, listed in panels.items():
+        with formatter.section(title):
+            formatter.write_dl(listed)

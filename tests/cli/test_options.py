@@ -1,0 +1,168 @@
+"""Options as every command takes them: environment variables, blanks in values, panels of help."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import pytest
+import typer
+
+from attncheck.__main__ import main
+from attncheck.cli.options import ModelOptions, expanded, option
+from attncheck.core.settings import Settings
+from attncheck.triage.answer import Question
+
+Capture = pytest.CaptureFixture[str]
+FAST = ("builtin:gqa", "--probe", "kv-repeat")
+LOADING = ("run", "mask", "record", "triage", "compare", "replay", "selftest")
+COMMANDS = (*LOADING, "probes", "explain", "init", "validate", "schema", "doctor")
+
+
+def panels(text: str) -> dict[str, list[str]]:
+    """The options of each panel of a help page."""
+    found: dict[str, list[str]] = {}
+    title = ""
+    for line in text.splitlines():
+        if line.endswith(":") and not line.startswith(" "):
+            title = line.rstrip(":")
+        elif line.startswith("  ") and line[2:3] not in (" ", "") and title:
+            found.setdefault(title, []).append(line.split()[0].rstrip(","))
+    return found
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_panels_of_at_most_a_dozen_options(command: str, capsys: Capture) -> None:
+    assert main([command, "--help"]) == 0
+    shown = panels(capsys.readouterr().out)
+    assert max(map(len, shown.values())) <= 12
+    assert "--help" in shown["Options"]
+
+
+@pytest.mark.parametrize("command", LOADING)
+def test_every_command_that_takes_a_target_loads_it_by_the_same_options(
+    command: str, capsys: Capture
+) -> None:
+    main([command, "--help"])
+    shown = panels(capsys.readouterr().out)
+    flags = {
+        *("--attn", "--dtype", "--device", "--device-map", "--revision"),
+        *("--trust-remote-code", "--random-init", "--layers", "--offline"),
+    }
+    assert flags <= set(shown["Model"])
+    assert {"--seed", "--prompt", "--length"} <= set(shown["Input"])
+
+
+def test_the_list_of_commands_has_panels(capsys: Capture) -> None:
+    assert main(["--help"]) == 0
+    shown = panels(capsys.readouterr().out)
+    assert {name for listed in shown.values() for name in listed} >= set(COMMANDS)
+    assert max(map(len, shown.values())) <= 12
+
+
+def test_help_is_fast() -> None:
+    started = time.monotonic()
+    subprocess.run([sys.executable, "-m", "attncheck", "--help"], check=True, capture_output=True)
+    bare = time.monotonic()
+    subprocess.run([sys.executable, "-c", "import typer"], check=True, capture_output=True)
+    assert bare - started < 1.0 + 3 * (time.monotonic() - bare)
+
+
+def settings_of(capsys: Capture, *arguments: str) -> dict[str, object]:
+    assert main(["run", *FAST, "--format", "json", *arguments]) == 0
+    return dict(json.loads(capsys.readouterr().out)["targets"][0]["settings"]["asked"])
+
+
+def test_an_option_can_be_set_by_its_environment_variable(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setenv("ATTNCHECK_DTYPE", "float32")
+    monkeypatch.setenv("ATTNCHECK_LENGTH", "12")
+    asked = settings_of(capsys)
+    assert (asked["dtype"], asked["length"]) == ("float32", 12)
+    assert settings_of(capsys, "--dtype", "float64")["dtype"] == "float64"
+
+
+def test_a_prompt_of_two_words_in_the_environment_is_one_prompt(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setenv("ATTNCHECK_PROMPT", "two words")
+    assert settings_of(capsys)["prompt"] == "two words"
+
+
+@pytest.mark.parametrize(
+    ("value", "prompts"),
+    [("two words", ("two words",)), ("one more\nand another", ("one more", "and another"))],
+)
+def test_prompts_of_triage_are_separated_by_line_ends(
+    monkeypatch: pytest.MonkeyPatch, value: str, prompts: tuple[str, ...]
+) -> None:
+    seen: list[Question] = []
+
+    def answered(
+        target: str, settings: Settings, question: Question, *rest: object, **more: object
+    ) -> None:
+        seen.append(question)
+        raise typer.Exit
+
+    monkeypatch.setattr("attncheck.cli.triage._answered", answered)
+    monkeypatch.setenv("ATTNCHECK_PROMPT", value)
+    main(["triage", "builtin:gqa"])
+    assert [question.prompts for question in seen] == [prompts]
+
+
+@pytest.mark.parametrize("where", ["environment", "command line"])
+def test_a_report_path_may_contain_blanks(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "path with blanks"
+    folder.mkdir()
+    value = f"json={folder}/my report.json"
+    if where == "environment":
+        monkeypatch.setenv("ATTNCHECK_REPORT", value)
+        assert main(["run", *FAST, "-q"]) == 0
+    else:
+        assert main(["run", *FAST, "-q", "--report", value]) == 0
+    assert os.listdir(folder) == ["my report.json"]
+
+
+@pytest.mark.parametrize("separator", [" ", "\n"])
+def test_several_reports_in_the_environment(
+    separator: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("a b.json", "c d.html")
+    reports = [f"{name.rpartition('.')[2]}={tmp_path}/{name}" for name in names]
+    monkeypatch.setenv("ATTNCHECK_REPORT", separator.join(reports))
+    assert main(["run", *FAST, "-q"]) == 0
+    assert sorted(os.listdir(tmp_path)) == sorted(names)
+
+
+def test_names_in_the_environment_are_separated_by_blanks(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setenv("ATTNCHECK_PROBE", "kv-repeat decode-paths")
+    assert main(["run", "builtin:gqa", "--format", "jsonl"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [json.loads(line)["probe"] for line in lines] == ["decode-paths", "kv-repeat"]
+
+
+def test_a_parameter_of_the_command_takes_the_place_of_a_field() -> None:
+    seen: list[object] = []
+
+    @expanded
+    def command(
+        *,
+        options: ModelOptions,
+        attn: Annotated[list[str] | None, option("Several.", panel="Model")] = None,
+    ) -> None:
+        seen.extend([options, attn])
+
+    app = typer.Typer()
+    app.command()(command)
+    app(["--attn", "eager", "--attn", "sdpa", "--layers", "2"], standalone_mode=False)
+    assert seen == [ModelOptions(layers=2), ["eager", "sdpa"]]
