@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from torch import nn
 
@@ -50,3 +51,17 @@ def attention_modules(model: nn.Module) -> dict[str, nn.Module]:
             for kind in ("query", FUSED)
         )
     }
+
+
+def of_layer(value: Any, index: int | None) -> Any:
+    """A config field's value for one layer: a list holds one entry for each."""
+    if isinstance(value, (list, tuple)):
+        return value[index] if index is not None and index < len(value) else None
+    return value
+
+
+def layer_type(config: Any, index: int | None) -> str | None:
+    """The entry of one layer in the config's `layer_types`."""
+    types = getattr(config, "layer_types", None)
+    entry = of_layer(types, index) if isinstance(types, (list, tuple)) else None
+    return None if entry is None else str(entry)

@@ -12,10 +12,11 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from attncheck.attention.layers import layer_type
+from attncheck.attention.rope_spec import rope_parameters
 from attncheck.core.finding import Measurement, Verdict, skipped
 from attncheck.judge.config_spec import SAME
 from attncheck.judge.judge import Verdicted
-from attncheck.judge.rope_spec import layer_word, rotary_table
 from attncheck.model.subject import Subject
 
 STATED = re.compile(
@@ -120,7 +121,7 @@ def _widening(subject: Subject, layer: Verdicted) -> float:
 
 def _scheme_factors(config: Any, index: int | None) -> list[float]:
     """What a rotary scheme multiplies scores by: the square of its gain over all channels."""
-    table = rotary_table(config, index)
+    table = rope_parameters(config, index)
     if not isinstance(table, dict) or not table.get("factor") or not table.get("mscale_all_dim"):
         return []
     return [(0.1 * table["mscale_all_dim"] * math.log(table["factor"]) + 1) ** 2]
@@ -150,7 +151,7 @@ def _has_siblings(
     """Whether another layer of the same type and width has a scale that is explained."""
 
     def kind(layer: Verdicted) -> tuple[str | None, int]:
-        return layer_word(_config_of(subject, layer), layer.index), layer.width
+        return layer_type(_config_of(subject, layer), layer.index), layer.width
 
     return any(kind(layer) == kind(odd) for layer in layers if layer not in all_odd)
 

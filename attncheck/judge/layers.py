@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from attncheck.attention.call import AttentionCall, Handler
 from attncheck.attention.inline import Refusals
 from attncheck.attention.layers import layer_index
+from attncheck.attention.rope import cos_sin_in
 from attncheck.core.errors import Unsupported
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.subject import Subject
@@ -51,20 +52,6 @@ class Attended:
 Reader = Callable[[Attended], None]
 
 
-def _tables(values: Any) -> tuple[Tensor, Tensor] | None:
-    """The (cos, sin) pair among a module's arguments."""
-    for value in values:
-        if (
-            isinstance(value, tuple)
-            and len(value) == 2
-            and all(isinstance(each, Tensor) for each in value)
-        ):
-            cos, sin = value
-            if cos.shape == sin.shape and cos.is_floating_point() and cos.ndim >= 2:
-                return cos, sin
-    return None
-
-
 @contextlib.contextmanager
 def _noting(
     model: nn.Module, names: dict[int, str]
@@ -76,7 +63,8 @@ def _noting(
     tables: dict[str, Any] = {}
 
     def before(module: nn.Module, args: Any, named: Any) -> None:
-        found = _tables([*args, *named.values()])
+        pairs = (cos_sin_in(value) for value in (*args, *named.values()))
+        found = next((pair for pair in pairs if pair is not None), None)
         if found is not None:
             tables[names[id(module)]] = found
 

@@ -16,12 +16,13 @@ from typing import final
 import torch
 from torch import Tensor
 
+from attncheck.attention.layers import layer_type
+from attncheck.attention.rope_spec import COMPUTED_IN, RopeSpec, rope_specs
 from attncheck.attention.rotary_tables import stored_tables
 from attncheck.core.finding import Measurement, Verdict, skipped
 from attncheck.judge.config_spec import known_factor
 from attncheck.judge.layers import Attended
 from attncheck.judge.projections import ROUNDINGS
-from attncheck.judge.rope_spec import BORN, RopePromise, layer_word, promised_rotations
 from attncheck.judge.rotation_angles import Layout, Turning, shared_part, turning_of
 from attncheck.model.precision import DTYPES, NAMES
 from attncheck.model.subject import Subject
@@ -46,7 +47,7 @@ class Side:
     what: str
     kind: tuple[str | None, int]
     turning: Turning
-    promises: list[RopePromise] | str
+    promises: list[RopeSpec] | str
     known: Callable[[float, bool], bool]
 
     def __str__(self) -> str:
@@ -93,16 +94,16 @@ class RotationReader:
         if ROUNDINGS * torch.finfo(query.dtype).eps > COARSE:
             self._set_aside(layer, f"angles cannot be told in {self.subject.dtype_name}")
             return
-        promises = promised_rotations(config, layer.index, query.shape[-1], self.length)
+        promises = rope_specs(config, layer.index, query.shape[-1], self.length)
         expected = (
-            2 * len(promises[0].frequencies_P) if isinstance(promises, list) else query.shape[-1]
+            2 * len(promises[0].inv_freq_P) if isinstance(promises, list) else query.shape[-1]
         )
         turned = turning_of(query, layer.stages, expected, self.hint)
         keys = turning_of(key, layer.stages, expected, self.hint)
         self.hint = turned.layout if turned is not None and turned.layout else self.hint
         if keys is None and turned is not None and turned.layout:
             keys = shared_part(key, layer.stages, turned.layout, None)
-        kind = (layer_word(config, layer.index), query.shape[-1])
+        kind = (layer_type(config, layer.index), query.shape[-1])
         known = known_factor(config, self.subject.model, layer.call.module)
         for what, turning in (("queries", turned), ("keys", keys)):
             if turning is None:
@@ -143,8 +144,8 @@ def _table_rounding(subject: Subject) -> float:
     """How far rounding moves an entry of a sine or cosine table that is kept from call to call."""
     if not stored_tables(subject.model):
         return 0.0
-    own = DTYPES.get(subject.own_dtype, BORN)
-    return max(torch.finfo(BORN).eps, torch.finfo(own).eps)
+    own = DTYPES.get(subject.own_dtype, COMPUTED_IN)
+    return max(torch.finfo(COMPUTED_IN).eps, torch.finfo(own).eps)
 
 
 def _turned(reader: RotationReader) -> list[Side]:
@@ -206,7 +207,7 @@ def _rounded(side: Side, low: torch.dtype) -> Side:
     if isinstance(side.promises, str):
         return side
     promises = [
-        replace(each, frequencies_P=each.frequencies_P.to(BORN).to(low).double())
+        replace(each, inv_freq_P=each.inv_freq_P.to(COMPUTED_IN).to(low).double())
         for each in side.promises
     ]
     return replace(side, promises=promises)
@@ -232,10 +233,10 @@ def _apart(side: Side, sides: list[Side], table: float) -> Apart:
     )
 
 
-def _usual(peers: list[Side], table: float) -> RopePromise:
+def _usual(peers: list[Side], table: float) -> RopeSpec:
     """What most of these turn by."""
     turns = [
-        RopePromise(frequencies_P=peer.turning.steps_P, rounding=torch.finfo(BORN).eps)
+        RopeSpec(inv_freq_P=peer.turning.steps_P, rounding=torch.finfo(COMPUTED_IN).eps)
         for peer in peers
     ]
     agreeing = [
@@ -244,8 +245,8 @@ def _usual(peers: list[Side], table: float) -> RopePromise:
     return turns[max(range(len(turns)), key=lambda each: agreeing[each])]
 
 
-def _against(side: Side, promise: RopePromise, source: str, table: float) -> Apart:
-    turning, wanted_P = side.turning, promise.frequencies_P
+def _against(side: Side, promise: RopeSpec, source: str, table: float) -> Apart:
+    turning, wanted_P = side.turning, promise.inv_freq_P
     apart = _angles(side, turning.turn_BTP, wanted_P, promise, source, table)
     if apart.excess <= 1:
         return max(apart, _gained(side, promise, table), key=lambda each: each.excess)
@@ -265,7 +266,7 @@ def _matching(steps_P: Tensor, wanted_P: Tensor) -> Tensor | None:
 
 
 def _angles(
-    side: Side, turn_BTP: Tensor, wanted_P: Tensor, promise: RopePromise, source: str, table: float
+    side: Side, turn_BTP: Tensor, wanted_P: Tensor, promise: RopeSpec, source: str, table: float
 ) -> Apart:
     count = max(turn_BTP.shape[-1], len(wanted_P), 1)
     noise_P = _padded(side.turning.noise_P, count)
@@ -284,7 +285,7 @@ def _angles(
     worst = int((radians_TP / budget_TP).argmax())
     pair = worst % count
     words = _words(
-        side, pair, steps_P, wanted_P, f"{source}{f' ({promise.words})' if promise.words else ''}"
+        side, pair, steps_P, wanted_P, f"{source}{f' ({promise.origin})' if promise.origin else ''}"
     )
     flat = (radians_TP.flatten(), budget_TP.flatten())
     return Apart(
@@ -305,7 +306,7 @@ def _words(side: Side, pair: int, steps_P: Tensor, wanted_P: Tensor, source: str
     return f"pair {pair} is turned by {got:.4g} per token, where {want:.4g} {source}"
 
 
-def _gained(side: Side, promise: RopePromise, table: float) -> Apart:
+def _gained(side: Side, promise: RopeSpec, table: float) -> Apart:
     """What a scheme that multiplies the turned channels promises, unless a multiplier of the layer
     explains the rest.
     """
@@ -313,10 +314,10 @@ def _gained(side: Side, promise: RopePromise, table: float) -> Apart:
         side.turning.gain,
         float(side.turning.noise_P.max()) if side.turning.pairs else 0.0,
     )
-    budget = HEADROOM * (torch.finfo(BORN).eps + table) + noise
+    budget = HEADROOM * (torch.finfo(COMPUTED_IN).eps + table) + noise
     if promise.gain == 1.0 or side.known(gain / promise.gain, False):
         return Apart(side=side, radians=0.0, budget=budget)
-    words = f"what is turned is multiplied by {gain:.6g}, where the config promises {promise.gain:.6g} ({promise.words})"
+    words = f"what is turned is multiplied by {gain:.6g}, where the config promises {promise.gain:.6g} ({promise.origin})"
     return Apart(side=side, radians=abs(gain / promise.gain - 1), budget=budget, words=words)
 
 

@@ -11,9 +11,9 @@ from typing import Any, final
 
 from torch import Tensor
 
+from attncheck.attention.layers import layer_type
 from attncheck.core.finding import Measurement
 from attncheck.judge.layers import Attended
-from attncheck.judge.rope_spec import layer_word
 
 Print = tuple[float, ...]
 """What is kept of a layer's keys to know them again."""
@@ -39,7 +39,7 @@ class SharedReader:
     def __call__(self, layer: Attended) -> None:
         """Note the keys of one layer."""
         if layer.over(self.length) and bool(layer.call.key_BGSD.any()):
-            word = layer_word(
+            word = layer_type(
                 getattr(layer.call.module, "config", None) or self.config, layer.index
             )
             self.found.append(_Keyed(layer.name, word, _print(layer.call.key_BGSD)))
