@@ -1,4 +1,4 @@
-"""What triage is asked and what it answers, as data. Standard library only."""
+"""The question that triage gets and the answer that it gives, as data. Standard library only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from attncheck.triage.call_pattern import CallPattern
 
 
 class TriageAnswer(str, Enum):
-    """What a report comes to."""
+    """The four answers to a report."""
 
     CONFIRMED = "CONFIRMED"
     NOT_REPRODUCED = "NOT REPRODUCED"
@@ -23,25 +23,22 @@ class TriageAnswer(str, Enum):
 
     @property
     def exit_code(self) -> int:
-        """1 for a fault, 0 for everything that is as it should be."""
+        """1 for a fault, otherwise 0."""
         return 1 if self is TriageAnswer.CONFIRMED else 0
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What the reporter has: prompts, how many tokens they generate, what they saw, and how they
-    ask.
+    """What a report states: prompts, generated tokens, symptom, and how the model was called.
 
-    `pattern` is how they ask, `dtype` in which precision (empty: the checkpoint's own). `passes`
-    bounds the search.
+    `passes` limits the number of forwards of the search.
     """
 
     prompts: tuple[str, ...] = ()
     generate: int = 0
     symptom: str = ""
     pattern: CallPattern = field(default_factory=CallPattern)
-    dtype: str = ""
     compiled: bool = False
     passes: int = 400
 
@@ -49,7 +46,7 @@ class Question:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One thing that was tried: what, what came out, and the verdict where it has one."""
+    """One step that was tried, its verdict and its result in words."""
 
     name: str
     verdict: Verdict
@@ -60,9 +57,9 @@ class Step:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Remark:
-    """Something read off the model or measured that explains what people see without any fault.
+    """An observation that explains what people see without any fault.
 
-    `decides` says that it answers the report by itself; else it is only mentioned.
+    One that `decides` answers the report by itself; the others are only mentioned.
     """
 
     title: str
@@ -73,7 +70,7 @@ class Remark:
 @final
 @dataclass(frozen=True, kw_only=True)
 class PrecisionLine:
-    """One precision of the ladder: the worst way of asking in it."""
+    """The worst call pattern in one precision."""
 
     dtype: str
     way: str
@@ -86,9 +83,7 @@ class PrecisionLine:
 @final
 @dataclass(frozen=True, kw_only=True)
 class GreedySplit:
-    """Where a greedy text and a forward over it first choose another token: how near the two best
-    were.
-    """
+    """Where greedy text and a forward over it first choose another token, and by what margin."""
 
     position: int
     chosen: str
@@ -100,18 +95,17 @@ class GreedySplit:
 
     @property
     def explained(self) -> bool:
-        """Whether rounding can turn it: the two best are nearer than twice what the logits differ
-        by.
-        """
+        """Whether rounding explains it: the margin is below twice the difference of the logits."""
         return self.margin <= 2 * self.difference
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Smallest:
-    """The smallest way of asking that still fails. None where an axis could not be made smaller.
+    """The smallest call that still fails. None where an axis could not be made smaller.
 
-    `right` are ways of asking that give something else, and keep the promise in every layer.
+    `right` are call patterns that give other logits and in which every layer computes what the
+    config says.
     """
 
     words: str
@@ -125,7 +119,7 @@ class Smallest:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Triage:
-    """The answer with everything behind it."""
+    """The answer and its evidence."""
 
     target: str
     question: Question
@@ -147,10 +141,10 @@ class Triage:
 
     @property
     def diagnosis(self) -> Diagnosis | None:
-        """Which fault it is."""
+        """The fault."""
         return self.finding.diagnosis if self.finding else None
 
     @property
     def location(self) -> Location | None:
-        """Where it starts."""
+        """The first diverging module."""
         return self.finding.location if self.finding else None

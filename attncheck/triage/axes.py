@@ -60,7 +60,7 @@ def alone(offered: dict[str, tuple[object, ...]], first: tuple[str, ...]) -> lis
     order = sorted(
         offered, key=lambda axis: (axis not in first, first.index(axis) if axis in first else 0)
     )
-    return [CallPattern().but([(axis, value)]) for axis in order for value in offered[axis]]
+    return [CallPattern.of([(axis, value)]) for axis in order for value in offered[axis]]
 
 
 def crossed(offered: dict[str, tuple[object, ...]]) -> Iterator[CallPattern]:
@@ -75,7 +75,7 @@ def crossed(offered: dict[str, tuple[object, ...]]) -> Iterator[CallPattern]:
     while open_pairs:
         best = max(rows, key=lambda row: len(open_pairs & _pairs(row, usual)))
         open_pairs -= _pairs(best, usual)
-        yield CallPattern().but(best.items())
+        yield CallPattern.of(best.items())
 
 
 def _pairs(row: dict[str, object], usual: dict[str, object]) -> set[tuple[object, ...]]:

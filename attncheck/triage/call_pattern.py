@@ -1,11 +1,15 @@
-"""One way of asking a model, as axes: each field has the value of the trusted path as its default.
-Standard library only.
+"""A call pattern: on which axes a forward differs from one plain forward.
+
+A `ForwardSpec` holds the exact arguments. A call pattern names the same arguments by axis, so that
+they can be crossed, cut down and put into words: `attn` is `attn`, `schedule` is `chunks`, `cache`
+is `use_cache` and `cache_kind`, `padding` and `mask` are `mask`, `positions` is `positions`, and
+`batch` is the number of sequences in `tokens`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, final
 
 from attncheck.model.forward_spec import ForwardSpec, Mask, Mask2D, Mask4D
@@ -28,8 +32,8 @@ WORDS = {
 @final
 @dataclass(frozen=True, kw_only=True)
 class CallPattern:
-    """How logits are asked for. The defaults: one forward, one row, no cache, no padding, no mask,
-    the model's own choices.
+    """One value per axis. The defaults are one plain forward: one sequence, no cache, padding or
+    mask, and the model's own implementation and positions.
     """
 
     attn: str = ""
@@ -42,20 +46,20 @@ class CallPattern:
 
     @property
     def axes(self) -> tuple[tuple[str, Any], ...]:
-        """What differs from the trusted path."""
+        """The axes on which it differs from one plain forward."""
         return tuple(
             (each.name, getattr(self, each.name))
             for each in fields(self)
             if getattr(self, each.name) != each.default
         )
 
-    def but(self, axes: Iterable[tuple[str, Any]]) -> CallPattern:
-        """The trusted path with these axes only."""
-        return replace(CallPattern(), **dict(axes))
+    @staticmethod
+    def of(axes: Iterable[tuple[str, Any]]) -> CallPattern:
+        """One plain forward with these axes changed."""
+        return CallPattern(**dict(axes))
 
     def __str__(self) -> str:
-        said = [_words(name, value) for name, value in self.axes]
-        return ", ".join(said) if said else "one plain forward"
+        return ", ".join(_words(*axis) for axis in self.axes) or "one plain forward"
 
 
 def _words(name: str, value: Any) -> str:
@@ -67,15 +71,17 @@ def _words(name: str, value: Any) -> str:
 
 
 def pattern_of(spec: ForwardSpec) -> CallPattern:
-    """The axes of a pass."""
+    """The axes on which a forward differs from one plain forward."""
+    padding = _padding(spec.mask)
+    mask = "4d" if isinstance(spec.mask, Mask4D) else "2d" if spec.mask and not padding else ""
     return CallPattern(
         attn=spec.attn or "",
         schedule=_schedule(spec.chunks),
         cache=spec.cache_kind or ("on" if spec.use_cache is True else ""),
-        padding=_padding(spec.mask),
+        padding=padding,
         batch=len(spec.tokens),
-        mask=_mask(spec.mask),
-        positions="explicit" if spec.positions is not None and not _padding(spec.mask) else "",
+        mask=mask,
+        positions="explicit" if spec.positions is not None and not padding else "",
     )
 
 
@@ -91,9 +97,3 @@ def _padding(mask: Mask) -> str:
     if any(not row[0] for row in mask.rows if row):
         return "left"
     return "right" if any(not row[-1] for row in mask.rows if row) else ""
-
-
-def _mask(mask: Mask) -> str:
-    if isinstance(mask, Mask4D):
-        return "4d"
-    return "2d" if mask is not None and not _padding(mask) else ""

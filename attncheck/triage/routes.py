@@ -1,7 +1,6 @@
-"""Which way to go for which symptom: the order in which real reports of that kind were solved.
-Standard library only.
+"""The route of a symptom: the order in which real reports of that kind were solved.
 
-Probes are named in words; one that is not installed is left out.
+Standard library only. A probe that is not installed is left out.
 """
 
 from __future__ import annotations
@@ -16,72 +15,43 @@ from attncheck.core.errors import UsageError, unknown
 @final
 @dataclass(frozen=True)
 class Route:
-    """The probes to run, cheapest and most decisive first; the axes that the symptom is about;
-    whose traps explain it.
+    """The probes to run, cheapest and most decisive first; the axes that the symptom concerns; the
+    probes whose warnings explain it.
     """
 
-    probes: tuple[str, ...]
+    probes: str
     axes: tuple[str, ...] = ("schedule", "cache", "batch", "padding", "attn")
     traps: tuple[str, ...] = ()
 
 
-GENERAL = Route(
-    probes=(
-        "reference",
-        "repeatability",
-        "future-token",
-        "implementations",
-        "decode-paths",
-        "position-reset",
-        "cache-kinds",
-        "generate",
-        "batch-rows",
-        "padding",
-        "window",
-        "kv-groups",
-        "document-leakage",
-        "gradient",
-        "labels",
-    )
-)
 ROUTES = {
-    "": GENERAL,
-    "batch": Route(
-        ("reference", "batch-rows", "padding", "implementations"), ("batch", "padding", "attn"), ()
+    "": Route(
+        "reference repeatability future-token implementations decode-paths position-reset "
+        "cache-kinds generate batch-rows padding window kv-groups document-leakage gradient labels"
     ),
+    "batch": Route("reference batch-rows padding implementations", ("batch", "padding", "attn")),
     "cache": Route(
-        ("reference", "future-token", "decode-paths", "position-reset", "cache-kinds", "generate"),
+        "reference future-token decode-paths position-reset cache-kinds generate",
         ("schedule", "cache"),
     ),
     "long": Route(
-        ("reference", "window", "decode-paths", "position-reset", "repeatability", "cache-kinds"),
+        "reference window decode-paths position-reset repeatability cache-kinds",
         ("schedule", "cache"),
     ),
     "padding": Route(
-        ("reference", "padding", "batch-rows", "implementations"),
+        "reference padding batch-rows implementations",
         ("padding", "batch", "attn"),
         ("padding",),
     ),
     "packing": Route(
-        ("document-leakage", "labels", "reference"), ("mask", "positions"), ("document-leakage",)
+        "document-leakage labels reference", ("mask", "positions"), ("document-leakage",)
     ),
     "upgrade": Route(
-        (
-            "reference",
-            "future-token",
-            "implementations",
-            "window",
-            "kv-groups",
-            "decode-paths",
-            "padding",
-            "labels",
-        ),
+        "reference future-token implementations window kv-groups decode-paths padding labels"
     ),
-    "implementation": Route(
-        ("reference", "implementations", "padding", "batch-rows"), ("attn", "padding"), ()
-    ),
+    "implementation": Route("reference implementations padding batch-rows", ("attn", "padding")),
     "training": Route(
-        ("labels", "gradient", "future-token", "implementations", "document-leakage", "reference"),
+        "labels gradient future-token implementations document-leakage reference",
         ("attn", "cache"),
         ("labels",),
     ),
@@ -92,7 +62,7 @@ def route(symptom: str) -> Route:
     """The route of a symptom.
 
     Raises:
-        UsageError: there is no such symptom; the nearest is offered.
+        UsageError: there is no such symptom; the message offers the nearest.
     """
     if symptom not in ROUTES:
         raise UsageError(unknown("symptom", symptom, [name for name in ROUTES if name]))

@@ -117,7 +117,7 @@ class Investigation:
         ]
         found += self.first
         found.append(lambda: checks.scanned(self.subject, self.material, self.reported, self.log))
-        names = present(self.route.probes, registry.installed())
+        names = present(self.route.probes.split(), registry.installed())
         judge = names[:1] if names[:1] == ["reference"] else []
         found += [partial(self._probe, name) for name in judge]
         if own.axes:

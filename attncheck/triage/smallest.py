@@ -107,9 +107,9 @@ def of_pattern(
     count = ForwardCount(subject, limit)
 
     def broken(kept: Sequence[tuple[str, Any]]) -> bool:
-        return _broken(subject, material, CallPattern().but(kept))
+        return _broken(subject, material, CallPattern.of(kept))
 
-    small = CallPattern().but(ddmin(pattern.axes, broken, lambda: count.spent))
+    small = CallPattern.of(ddmin(pattern.axes, broken, lambda: count.spent))
     tokens = least(
         SHORTEST,
         material.length,
