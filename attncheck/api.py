@@ -23,7 +23,7 @@ from attncheck.report.model import Report
 from attncheck.run.session import Session, load_job
 from attncheck.suite.plan import Job
 from attncheck.targets.adapters import without_wrapper
-from attncheck.targets.load import settle_dtype
+from attncheck.targets.load import in_memory, settle_dtype
 
 COMMAND = "attncheck.check(…)"
 
@@ -94,10 +94,9 @@ def _in_memory(job: Job, model: nn.Module, tokenizer: Any, stack: contextlib.Exi
     compat.quiet()
     model = without_wrapper(model)
     stack.enter_context(_untouched(model))
-    subject = Subject(name=job.target, model=model, tokenizer=tokenizer, settings=job.settings)
-    stack.enter_context(subject.using(job.settings.attn))
-    settle_dtype(subject, job.settings.dtype)
-    return subject
+    loaded = in_memory(model, job.target, job.settings, tokenizer)
+    stack.enter_context(loaded.using(job.settings.attn))
+    return settle_dtype(loaded, job.settings.dtype)
 
 
 @contextlib.contextmanager

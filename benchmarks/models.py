@@ -26,16 +26,13 @@ def subject_of(source: str | Shape, dtype: str, length: int | None = None) -> Su
     """The subject behind a target or of a shape."""
     from attncheck.core.settings import Settings
     from attncheck.model import compat
-    from attncheck.model.subject import Subject
-    from attncheck.targets.load import load, settle_dtype
+    from attncheck.targets.load import in_memory, load, settle_dtype
 
     if isinstance(source, str):
         return load(source, Settings(dtype=dtype, length=length))
     compat.quiet()
     settings = Settings(dtype=dtype, length=source.length)
-    subject = Subject(name=str(source), model=drawn(source), settings=settings)
-    settle_dtype(subject, dtype)
-    return subject
+    return settle_dtype(in_memory(drawn(source), str(source), settings), dtype)
 
 
 def drawn(shape: Shape) -> Any:

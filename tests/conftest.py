@@ -52,9 +52,7 @@ def subject() -> Subject:
 @pytest.fixture
 def double() -> Subject:
     """A fresh tiny Llama in float64 without hidden float32."""
-    subject = Subject(name="llama", model=tiny_llama())
-    subject.take(torch.float64)
-    return subject
+    return Subject.of(tiny_llama(), "llama", dtype="float64")
 
 
 @pytest.fixture

@@ -141,7 +141,14 @@ def test_most_functions_are_short() -> None:
 
 @pytest.mark.parametrize(
     "command",
-    [["--help"], ["run", "--help"], ["triage", "--help"], ["probes"], ["explain", "decode-paths"], ["--version"]],
+    [
+        ["--help"],
+        ["run", "--help"],
+        ["triage", "--help"],
+        ["probes"],
+        ["explain", "decode-paths"],
+        ["--version"],
+    ],
 )
 def test_light_commands_load_neither_torch_nor_transformers(command: list[str]) -> None:
     code = (

@@ -164,7 +164,7 @@ def _answered(
     with ProgressLine(progress, 1) as line:
         line.says(f"loading {target}")
         subject, reported = opened(target, settings)
-        subject.on_forward = line.forward
+        subject.loaded.on_forward = line.forward
         try:
             investigation = Investigation(subject, question, reported, line.says, repro=repro)
         except Unsupported as reason:

@@ -116,8 +116,10 @@ def _raised(one: Subject, other: Subject, first: Recording) -> Comparison | None
     """
     dtype = one.higher_dtype() or one.dtype_name
     try:
-        with one.at(dtype), other.at(dtype):
-            return compare(record(one, first.rows, first.pad), record(other, first.rows, first.pad))
+        with one.at(dtype) as left, other.at(dtype) as right:
+            return compare(
+                record(left, first.rows, first.pad), record(right, first.rows, first.pad)
+            )
     except (RuntimeError, NotImplementedError, TypeError):
         return None  # quantised weights refuse another precision: the verdict then stays undecided
 

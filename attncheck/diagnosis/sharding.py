@@ -11,7 +11,6 @@ Axes: B batch, T positions, V vocabulary, K numbers kept for each position.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -50,7 +49,6 @@ from attncheck.model.digest import digests
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.padding import pad_rows
 from attncheck.model.placement import is_sharded
-from attncheck.model.precision import DTYPES
 from attncheck.model.subject import Subject
 from attncheck.numerics.budget import Budget
 from attncheck.numerics.module_outputs import Event, ModuleOutputs
@@ -152,11 +150,13 @@ class Sharding:
 
     def _load(self, device: torch.device) -> None:
         subject = self.subject
-        settings = replace(subject.settings, tp=None)
-        whole = Subject(name=subject.name, model=whole_of(subject.model, device), settings=settings)
-        whole.__dict__["inputs"] = subject.inputs
-        whole.take(DTYPES[subject.dtype_name])
-        self.whole.append(whole)
+        whole = Subject.of(
+            whole_of(subject.model, device),
+            subject.name,
+            settings=replace(subject.settings, tp=None),
+            dtype=subject.dtype_name,
+        )
+        self.whole.append(whole.with_inputs(subject.inputs))
 
     def _weights(self) -> Measurement:
         """How many weights, put together from their parts, are not those of the whole model.
@@ -229,10 +229,12 @@ def sharding_findings(subject: Subject) -> list[Finding]:
     """Whether the sharded model is the whole one, where the model is sharded."""
     if not wanted(subject.settings):
         return []
-    found, started = Sharding(subject), time.perf_counter()
+    started = time.perf_counter()
     working_on(f"the check {NAME}")
     try:
-        with _highest(subject):
+        # rounding shrinks with a higher precision, and what sharding changed does not
+        with subject.at(subject.higher_dtype()) as highest:
+            found = Sharding(highest)
             cases = tuple(found.cases())
             control = (
                 found.control() if all(verdict_of(case) is Verdict.PASS for case in cases) else None
@@ -277,15 +279,6 @@ def _location(subject: Subject, case: Measurement) -> Location:
         layer=layer_index(module, case.module),
         query_position=case.first_position,
     )
-
-
-@contextlib.contextmanager
-def _highest(subject: Subject) -> Iterator[None]:
-    """The highest precision that the model runs in: rounding shrinks with it, and what sharding
-    changed does not.
-    """
-    with subject.at(subject.higher_dtype()):
-        yield
 
 
 def _of_both(budget: Budget, right: WholeForward) -> Budget:

@@ -132,9 +132,9 @@ def rotation_cases(reader: RotationReader) -> Iterator[Measurement]:
     table = _table_rounding(reader.subject)
     judged = _turned(reader)
     if judged and table <= COARSE:
-        yield _compared(judged, table, reader.subject.own_dtype)
+        yield _compared(judged, table, reader.subject.loaded.own_dtype)
     elif judged:
-        stored = f"its rotary tables are stored in {reader.subject.own_dtype}, which is too coarse"
+        stored = f"its rotary tables are stored in {reader.subject.loaded.own_dtype}, which is too coarse"
         yield skipped("rotation of every layer", stored)
     for why, names in reader.unread.items():
         yield skipped(f"rotation of {len(names)} layers not judged", f"{names[0]}: {why}")
@@ -144,7 +144,7 @@ def _table_rounding(subject: Subject) -> float:
     """How far rounding moves an entry of a sine or cosine table that is kept from call to call."""
     if not stored_tables(subject.model):
         return 0.0
-    own = DTYPES.get(subject.own_dtype, COMPUTED_IN)
+    own = DTYPES.get(subject.loaded.own_dtype, COMPUTED_IN)
     return max(torch.finfo(COMPUTED_IN).eps, torch.finfo(own).eps)
 
 

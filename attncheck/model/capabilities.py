@@ -6,11 +6,9 @@ Each capability is true when the model has it; else its `reason` is the reason o
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, final
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar, final
 
 import torch
 from torch import Tensor
@@ -25,22 +23,59 @@ from attncheck.model.facts import reads_ahead
 from attncheck.model.forward import ForwardAdapter
 from attncheck.model.forward_spec import ForwardSpec, Mask2D, all_ones, blocks, counting
 from attncheck.model.inputs import Inputs
-from attncheck.model.passes import REFUSALS, Passes
+from attncheck.model.passes import REFUSALS, Faults, Passes
 from attncheck.numerics.budget import Budget
 from attncheck.numerics.divergence import beyond
 
+T = TypeVar("T")
 CAN = Capability()
+
+
+@final
+class _Tried(Generic[T]):
+    """A capability that is tried when it is first read. What is tried while a fault is injected
+    holds for as long as that fault stays in the model.
+    """
+
+    def __init__(self, attempt: Callable[[Capabilities], T]) -> None:
+        self.attempt, self.name, self.__doc__ = attempt, attempt.__name__, attempt.__doc__
+
+    def __get__(self, can: Capabilities, owner: type[Capabilities]) -> T:
+        if not can.knows(self.name):
+            can.learn(self.name, self.attempt(can))
+        answer: T = can.answer(self.name)
+        return answer
 
 
 @final
 @dataclass
 class Capabilities:
-    """Lazily tried."""
+    """What one model can take, each found out once."""
 
     forward_adapter: ForwardAdapter
     passes: Passes
     inputs: Inputs
     budget: Budget
+    _found: dict[tuple[str, Faults], Any] = field(default_factory=dict)
+
+    def knows(self, name: str) -> bool:
+        """Whether a capability was tried already: of the healthy model, or under a fault that is
+        injected now.
+        """
+        return any((name, faults) in self._found for faults in self._present())
+
+    def learn(self, name: str, answer: Any) -> None:
+        """Remember a capability of the model in its present state."""
+        self._found[name, self.passes.injection.active] = answer
+
+    def answer(self, name: str) -> Any:
+        """What is known about a capability."""
+        known = (faults for faults in self._present() if (name, faults) in self._found)
+        return self._found[name, next(known)]
+
+    def _present(self) -> Iterator[Faults]:
+        active = self.passes.injection.active
+        return (active[:depth] for depth in range(len(active) + 1))
 
     def _differ(
         self, left: ForwardSpec, right: ForwardSpec, start: int = 0, stop: int | None = None
@@ -61,7 +96,7 @@ class Capabilities:
     def _full(self) -> ForwardSpec:
         return ForwardSpec(self.inputs.tokens)
 
-    @cached_property
+    @_Tried
     def sees_history(self) -> Capability:
         """Changing the first token moves some later logits; else every other check would prove
         nothing.
@@ -75,17 +110,7 @@ class Capabilities:
             return CAN  # values that are not finite are for the probes to count
         return Capability("changing the first token does not move any later logits beyond rounding")
 
-    @contextlib.contextmanager
-    def kept(self) -> Iterator[None]:
-        """What is found out inside, while a fault is planted, is forgotten afterwards."""
-        known = dict(vars(self))
-        try:
-            yield
-        finally:
-            vars(self).clear()
-            vars(self).update(known)
-
-    @cached_property
+    @_Tried
     def decodes(self) -> Capability:
         """The model says that it can generate, and its config promises no reading ahead: an encoder
         reads both ways by design.
@@ -103,14 +128,14 @@ class Capabilities:
         spec = getattr(self.forward_adapter.model, "can_generate", None)
         return not callable(spec) or bool(spec())
 
-    @cached_property
+    @_Tried
     def cache(self) -> Capability:
         """A cache is returned, and a second chunk can be fed on it."""
         half = self.inputs.length // 2
         spec = ForwardSpec(self.inputs.tokens, chunks=(half, self.inputs.length - half))
         return self._tried(lambda: self.passes.logits(spec), "a second chunk on the cache")
 
-    @cached_property
+    @_Tried
     def chunks_agree(self) -> Capability:
         """Several tokens on a filled cache give the logits of one forward; else only single steps
         can be relied on.
@@ -123,13 +148,13 @@ class Capabilities:
             return CAN
         return Capability("several tokens on a filled cache do not give the logits of one forward")
 
-    @cached_property
+    @_Tried
     def steps(self) -> Capability:
         """A cache is returned, and one token can be fed on it."""
         spec = ForwardSpec(self.inputs.tokens, chunks=(self.inputs.length - 1, 1))
         return self._tried(lambda: self.passes.logits(spec), "a step on the cache")
 
-    @cached_property
+    @_Tried
     def steps_agree(self) -> Capability:
         """One token on a filled cache gives the logits of one forward: else whatever builds on a
         cache differs as well.
@@ -147,13 +172,13 @@ class Capabilities:
             "a step on the model's own cache already differs from one forward: that is for `decode-paths`"
         )
 
-    @cached_property
+    @_Tried
     def takes_positions(self) -> Capability:
         """`position_ids` is an argument, whether or not it changes anything."""
         spec = ForwardSpec(self.inputs.tokens, positions=counting(1, self.inputs.length))
         return self._tried(lambda: self.passes.logits(spec), "`position_ids`")
 
-    @cached_property
+    @_Tried
     def reads_positions(self) -> Capability:
         """Reversed positions change the logits, beside a mask that keeps them from being read as
         packed documents.
@@ -175,7 +200,7 @@ class Capabilities:
             return CAN
         return Capability("`position_ids` are accepted but change nothing")
 
-    @cached_property
+    @_Tried
     def first_position(self) -> int:
         """What the model itself counts from: 0 nearly everywhere, pad + 1 in the family of RoBERTa;
         found by trying.
@@ -198,20 +223,20 @@ class Capabilities:
             return False
         return not beyond(given_BTV, self.passes.logits(self._full), self.budget.value)
 
-    @cached_property
+    @_Tried
     def mask_2d(self) -> Capability:
         """A 2D mask is an argument."""
         spec = ForwardSpec(self.inputs.tokens, mask=all_ones(self.inputs.tokens))
         return self._tried(lambda: self.passes.logits(spec), "a 2D `attention_mask`")
 
-    @cached_property
+    @_Tried
     def takes_mask_4d(self) -> Capability:
         """A 4D mask is an argument, whether or not it is obeyed."""
         cut = self.inputs.length // 2
         spec = ForwardSpec(self.inputs.tokens, mask=blocks((cut, self.inputs.length - cut)))
         return self._tried(lambda: self.passes.logits(spec), "a 4D `attention_mask`")
 
-    @cached_property
+    @_Tried
     def mask_4d(self) -> Capability:
         """A 4D mask is taken, and a block in it is obeyed: what it hides no longer moves the
         logits.
@@ -227,7 +252,7 @@ class Capabilities:
             "a 4D `attention_mask` is taken, but tokens that it hides still move the logits"
         )
 
-    @cached_property
+    @_Tried
     def packs(self) -> Capability:
         """Restarted positions are meant to isolate: the masks come from the library's builder,
         which recognises them.
@@ -244,7 +269,7 @@ class Capabilities:
             "the masks do not come from the library's builder, which recognises packed documents"
         )
 
-    @cached_property
+    @_Tried
     def kernel(self) -> Capability:
         """Attention goes through transformers' attention interface, where it can be watched and
         changed.
@@ -256,7 +281,7 @@ class Capabilities:
             else "attention is computed inside the model, out of reach of the attention interface"
         )
 
-    @cached_property
+    @_Tried
     def watch(self) -> Capability:
         """Attention can be watched: at the attention interface, or in the model's own arithmetic."""
         if self.kernel:
@@ -281,7 +306,7 @@ class Capabilities:
             self.passes.call(self.inputs.tokens, use_cache=False)
         return len(seen), refused
 
-    @cached_property
+    @_Tried
     def reads_mask(self) -> Capability:
         """A 2D mask matters: it changes something, or attention goes through the interface, so that
         it must.
@@ -297,7 +322,7 @@ class Capabilities:
         reason = self.kernel.reason
         return Capability(reason and f"the 2D mask is accepted but changes nothing, and {reason}")
 
-    @cached_property
+    @_Tried
     def keeps_prefix(self) -> Capability:
         """Appending tokens leaves the earlier logits: a decoder that reads ahead, or hashes the
         whole row, differs by itself.

@@ -69,7 +69,7 @@ with them.
 
 def why_no_slope(subject: Subject) -> str | None:
     """Why no weight of this model can be moved along a direction in float64, or None."""
-    if subject.dtype != torch.float64 and not widens(subject.stored_dtype):
+    if subject.dtype != torch.float64 and not widens(subject.loaded.stored_dtype):
         return f"central differences need float64, and {subject.dtype_name} weights cannot be computed with in it"
     return why_not_nudged(subject.model)
 
@@ -91,9 +91,9 @@ def slope_of(subject: Subject, *kinds: str) -> Slope:
     directions = [
         each for kind in kinds for each in drawn(found[kind], seed + list(PROJECTIONS).index(kind))
     ]
-    with subject.at("float64", cast=False):
+    with subject.at("float64", cast=False) as wide:
         try:
-            return _slope(subject, directions)
+            return _slope(wide, directions)
         except REFUSALS as error:
             raise Unsupported(f"a derivative in float64 raises {first_line(error)}") from error
 

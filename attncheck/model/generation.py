@@ -211,9 +211,7 @@ def _noted(subject: Subject, call: dict[str, Any], seen: list[Row | None]) -> di
     """Write down the positions of a call; the call itself stays as it is."""
     positions = call.get(subject.forward_adapter.positions_name or "")
     ids = call.get(subject.forward_adapter.ids_name)
-    if subject.on_forward is not None and isinstance(ids, Tensor):
-        subject.on_forward(int(ids.shape[1]))
-    subject.forwards += 1
+    subject.loaded.count(int(ids.shape[1]) if isinstance(ids, Tensor) else 0)
     seen.append(
         tuple(int(p) for p in positions.flatten()) if isinstance(positions, Tensor) else None
     )

@@ -132,13 +132,16 @@ def eager_in_plain_float64(subject: Subject, batch: Padded) -> Measurement:
     Raises:
         Unsupported: the model does not run in float64, or has no eager attention.
     """
-    if not subject.promoted:
+    if not subject.precision.promoted:
         raise Unsupported("concerns float64 only")
     explicit = bool(subject.can.takes_positions)
     spec = replace(batch.spec("left", salt=1, explicit=explicit, attn="eager"), unpromoted=True)
     logits_BTV = subject.logits(spec)
     lost = holes(logits_BTV)
-    wanted = chosen(subject, "eager") and "float64" in (subject.settings.dtype, subject.own_dtype)
+    wanted = chosen(subject, "eager") and "float64" in (
+        subject.settings.dtype,
+        subject.loaded.own_dtype,
+    )
     return Measurement(
         name="eager in plain float64",
         expect="at-most",

@@ -43,6 +43,7 @@ def _way(spec: ForwardSpec, start: int) -> str:
     return " and ".join(way for way, so in ways.items() if so)
 
 
+Faults = tuple[tuple[int, str], ...]
 REFUSALS = (
     TypeError,
     ValueError,
@@ -69,6 +70,29 @@ def _joined(parts: Iterator[Tensor], length: int) -> Tensor:
 
 @final
 @dataclass
+class Injection:
+    """The faults that are injected into a model at the moment, each with a number of its own: what
+    was found under one must not be taken for an answer later, not even under the same fault.
+    """
+
+    active: Faults = ()
+    on_cache_only: bool = False
+    count: int = 0
+
+    @contextlib.contextmanager
+    def of(self, fault: str, on_cache_only: bool) -> Iterator[None]:
+        """One more fault is active inside. A fault of the cache leaves uncached forwards healthy."""
+        before = self.active, self.on_cache_only
+        self.count += 1
+        self.active, self.on_cache_only = (*self.active, (self.count, fault)), on_cache_only
+        try:
+            yield
+        finally:
+            self.active, self.on_cache_only = before
+
+
+@final
+@dataclass
 class Passes:
     """Runs passes on one model through its door and remembers their logits within a byte limit.
 
@@ -86,8 +110,7 @@ class Passes:
     on_forward: Callable[[int], None] = field(default=lambda tokens: None)
     chunked_kind: str = ""
     first_position: Callable[[], int] = field(default=lambda: 0)
-    injected: tuple[str, ...] = ()
-    injected_on_cache_only: bool = False
+    injection: Injection = field(default_factory=Injection)
     budgets: dict[Any, Budget] = field(default_factory=dict)
     _memory: OrderedDict[Any, Tensor] = field(default_factory=OrderedDict)
 
@@ -179,20 +202,25 @@ class Passes:
 
     @contextlib.contextmanager
     def under(self, fault: str, on_cache_only: bool) -> Iterator[None]:
-        """Remember what runs inside apart from the healthy passes; a fault of the cache leaves the
-        others shared.
+        """A fault is injected inside: nothing that runs there is remembered afterwards. A fault of
+        the cache leaves uncached forwards healthy, and their logits shared.
         """
-        before = (self.injected, self.injected_on_cache_only)
-        self.injected, self.injected_on_cache_only = (*self.injected, fault), on_cache_only
-        try:
-            yield
-        finally:
-            for key in [key for key in self._memory if key[-1] == self.injected]:
-                del self._memory[key]
-            self.injected, self.injected_on_cache_only = before
+        with self.injection.of(fault, on_cache_only):
+            faults = self.injection.active
+            try:
+                yield
+            finally:
+                for key in [key for key in self._memory if key[-1] == faults]:
+                    del self._memory[key]
 
-    def _faults(self, spec: ForwardSpec) -> tuple[str, ...]:
-        return () if self.injected_on_cache_only and not spec.cached else self.injected
+    @property
+    def injected(self) -> tuple[str, ...]:
+        """The names of the faults that are injected at the moment."""
+        return tuple(name for _, name in self.injection.active)
+
+    def _faults(self, spec: ForwardSpec) -> Faults:
+        healthy = self.injection.on_cache_only and not spec.cached
+        return () if healthy else self.injection.active
 
     def _make_room(self, tokens: int) -> None:
         """Forget what was asked for longest ago, until logits of as many tokens as are about to

@@ -1,12 +1,21 @@
-"""The dtypes that a model's weights can take for a while, and whether they fit into memory."""
+"""The precisions that a model can compute in: the dtype of its weights, and whether they fit into
+memory in another one.
+"""
 
 from __future__ import annotations
+
+import contextlib
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, final
 
 import psutil
 import torch
 from torch import nn
 
 from attncheck.model.placement import here
+from attncheck.numerics.promote import Promote
+from attncheck.numerics.widen import Widen
 
 NAMES = {
     torch.float64: "float64",
@@ -16,6 +25,32 @@ NAMES = {
 }
 DTYPES = {name: dtype for dtype, name in NAMES.items()}
 COMFORT = 0.4
+
+
+@final
+@dataclass(frozen=True)
+class Precision:
+    """The dtype that forwards compute in. In float64, either hidden requests for float32 are
+    rewritten (`promoted`), or operators are given narrower weights widened (`widened`).
+    """
+
+    dtype: torch.dtype
+    promoted: bool = False
+    widened: bool = False
+
+    @property
+    def name(self) -> str:
+        """The dtype as users write it."""
+        return name_of(self.dtype)
+
+    def numerics(self) -> AbstractContextManager[Any]:
+        """The context that forwards run in."""
+        return Widen() if self.widened else Promote() if self.promoted else contextlib.nullcontext()
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """A dtype as users write it."""
+    return NAMES.get(dtype, str(dtype).removeprefix("torch."))
 
 
 def free_memory(device: torch.device) -> int:

@@ -133,8 +133,10 @@ def _examined(subject: Subject, probe: Probe, controls: bool) -> Examination:
         return replace(
             finding, controls_missing="no case held, so a planted fault could break none"
         )
-    with subject.at(dtype):
-        return (yield from _controlled(subject, probe, finding, probe.controls if controls else ()))
+    with subject.at(dtype) as decided_at:
+        return (
+            yield from _controlled(decided_at, probe, finding, probe.controls if controls else ())
+        )
 
 
 def _measured(probe: Probe, subject: Subject) -> Iterator[Measurement]:
@@ -187,10 +189,8 @@ def _laddered(
     if dtype is None:
         return measured, None
     try:
-        with subject.at(dtype):
-            raised = {
-                case.name: case for case in _measured(probe, subject) if case.name in doubtful
-            }
+        with subject.at(dtype) as higher:
+            raised = {case.name: case for case in _measured(probe, higher) if case.name in doubtful}
     except (RuntimeError, NotImplementedError, TypeError):
         return (
             measured,
@@ -250,7 +250,6 @@ def _control(
     with (
         fault.inject(subject),
         subject.passes.under(fault.name, fault.on_cache_only),
-        subject.can.kept(),
     ):
         try:
             for case in _measured(probe, subject):

@@ -118,7 +118,6 @@ class Selftest:
         row = Row(target=self.subject.name, fault=fault.name)
         try:
             with (
-                self.subject.can.kept(),
                 fault.inject(self.subject),
                 self.subject.passes.under(fault.name, fault.on_cache_only),
             ):

@@ -128,7 +128,7 @@ class Session:
         try:
             probes = [registry.load(name, options, job.home) for name, options in job.probes]
             subject = self.loader(job)
-            subject.on_forward = self.on_forward
+            subject.loaded.on_forward = self.on_forward
         except Exception as error:
             self._keep(failed_to_load(job, error), started)
             self._tell(TargetFinished(self.report.targets[-1]))
@@ -205,7 +205,7 @@ def loaded_report(subject: Subject, load_seconds: float) -> TargetReport:
         )
     except Unsupported as reason:
         notes = (str(reason),)
-    notes = (*subject.remarks, *notes)
+    notes = (*subject.loaded.remarks, *notes)
     return TargetReport(
         target=subject.name,
         model=subject.facts.as_dict(),
@@ -217,13 +217,13 @@ def loaded_report(subject: Subject, load_seconds: float) -> TargetReport:
 
 def load_findings(subject: Subject) -> list[Finding]:
     """What loading noticed, as a finding of its own: only when it is a failure."""
-    broken = [case for case in subject.load_notes if verdict_of(case) is Verdict.FAIL]
+    broken = [case for case in subject.loaded.load_notes if verdict_of(case) is Verdict.FAIL]
     found = [
         Finding(
             probe="load",
             verdict=Verdict.FAIL,
             summary=_load_summary(broken),
-            cases=subject.load_notes,
+            cases=subject.loaded.load_notes,
         )
     ]
     return [*(found if broken else []), *_adapter_findings(subject), *sharding_findings(subject)]

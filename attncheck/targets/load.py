@@ -1,6 +1,4 @@
-"""A target -> a Subject: the real `from_pretrained` paths, what loading noticed, and the dtype that
-semantics are checked in.
-"""
+"""Load a target: read the model, note what loading reported, and choose the precision to check in."""
 
 from __future__ import annotations
 
@@ -10,46 +8,29 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from torch import nn
 
 from attncheck.core.errors import AttncheckError, TargetError, first_line
 from attncheck.core.finding import Measurement
 from attncheck.core.registry import import_file
 from attncheck.core.settings import Settings
+from attncheck.distributed.ranks import agreed, keep_in_step
 from attncheck.model import compat
-from attncheck.model.placement import (
-    device_map_arguments,
-    device_named,
-    drop_with,
-    move,
-    offloaded,
-    quantised,
-    why_not_cast,
-)
-from attncheck.model.precision import DTYPES, NAMES, cast_back, own_dtypes, widens
+from attncheck.model.loaded import LoadedModel
+from attncheck.model.placement import device_named, move, offloaded, quantised, why_not_cast
+from attncheck.model.precision import DTYPES, cast_back, name_of, own_dtypes, widens
 from attncheck.model.subject import Subject
-from attncheck.targets import builtin, random_init, sharded
+from attncheck.targets import builtin, checkpoints, random_init, sharded
 from attncheck.targets.adapters import adapted, base_of, without_wrapper
-from attncheck.targets.cut import beyond, cut_layers
-from attncheck.targets.hub import reachable
+from attncheck.targets.checkpoints import Read
 from attncheck.targets.target import Target, parse
 
-Loaded = tuple[Any, Any, dict[str, Any]]
-NOTICED = {
+REPORTED = {
     "missing_keys": "weights missing from the checkpoint and newly initialised",
     "unexpected_keys": "weights in the checkpoint that the model has no place for",
-    "mismatched_keys": "weights of another shape than the config promises",
+    "mismatched_keys": "weights whose shape differs from the config",
 }
 SHOWN = 3
-CHECKPOINTS = ("hub", "folder", "gguf")
-OUT_OF_REACH = (
-    "local_files_only",
-    "offline",
-    "couldn't connect",
-    "connection error",
-    "cannot find the requested files in the local cache",
-)
 
 
 def load(text: str, settings: Settings) -> Subject:
@@ -65,150 +46,131 @@ def load(text: str, settings: Settings) -> Subject:
     except AttncheckError as error:
         raise TargetError(str(error)) from error
     except Exception as error:
-        raise TargetError(f"{text}: {explain_load(error)}") from error
+        raise TargetError(f"{text}: {checkpoints.explain(error)}") from error
     if not isinstance(model, nn.Module):
         raise TargetError(f"{text}: expected a torch model, got {type(model).__name__}")
     if not any(True for _ in model.parameters()):
         raise TargetError(f"{text}: {type(model).__name__} has no parameters")
-    return _prepared(target, settings, model, tokenizer, info)
+    model, device = without_wrapper(model), device_named(settings.device)
+    if settings.device_map is None and not sharded.wanted(settings):
+        move(model, device)
+    loaded = in_memory(model, text, settings, tokenizer, notices(info))
+    return settle_dtype(loaded, settings.dtype)
 
 
-def _read(target: Target, settings: Settings) -> Loaded:
-    """The model in this process, or this process's part of it."""
-    if settings.device_map and target.kind not in CHECKPOINTS:
+def in_memory(
+    model: nn.Module,
+    name: str,
+    settings: Settings,
+    tokenizer: Any = None,
+    load_notes: tuple[Measurement, ...] = (),
+) -> LoadedModel:
+    """A model that is in memory, whose forwards keep in step with those of other processes."""
+    keep_in_step(model)
+    return LoadedModel(name, model, tokenizer, settings, load_notes, agree=agreed)
+
+
+def _read(target: Target, settings: Settings) -> Read:
+    """The whole model, or this process's part of it."""
+    if settings.device_map and target.kind not in checkpoints.KINDS:
         raise TargetError(
-            f"{target.text}: --device-map places checkpoints as they are read; this one is made in memory"
+            f"{target.text}: --device-map needs a checkpoint; this model is made in memory"
         )
+    read = READERS[target.kind]
     if not sharded.wanted(settings):
-        return LOADERS[target.kind](target, settings)
+        return read(target, settings)
+
+    def whole() -> Any:
+        return read(target, replace(settings, tp=None))[0]
+
     with sharded.together(target, settings):
-        if target.kind in CHECKPOINTS and not settings.random_init:
-            found = LOADERS[target.kind](target, settings)
-            sharded.remember_whole(
-                found[0], lambda: LOADERS[target.kind](target, replace(settings, tp=None))[0]
-            )
+        if target.kind in checkpoints.KINDS and not settings.random_init:
+            found = read(target, settings)
+            sharded.remember_whole(found[0], whole)
             return found
-        made, tokenizer, _ = LOADERS[target.kind](target, replace(settings, tp=None))
+        made, tokenizer, _ = read(target, replace(settings, tp=None))
+        # the library shards while it reads weights, so a model made in memory goes through a folder
         with sharded.saved(made) as folder:
-            model = type(made).from_pretrained(folder, use_safetensors=True, **_arguments(settings))
+            arguments = checkpoints.arguments_of(settings)
+            model = type(made).from_pretrained(folder, use_safetensors=True, **arguments)
         sharded.remember_whole(model, lambda: made)
         return model, tokenizer, {}
 
 
-def explain_load(error: Exception) -> str:
-    """One line for what the library raised while it loaded."""
-    text = str(error).lower()
-    if any(sign in text for sign in OUT_OF_REACH):
-        return "not in the local cache, and the hub cannot be reached (a folder or a .gguf file works without it)"
-    if type(error).__name__ == "SafetensorError":
-        return f"a .safetensors file is truncated or damaged ({first_line(error)})"
-    return first_line(error)
+def settle_dtype(loaded: LoadedModel, wanted: str) -> Subject:
+    """The subject at the precision that is wanted; `auto` is the highest that fits and runs.
 
-
-def _prepared(
-    target: Target, settings: Settings, model: nn.Module, tokenizer: Any, info: dict[str, Any]
-) -> Subject:
-    model = without_wrapper(model)
-    device = device_named(settings.device)
-    if settings.device_map is None and not sharded.wanted(settings):
-        move(model, device)
-    subject = Subject(
-        name=target.text,
-        model=model,
-        tokenizer=tokenizer,
-        settings=settings,
-        load_notes=notices(info),
-    )
-    settle_dtype(subject, settings.dtype)
-    return subject
-
-
-def settle_dtype(subject: Subject, spec: str) -> None:
-    """Bring the weights to the dtype that is asked for; `auto` takes the highest that fits and
-    runs.
-
-    Weights that are too many or cannot be cast stay, and are widened to float64 operator by
-    operator.
+    Weights that are too large or cannot be cast stay, and operators widen them to float64.
 
     Raises:
-        TargetError: the weights cannot be cast to what is asked for.
+        TargetError: the weights cannot be cast to this dtype.
     """
-    if spec == "auto":
-        _settle_highest(subject)
+    if wanted == "auto":
+        _settle_highest(loaded)
     else:
-        _take(subject, spec)
-    subject.remarks = (*subject.remarks, *_remarks(subject))
+        reason, own = why_not_cast(loaded.model), loaded.precision.name
+        if reason is not None and wanted not in ("float64", own):
+            raise TargetError(f"{loaded.name}: the weights stay in {own}: {reason}")
+        loaded.settle(DTYPES[wanted])
+    loaded.remarks = (*loaded.remarks, *_remarks(loaded))
+    return Subject(loaded, loaded.precision)
 
 
-def _take(subject: Subject, spec: str) -> None:
-    reason = why_not_cast(subject.model)
-    if reason is not None and spec not in ("float64", subject.dtype_name):
-        raise TargetError(f"{subject.name}: the weights stay in {subject.dtype_name}: {reason}")
-    subject.take(DTYPES[spec])
-
-
-def _settle_highest(subject: Subject) -> None:
-    before, own = subject.stored_dtype, own_dtypes(subject.model)
-    names = [
-        name
-        for name in ("float64", "float32")
-        if DTYPES[name].itemsize >= before.itemsize and subject.casts(DTYPES[name])
-    ]
-    widest = (
-        ["float64"]
-        if widens(before) and "float64" not in names and not quantised(subject.model)
-        else []
-    )
-    for name in (*names, *widest):
-        if _runs(subject, name):
+def _settle_highest(loaded: LoadedModel) -> None:
+    before, own = loaded.stored_dtype, own_dtypes(loaded.model)
+    wider = [each for each in ("float64", "float32") if DTYPES[each].itemsize >= before.itemsize]
+    names = [each for each in wider if loaded.casts(DTYPES[each])]
+    if widens(before) and "float64" not in names and not quantised(loaded.model):
+        names.append("float64")
+    for name in names:
+        if _runs(loaded, name):
             return
-        if subject.stored_dtype != before:
-            cast_back(subject.model, own, before)
-    subject.take(before)
+        if loaded.stored_dtype != before:
+            cast_back(loaded.model, own, before)
+    loaded.settle(before)
 
 
-def _remarks(subject: Subject) -> list[str]:
-    """What a reader has to know about where and how this model computes."""
-    stored, count = (
-        NAMES.get(subject.stored_dtype, str(subject.stored_dtype)),
-        offloaded(subject.model),
-    )
-    away = f"{count} of {subject.facts.parameters} parameters are offloaded: they come in when their layer runs"
-    found = [away] if count else []
-    kind = quantised(subject.model)
-    if kind:
-        found.append(
-            f"quantised weights ({kind}) are checked as they are; where rounding leaves doubt, dequantised in float64"
-        )
-    if subject.widened:
-        why = why_not_cast(subject.model) or "the whole model does not fit in float64"
-        found.append(f"float64 from {stored} weights, widened operator by operator: {why}")
-    return found
-
-
-def _runs(subject: Subject, dtype: str) -> bool:
-    """Whether one short forward works in this dtype: fused expert kernels, for instance, may refuse
-    float64.
-    """
+def _runs(loaded: LoadedModel, dtype: str) -> bool:
+    """Whether one short forward works in this dtype: fused expert kernels may refuse float64."""
     try:
-        subject.take(DTYPES[dtype])
-        with torch.no_grad(), subject.numerics():
-            ids = torch.tensor([[0, 1, 2, 3]], device=subject.device).clamp(
-                max=max(0, subject.facts.vocab - 1)
-            )
-            subject.forward_adapter.call(ids, use_cache=False)
+        precision = loaded.settle(DTYPES[dtype])
+        ids_BT = torch.arange(4, device=loaded.device)[None].clamp_max(
+            max(0, loaded.facts.vocab - 1)
+        )
+        with torch.no_grad(), precision.numerics():
+            loaded.forward_adapter.call(ids_BT, use_cache=False)
     except Exception:
         return False
     return True
 
 
+def _remarks(loaded: LoadedModel) -> list[str]:
+    """What a reader has to know about where and how this model computes."""
+    found, count, kind = [], offloaded(loaded.model), quantised(loaded.model)
+    if count:
+        found.append(
+            f"{count} of {loaded.facts.parameters} parameters are offloaded: "
+            "they are loaded when their layer runs"
+        )
+    if kind:
+        found.append(
+            f"quantized weights ({kind}) are checked as stored; where rounding leaves a verdict "
+            "open, they are dequantized to float64"
+        )
+    if loaded.precision.widened:
+        why = why_not_cast(loaded.model) or "the whole model does not fit in float64"
+        stored = name_of(loaded.stored_dtype)
+        found.append(f"float64 from {stored} weights, widened operator by operator: {why}")
+    return found
+
+
 def notices(info: dict[str, Any]) -> tuple[Measurement, ...]:
-    """What loading noticed, one case each: any such weight breaks the load, since it would be a
+    """What loading reported, one case each. Any such weight breaks the load, since it would be a
     silent random layer.
     """
     return tuple(
         _notice(key, what, sorted(map(_named, info.get(key) or ())))
-        for key, what in NOTICED.items()
+        for key, what in REPORTED.items()
         if info
     )
 
@@ -233,87 +195,16 @@ def _notice(key: str, what: str, names: list[str]) -> Measurement:
     )
 
 
-def _arguments(settings: Settings) -> dict[str, Any]:
-    """Keyword arguments of every `from_pretrained`."""
-    exact = settings.dtype == "float64" and not settings.device_map
-    dtype = "auto" if settings.dtype == "auto" or exact else DTYPES[settings.dtype]
-    arguments: dict[str, Any] = {
-        "trust_remote_code": settings.trust_remote_code,
-        "local_files_only": settings.offline,
-        **compat.dtype_argument(dtype),
-    }
-    if settings.attn:
-        arguments["attn_implementation"] = settings.attn
-    if settings.device_map:
-        arguments.update(device_map_arguments(settings.device_map))
-    if sharded.wanted(settings):
-        arguments.update(compat.tensor_parallel_argument(settings.tp or 1))
-    return arguments
-
-
-def _from_pretrained(where: str, settings: Settings, **extra: Any) -> Loaded:
-    safe = {} if "gguf_file" in extra else {"use_safetensors": True}
-    arguments = {**safe, **_arguments(settings), **extra}
-    config = _read_config(where, settings, extra)
-    if settings.random_init:
-        return random_init.from_config(config, settings), None, {}
-    if settings.layers:
-        arguments["config"] = cut_layers(config, settings.layers)
-    model, info = getattr(transformers, random_init.auto_class_name(config)).from_pretrained(
-        where, output_loading_info=True, ignore_mismatched_sizes=True, **arguments
-    )
-    if settings.layers:
-        left = info.get("unexpected_keys") or ()
-        info["unexpected_keys"] = [name for name in left if not beyond(str(name), settings.layers)]
-    if "offload_folder" in arguments:
-        drop_with(model, arguments["offload_folder"])
-    return model, _tokenizer(where, settings, **extra), info
-
-
-def _read_config(where: str, settings: Settings, extra: dict[str, Any]) -> Any:
-    return transformers.AutoConfig.from_pretrained(
-        where,
-        trust_remote_code=settings.trust_remote_code,
-        local_files_only=settings.offline,
-        **extra,
-    )
-
-
-def _tokenizer(where: str, settings: Settings, **extra: Any) -> Any:
-    """The tokenizer, or None: a model without one is asked with seeded ids."""
-    try:
-        return transformers.AutoTokenizer.from_pretrained(
-            where,
-            trust_remote_code=settings.trust_remote_code,
-            local_files_only=settings.offline,
-            **extra,
-        )
-    except Exception:
-        return None
-
-
-def _hub(target: Target, settings: Settings) -> Loaded:
-    revision = target.revision or settings.revision
-    settings = settings if settings.offline or reachable() else replace(settings, offline=True)
-    return _from_pretrained(target.where, settings, **({"revision": revision} if revision else {}))
-
-
-def _folder(target: Target, settings: Settings) -> Loaded:
-    return _from_pretrained(target.where, settings)
-
-
-def _gguf(target: Target, settings: Settings) -> Loaded:
-    path = Path(target.where)
-    return _from_pretrained(str(path.parent), settings, gguf_file=path.name)
-
-
-def _builtin(target: Target, settings: Settings) -> Loaded:
+def _builtin(target: Target, settings: Settings) -> Read:
     return builtin.build(target.where, settings.attn), None, {}
 
 
-def _factory(target: Target, settings: Settings) -> Loaded:
-    module = import_file(Path(target.where))
-    factory = getattr(module, target.attribute, None)
+def _config(target: Target, settings: Settings) -> Read:
+    return random_init.build(target.where, settings), None, {}
+
+
+def _factory(target: Target, settings: Settings) -> Read:
+    factory = getattr(import_file(Path(target.where)), target.attribute, None)
     if not callable(factory):
         raise TargetError(
             f"{target.text}: `{target.where}` defines no function `{target.attribute}`"
@@ -325,26 +216,21 @@ def _factory(target: Target, settings: Settings) -> Loaded:
     model, tokenizer = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(model, nn.Module):
         raise TargetError(
-            f"{target.text}: expected the factory to return a model or (model, tokenizer), got {type(made).__name__}"
+            f"{target.text}: expected the factory to return a model or (model, tokenizer), "
+            f"got {type(made).__name__}"
         )
     return model, tokenizer, {}
 
 
-def _config(target: Target, settings: Settings) -> Loaded:
-    return random_init.build(target.where, settings), None, {}
-
-
-def _adapter(target: Target, settings: Settings) -> Loaded:
+def _adapter(target: Target, settings: Settings) -> Read:
     folder = Path(target.where)
     base = parse(base_of(folder))
-    model, tokenizer, info = LOADERS[base.kind](base, settings)
+    model, tokenizer, info = READERS[base.kind](base, settings)
     return adapted(model, folder), tokenizer, info
 
 
-LOADERS: dict[str, Callable[[Target, Settings], Loaded]] = {
-    "hub": _hub,
-    "folder": _folder,
-    "gguf": _gguf,
+READERS: dict[str, Callable[[Target, Settings], Read]] = {
+    **checkpoints.KINDS,
     "builtin": _builtin,
     "config": _config,
     "factory": _factory,

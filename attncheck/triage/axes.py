@@ -105,8 +105,8 @@ def decided(subject: Subject, material: Material, pattern: CallPattern) -> Measu
     if higher is None:
         return case
     try:
-        with subject.at(higher):
-            return measure(subject, material, pattern)
+        with subject.at(higher) as view:
+            return measure(view, material, pattern)
     except (RuntimeError, NotImplementedError, TypeError):
         return case  # a kernel or quantised weights that refuse it: nothing decides
 

@@ -135,8 +135,8 @@ def scanned(subject: Subject, material: Material, dtype: str, log: Log) -> Findi
     log.says("values that are not finite")
     started = time.perf_counter()
     try:
-        with subject.at(dtype):
-            found = overflow(subject, material.rows)
+        with subject.at(dtype) as view:
+            found = overflow(view, material.rows)
     except (Unsupported, *REFUSALS) as reason:
         log.add("finite values", Verdict.SKIP, f"{dtype}: {first_line(reason)}", started)
         return None
@@ -182,12 +182,10 @@ def compiled(subject: Subject, material: Material, log: Log) -> Finding | None:
     started = time.perf_counter()
     row, name = material.rows[0], "the compiled model"
     try:
-        with subject.at("float32"), torch.no_grad():
-            want_BTV = subject.logits(ForwardSpec((row,)))
-            arguments = subject.forward_adapter.arguments(
-                subject.passes.ids((row,)), use_cache=False
-            )
-            case = subject.compare(name, torch.compile(subject.model)(**arguments).logits, want_BTV)
+        with subject.at("float32") as single, torch.no_grad():
+            want_BTV = single.logits(ForwardSpec((row,)))
+            arguments = single.forward_adapter.arguments(single.passes.ids((row,)), use_cache=False)
+            case = single.compare(name, torch.compile(single.model)(**arguments).logits, want_BTV)
     except Exception as error:  # compilers raise errors of their own kinds
         log.add(name, Verdict.SKIP, first_line(error), started)
         return None

@@ -65,16 +65,11 @@ def _encoded(subject: Subject, prompt: str) -> Row:
     return tuple(int(token) for token in ids if 0 <= int(token) < subject.facts.vocab)[:LONGEST]
 
 
-@contextlib.contextmanager
-def shorter(subject: Subject, length: int) -> Iterator[None]:
-    """The main row cut to `length` tokens for a while."""
-    before = subject.inputs
-    boundaries = [each for each in before.boundaries if each.length + 1 < length]
-    vars(subject)["inputs"] = replace(before, row=before.row[:length], boundaries=tuple(boundaries))
-    try:
-        yield
-    finally:
-        vars(subject)["inputs"] = before
+def shorter(subject: Subject, length: int) -> Subject:
+    """The subject with its main row cut to `length` tokens."""
+    whole = subject.inputs
+    boundaries = tuple(each for each in whole.boundaries if each.length + 1 < length)
+    return subject.with_inputs(replace(whole, row=whole.row[:length], boundaries=boundaries))
 
 
 def depth(subject: Subject) -> int:

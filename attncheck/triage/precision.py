@@ -47,7 +47,7 @@ def opened(target: str, settings: Settings) -> tuple[Subject, str]:
     subject = load(target, replace(settings, dtype="auto"))
     own = settings.dtype if settings.dtype != "auto" else _own(subject)
     if subject.facts.parameters > SLOW and subject.dtype_name == "float64" and own != "float64":
-        subject.take(DTYPES[USUAL])
+        return subject.cast(USUAL), own
     return subject, own
 
 
@@ -71,8 +71,8 @@ def ladder(
     """One line a precision: of all patterns the one that moves the logits most."""
     for dtype in dtypes(subject, reported):
         try:
-            with subject.at(dtype):
-                line = _line(subject, material, patterns, dtype)
+            with subject.at(dtype) as view:
+                line = _line(view, material, patterns, dtype)
         except (RuntimeError, NotImplementedError, TypeError):
             continue  # quantised weights and some kernels refuse another precision
         if line is not None:

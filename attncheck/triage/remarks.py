@@ -173,8 +173,8 @@ def trapped(subject: Subject, finding: Finding, reported: str) -> Remark | None:
         return None
     probe = registry.load(finding.probe)
     try:
-        with subject.at(reported):
-            own = {case.name: case for case in probe.measure(subject) if case.name in warned}
+        with subject.at(reported) as view:
+            own = {case.name: case for case in probe.measure(view) if case.name in warned}
     except (Unsupported, *REFUSALS):
         own = warned
     met = [case for name, case in warned.items() if name in own and _met(own[name])]

@@ -68,7 +68,7 @@ class Investigation:
         self.log = steps.Log(self.says)
         self.route = route(self.question.symptom)
         self.material = material(self.subject, self.question.prompts)
-        self._start = self.subject.forwards
+        self._start = self.subject.loaded.forwards
         self._clock = time.perf_counter()
         self._pair: Pair | None = None
 
@@ -107,7 +107,7 @@ class Investigation:
 
     @property
     def _spent(self) -> bool:
-        return self.subject.forwards - self._start > self.question.passes
+        return self.subject.loaded.forwards - self._start > self.question.passes
 
     def _attempts(self) -> list[Callable[[], Finding | None]]:
         loaded = load_findings(self.subject)
@@ -263,9 +263,9 @@ class Investigation:
         rows, split = self.material, None
         if spec.generate:
             try:
-                with self.subject.at(self.reported):
-                    split = precision.split(self.subject, rows, spec.generate)
-                    rows = precision.generated_rows(self.subject, rows, spec.generate)
+                with self.subject.at(self.reported) as own:
+                    split = precision.split(own, rows, spec.generate)
+                    rows = precision.generated_rows(own, rows, spec.generate)
             except (Unsupported, *REFUSALS):
                 split = None
         return tuple(precision.ladder(self.subject, rows, patterns, self.reported)), split

@@ -43,12 +43,12 @@ class ForwardCount:
     start: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.start = self.subject.forwards
+        self.start = self.subject.loaded.forwards
 
     @property
     def used(self) -> int:
         """Passes so far."""
-        return self.subject.forwards - self.start
+        return self.subject.loaded.forwards - self.start
 
     @property
     def spent(self) -> bool:
@@ -134,12 +134,11 @@ def of_probe(subject: Subject, probe: Probe, words: str, limit: int) -> Smallest
     count = ForwardCount(subject, limit)
 
     def broken(length: int) -> bool:
-        with shorter(subject, length):
-            return _finds(subject, probe)
+        return _finds(shorter(subject, length), probe)
 
     tokens = least(4, subject.inputs.length, broken, lambda: count.spent)
-    with shorter(subject, tokens):
-        layers = _fewest(subject, lambda: _finds(subject, probe), count)
+    short = shorter(subject, tokens)
+    layers = _fewest(short, lambda: _finds(short, probe), count)
     return Smallest(words=words, tokens=tokens, layers=layers, passes=count.used, spent=count.spent)
 
 

@@ -162,8 +162,7 @@ def test_what_was_found_is_tried_first() -> None:
 
 @pytest.mark.parametrize("scheme", ["longrope", "dynamic"])
 def test_a_scheme_that_looks_at_the_length_is_no_leak(scheme: str) -> None:
-    subject = Subject(name=scheme, model=rotary(scheme))
-    subject.take(torch.float64)
+    subject = Subject.of(rotary(scheme), scheme, dtype="float64")
     told = explained(subject, "decode-paths").diagnosis
     assert told is not None
     assert (told.fault, told.how) == ("rope-scale-switch", "reproduced")

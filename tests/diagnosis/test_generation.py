@@ -58,8 +58,7 @@ def test_a_table_that_switches_with_the_length_is_named(probe: str) -> None:
 
 
 def test_dynamic_scaling_that_stays_after_a_longer_call_is_named() -> None:
-    subject = Subject(name="dynamic", model=rotary("dynamic"))
-    subject.take(torch.float64)
+    subject = Subject.of(rotary("dynamic"), "dynamic", dtype="float64")
     found = told(explained(subject, "repeatability"))
     assert (found.fault, found.how) == ("rope-scale-switch", "reproduced")
     assert "longer call" in found.advice
@@ -120,8 +119,7 @@ def test_two_faults_that_begin_at_two_places_are_told_together(
 
 
 def test_the_pass_of_a_generation_is_what_it_fed() -> None:
-    subject = Subject(name="llama", model=tiny_llama(pad_token_id=0))
-    subject.take(torch.float64)
+    subject = Subject.of(tiny_llama(pad_token_id=0), "llama", dtype="float64")
     prompt = subject.inputs.row[:10]
     made = greedy(subject, prompt, 3, padding=2)
     spec = written(subject, (prompt,), (made.tokens,), 2)

@@ -67,9 +67,9 @@ def test_offloaded_layers_compute_what_the_whole_model_computes(tmp_path: Path) 
     assert apart.device == torch.device("cpu")
     spec = ForwardSpec(whole.inputs.tokens, chunks=(5, 1, 6))
     assert torch.equal(apart.logits(spec), whole.logits(spec))
-    assert apart.stored_dtype == torch.bfloat16
-    assert any("are offloaded" in remark for remark in apart.remarks)
-    assert any("widened operator by operator" in remark for remark in apart.remarks)
+    assert apart.loaded.stored_dtype == torch.bfloat16
+    assert any("are offloaded" in remark for remark in apart.loaded.remarks)
+    assert any("widened operator by operator" in remark for remark in apart.loaded.remarks)
 
 
 NEEDS_WEIGHTS = "derivative along projections"
@@ -144,8 +144,8 @@ def test_offloaded_weights_keep_the_dtype_that_is_asked_for(tmp_path: Path) -> N
     subject = split(tmp_path, dtype="bfloat16")
     assert subject.dtype_name == "bfloat16"
     assert subject.higher_dtype() == "float64"
-    with subject.at("float64"):
-        assert subject.logits(ForwardSpec(subject.inputs.tokens)).dtype == torch.float64
+    with subject.at("float64") as wide:
+        assert wide.logits(ForwardSpec(subject.inputs.tokens)).dtype == torch.float64
     assert subject.logits(ForwardSpec(subject.inputs.tokens)).dtype == torch.bfloat16
 
 

@@ -9,6 +9,7 @@ from attncheck.core.errors import Unsupported
 from attncheck.core.settings import Settings
 from attncheck.model.facts import Boundary, borders_of
 from attncheck.model.inputs import build_inputs, choose_length
+from attncheck.model.subject import Subject
 from attncheck.targets.load import load
 
 
@@ -28,7 +29,7 @@ def test_a_rope_switch_is_a_border() -> None:
 def test_a_window_out_of_reach_is_reported() -> None:
     subject = load("builtin:gqa", Settings())
     subject.config.sliding_window = 4096
-    del subject.__dict__["facts"], subject.__dict__["inputs"]
+    subject = Subject.of(subject.model)
     assert subject.inputs.unreached == (Boundary(kind="window", length=4096),)
 
 

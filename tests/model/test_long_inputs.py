@@ -24,6 +24,6 @@ def test_logits_of_a_long_row_are_kept_at_some_positions_only(double: Subject) -
 
 
 def test_a_context_without_room_is_not_called_long() -> None:
-    subject = Subject(name="short", model=tiny_llama(max_position_embeddings=24))
+    subject = Subject.of(tiny_llama(max_position_embeddings=24), "short")
     with pytest.raises(Unsupported, match="no more than the usual 24 tokens fit"):
         long_row(subject)

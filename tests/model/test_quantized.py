@@ -1,4 +1,4 @@
-"""Quantised weights are checked as they are, with the noise that they have; doubt is settled in
+"""Quantised weights are checked as stored, with the noise that they have; doubt is settled in
 float64, dequantised.
 """
 
@@ -27,7 +27,7 @@ from attncheck.model.subject import Subject
 from attncheck.model.wrapped_forward import wrap_forward
 from attncheck.numerics.promote import Promote
 from attncheck.run.runner import ProbeFinished, run_probes
-from attncheck.targets.load import settle_dtype
+from attncheck.targets.load import in_memory, settle_dtype
 
 WRONG = (Verdict.ERROR, Verdict.FAIL, Verdict.VACUOUS)
 
@@ -37,9 +37,8 @@ def small(dtype: torch.dtype, spec: str = "auto") -> Subject:
     model = tiny_llama().to(dtype)
     quanto.quantize(model, weights=quanto.qint8, exclude="lm_head")
     quanto.freeze(model)
-    subject = Subject(name="small", model=model, settings=Settings(length=12, dtype=spec))
-    settle_dtype(subject, spec)
-    return subject
+    loaded = in_memory(model, "small", Settings(length=12, dtype=spec))
+    return settle_dtype(loaded, spec)
 
 
 def findings(subject: Subject, *names: str) -> dict[str, Finding]:
@@ -55,9 +54,9 @@ def test_quantised_weights_stay_as_they_are() -> None:
     subject = small(torch.float32)
     assert quantised(subject.model) == "WeightQBytesTensor"
     assert subject.dtype_name == "float32"
-    assert not subject.widened
+    assert not subject.precision.widened
     assert 1e-7 < subject.budget.value < 1e-3
-    assert any("checked as they are" in remark for remark in subject.remarks)
+    assert any("checked as stored" in remark for remark in subject.loaded.remarks)
 
 
 def test_every_probe_works_on_quantised_weights_or_says_why_not() -> None:
@@ -82,7 +81,7 @@ def test_half_precision_is_decided_by_the_ladder() -> None:
 
 def test_float64_computes_with_the_numbers_that_quantised_weights_stand_for() -> None:
     subject = small(torch.float32, "float64")
-    assert subject.widened
+    assert subject.precision.widened
     plain = tiny_llama()
     for name, value in subject.model.named_parameters():
         stands_for: Any = value.dequantize() if type(value.data) is not torch.Tensor else value
@@ -145,10 +144,10 @@ def test_each_format_is_right_when_healthy_and_wrong_with_a_fault(
     model = transformers.AutoModelForCausalLM.from_pretrained(
         tmp_path, quantization_config=chosen, dtype=dtype, device_map="cpu"
     )
-    subject = Subject(name=name, model=model, settings=Settings(length=12))
-    settle_dtype(subject, "auto")
+    loaded = in_memory(model, name, Settings(length=12))
+    subject = settle_dtype(loaded, "auto")
     assert quantised(model) is not None
-    assert subject.stored_dtype == dtype
+    assert subject.loaded.stored_dtype == dtype
     assert subject.higher_dtype() == "float64"
     found = findings(subject, "decode-paths", "padding")
     assert not [
@@ -162,7 +161,7 @@ def test_each_format_is_right_when_healthy_and_wrong_with_a_fault(
     assert all(rung.dtype == "float64" and rung.max_abs <= rung.budget < 1e-12 for rung in raised)
 
     wrap_forward(model, _restart)
-    faulty = Subject(name=name, model=model, settings=Settings(length=12))
+    faulty = Subject.of(model, name, settings=Settings(length=12))
     assert findings(faulty, "decode-paths")["decode-paths"].verdict is Verdict.FAIL
 
 
@@ -206,13 +205,13 @@ def test_a_layer_in_codes_of_its_own_is_asked_what_they_stand_for() -> None:
     assert bias_O is not None
     assert torch.equal(bias_O, layer.bias)
 
-    subject = Subject(name="coded", model=model, settings=Settings(length=12))
-    settle_dtype(subject, "auto")
+    loaded = in_memory(model, "coded", Settings(length=12))
+    subject = settle_dtype(loaded, "auto")
     assert (coded_kind(model), quantised(model)) == ("Coded", "Coded")
     assert (subject.dtype_name, subject.higher_dtype()) == ("float32", "float64")
     low_BTV = subject.logits(ForwardSpec(subject.inputs.tokens))
-    with subject.at("float64"):
-        high_BTV = subject.logits(ForwardSpec(subject.inputs.tokens))
+    with subject.at("float64") as wide:
+        high_BTV = wide.logits(ForwardSpec(subject.inputs.tokens))
     assert high_BTV.dtype == torch.float64
     assert 0 < float((high_BTV - low_BTV).abs().max()) < 1e-3
     assert findings(subject, "gradient")["gradient"].verdict not in WRONG

@@ -16,6 +16,7 @@ from attncheck.core import registry
 from attncheck.core.finding import Verdict, verdict_of
 from attncheck.core.settings import Settings
 from attncheck.model.forward_spec import ForwardSpec
+from attncheck.model.precision import Precision
 from attncheck.model.subject import Subject
 from attncheck.numerics.divergence import compare_logits
 from attncheck.numerics.promote import Promote
@@ -34,10 +35,9 @@ def test_the_floor_follows_the_dtype(dtype: str, low: float, high: float) -> Non
 def test_a_hidden_float32_softmax_lifts_the_floor_of_float64() -> None:
     subject = load("builtin:gqa", Settings(attn="eager", dtype="float64"))
     promoted = subject.budget.floor
-    subject.promoted = False
-    for name in ("passes", "budget"):
-        subject.__dict__.pop(name)
-    assert subject.budget.floor > 1e4 * promoted
+    subject.loaded.precision = Precision(torch.float64)
+    plain = Subject(subject.loaded, subject.loaded.precision)
+    assert plain.budget.floor > 1e4 * promoted
 
 
 def test_reordering_changes_rounding_and_nothing_else() -> None:
@@ -104,8 +104,7 @@ def test_the_budget_is_far_below_a_fault() -> None:
 
 
 def test_a_buffer_that_every_forward_moves_does_not_count_as_rounding() -> None:
-    subject = Subject(name="llama", model=tiny_llama())
-    subject.take(torch.float64)
+    subject = Subject.of(tiny_llama(), "llama", dtype="float64")
     layer = subject.model.model.layers[0]
     layer.register_buffer("seen", torch.zeros((), dtype=torch.float64))
 

@@ -86,7 +86,7 @@ def test_keys_that_pass_through_bfloat16_on_their_way_into_the_cache(
         )
 
     assert finding(double, "decode-paths").verdict is Verdict.PASS
-    double.__dict__.pop("passes")
+    double.passes.forget()
     monkeypatch.setattr(DynamicLayer, "update", rounded)
     found = diagnose(double, finding(double, "decode-paths"))
     assert found.verdict is Verdict.FAIL

@@ -110,7 +110,7 @@ def test_angles_of_the_first_row_for_every_row_show_beside_a_mask_of_blocks() ->
         return args, {**call, "position_ids": call["position_ids"][:1]}
 
     model.model.rotary_emb.register_forward_pre_hook(of_row_0, with_kwargs=True)
-    found = finding(Subject(name="row 0", model=model, promoted=True), "document-leakage")
+    found = finding(Subject.of(model, "row 0", dtype="float64"), "document-leakage")
     broken = case(found, BLOCKED)
     assert found.verdict is verdict_of(broken) is Verdict.FAIL
     assert broken.note == "row 1"

@@ -56,7 +56,7 @@ def test_a_block_of_32_that_is_not_masked_shows_in_the_prefixes_alone(double: Su
 
 
 def test_a_context_with_little_room_has_a_prefix_too() -> None:
-    subject = Subject(name="short", model=tiny_llama(max_position_embeddings=32))
+    subject = Subject.of(tiny_llama(max_position_embeddings=32), "short")
     found = case(finding(subject, "future-token"), "prefixes of a long row")
     assert (verdict_of(found), found.note) == (Verdict.PASS, "the first 31 tokens alone")
 

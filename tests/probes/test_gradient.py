@@ -21,9 +21,7 @@ from attncheck.model.training import training
 
 @pytest.fixture
 def double() -> Subject:
-    subject = Subject(name="llama", model=tiny_llama())
-    subject.take(torch.float64)
-    return subject
+    return Subject.of(tiny_llama(), "llama", dtype="float64")
 
 
 @pytest.mark.parametrize("target", ["builtin:gqa", "builtin:mha", "builtin:window"])
@@ -78,7 +76,7 @@ def test_keys_that_are_all_detached_have_no_slope(double: Subject) -> None:
 
 
 def test_derivatives_of_a_float32_model_are_taken_in_float64_without_casting_it() -> None:
-    subject = Subject(name="llama", model=tiny_llama())
+    subject = Subject.of(tiny_llama(), "llama")
     slope = slope_of(subject, "value")
     assert {weight.dtype for weight in subject.model.parameters()} == {torch.float32}
     assert abs(slope.analytic - slope.numeric) <= slope.trust < 1e-6 * abs(slope.numeric)
@@ -96,7 +94,7 @@ def test_weights_come_back_bit_for_bit(double: Subject) -> None:
 
 
 def test_training_mode_has_no_dropout_and_is_left_again() -> None:
-    subject = Subject(name="dropout", model=tiny_llama(attention_dropout=0.5))
+    subject = Subject.of(tiny_llama(attention_dropout=0.5), "dropout")
     with training(subject, checkpointing=False):
         assert subject.model.training
         first, second = input_gradient(subject), input_gradient(subject)

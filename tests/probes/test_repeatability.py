@@ -35,10 +35,9 @@ def test_planted_faults_are_caught(fault: str) -> None:
 
 def test_dynamic_ntk_depends_on_what_ran_before() -> None:
     rope = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}
-    subject = Subject(
-        name="ntk", model=tiny_llama(max_position_embeddings=16, rope_parameters=rope)
+    subject = Subject.of(
+        tiny_llama(max_position_embeddings=16, rope_parameters=rope), "ntk", dtype="float64"
     )
-    subject.take(torch.float64)
     found = finding(subject, "repeatability")
     assert found.verdict is Verdict.FAIL
     assert found.summary.startswith("20 tokens after 6 and after 24: logits differ by ")
@@ -55,7 +54,7 @@ def test_a_forward_that_writes_its_weights_is_caught() -> None:
         return usual(*args, **named)
 
     model.forward = forward
-    found = finding(Subject(name="writes", model=model), "repeatability")
+    found = finding(Subject.of(model, "writes"), "repeatability")
     assert found.verdict is Verdict.FAIL
     assert case(found, "weights changed by a forward").value == 1.0
     assert case(found, "weights changed by a forward").note == "lm_head.weight"

@@ -82,8 +82,7 @@ def _neo() -> Any:
 
 @pytest.mark.parametrize("promised", [5, 6])
 def test_where_the_kernel_is_out_of_reach_the_gradient_tells(promised: int) -> None:
-    subject = Subject(name="neo", model=_neo())
-    subject.take(torch.float64)
+    subject = Subject.of(_neo(), "neo", dtype="float64")
     subject.model.config.window_size = promised
     found = finding(subject, "window")
     assert found.verdict is (Verdict.PASS if promised == 5 else Verdict.FAIL)

@@ -9,6 +9,7 @@ import pytest
 
 from attncheck.__main__ import main
 from attncheck.cli.mask_drawing import png, svg
+from attncheck.core.capability import Capability
 from attncheck.core.errors import Unsupported, UsageError
 from attncheck.core.settings import Settings
 from attncheck.model.subject import Subject
@@ -52,7 +53,7 @@ def test_a_mask_that_reads_one_ahead_is_drawn() -> None:
 
 def test_without_a_kernel_to_ask_the_gradient_answers() -> None:
     alone = load("builtin:alibi", Settings())
-    vars(alone.can)["watch"] = "nothing can be watched"
+    alone.can.learn("watch", Capability("nothing can be watched"))
     found = maps(alone, Ask())
     assert {layer.how for layer in found} == {"gradient"}
     assert found[0].rows[23] == "#" * 24

@@ -9,10 +9,9 @@ import pytest
 
 from attncheck.core import registry
 from attncheck.core.finding import Verdict
-from attncheck.suite.plan import Selection
 from attncheck.suite.expand import load_plan
 from attncheck.suite.load import find_suite
-from attncheck.suite.plan import Plan
+from attncheck.suite.plan import Plan, Selection
 
 
 def plan_of(folder: Path, text: str, choice: Selection | None = None) -> Plan:

@@ -13,7 +13,7 @@ from attncheck.core.errors import TargetError
 from attncheck.core.finding import Verdict, verdict_of
 from attncheck.core.settings import Settings
 from attncheck.run.session import load_findings
-from attncheck.targets import hub
+from attncheck.targets import checkpoints
 from attncheck.targets.load import load
 
 Save = Callable[..., Path]
@@ -22,7 +22,7 @@ Save = Callable[..., Path]
 def test_a_folder_is_loaded_with_nothing_noticed(saved: Save) -> None:
     subject = load(str(saved()), Settings())
     assert (subject.dtype_name, subject.facts.kv_heads, subject.facts.layers) == ("float64", 2, 2)
-    assert [verdict_of(note) for note in subject.load_notes] == [Verdict.PASS] * 3
+    assert [verdict_of(note) for note in subject.loaded.load_notes] == [Verdict.PASS] * 3
     assert load_findings(subject) == []
 
 
@@ -31,7 +31,7 @@ def test_a_folder_is_loaded_with_nothing_noticed(saved: Save) -> None:
     [
         (
             {"num_key_value_heads": 4},
-            "weights of another shape than the config promises: model.layers.0.self_attn.k_proj.weight",
+            "weights whose shape differs from the config: model.layers.0.self_attn.k_proj.weight",
         ),
         (
             {"num_hidden_layers": 3},
@@ -63,12 +63,12 @@ def test_a_truncated_file_is_one_line(saved: Save) -> None:
 
 def test_a_hub_that_is_out_of_reach_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    for proxy in hub.PROXIES:
+    for proxy in checkpoints.PROXIES:
         monkeypatch.delenv(proxy, raising=False)
-    hub.reachable.cache_clear()
+    checkpoints.reachable.cache_clear()
     with pytest.raises(TargetError) as error:
         load("org/name", Settings())
-    hub.reachable.cache_clear()
+    checkpoints.reachable.cache_clear()
     assert str(error.value) == (
         "org/name: not in the local cache, and the hub cannot be reached (a folder or a .gguf file works without it)"
     )
@@ -110,15 +110,15 @@ def test_weights_come_back_bit_for_bit_from_another_dtype() -> None:
     subject = load("builtin:gqa", Settings(dtype="bfloat16"))
     before = {name: tensor.clone() for name, tensor in subject.model.state_dict().items()}
     tables = {name: tensor.clone() for name, tensor in subject.model.named_buffers()}
-    with subject.at("float64"):
-        assert subject.dtype_name == "float64"
-        assert subject.promoted
+    with subject.at("float64") as wide:
+        assert wide.dtype_name == "float64"
+        assert wide.precision.promoted
     assert subject.dtype_name == "bfloat16"
     assert all(
         torch.equal(before[name], tensor) for name, tensor in subject.model.state_dict().items()
     )
     assert all(torch.equal(tables[name], tensor) for name, tensor in subject.model.named_buffers())
-    assert not subject.promoted
+    assert subject.loaded.precision == subject.precision != wide.precision
 
 
 def test_an_unknown_device_is_one_line() -> None:

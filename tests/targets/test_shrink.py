@@ -12,7 +12,7 @@ from attncheck.core.errors import TargetError
 from attncheck.core.settings import Settings
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.targets import random_init
-from attncheck.targets.cut import beyond, cut_layers
+from attncheck.targets.checkpoints import cut_layers, cut_off
 from attncheck.targets.load import load
 from attncheck.targets.shrink import rules
 from attncheck.targets.shrink.rope import shrunk_rope
@@ -191,8 +191,8 @@ def test_first_layers_of_a_real_model(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path)
     subject = load(str(tmp_path), Settings(layers=2, offline=True))
     assert subject.facts.layers == 2
-    assert all(note.value == 0 for note in subject.load_notes)
-    assert beyond("model.layers.2.self_attn.q_proj.weight", 2)
-    assert not beyond("model.layers.1.self_attn.q_proj.weight", 2)
+    assert all(note.value == 0 for note in subject.loaded.load_notes)
+    assert cut_off("model.layers.2.self_attn.q_proj.weight", 2)
+    assert not cut_off("model.layers.1.self_attn.q_proj.weight", 2)
     with pytest.raises(TargetError, match="the model has 4 layers"):
         cut_layers(transformers.LlamaConfig(num_hidden_layers=4), 9)

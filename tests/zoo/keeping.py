@@ -64,9 +64,7 @@ def examined(animal: Animal) -> Seen:
     model = twin(animal.kind)
     diagnoser = Diagnoser()
     with animal.injected(model):
-        sick = Subject(
-            name=animal.name, model=model.model, settings=model.settings, promoted=model.promoted
-        )
+        sick = Subject.of(model.model, animal.name, settings=model.settings, dtype=model.dtype_name)
         for probe in animal.probes:
             found = finding_of(sick, registry.load(probe))
             if _caught(found, before[probe]):

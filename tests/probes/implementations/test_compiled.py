@@ -29,10 +29,8 @@ pytestmark = pytest.mark.skipif(REASON is not None, reason=str(REASON))
 
 
 def small(**settings: Any) -> Subject:
-    return Subject(
-        name="small",
-        model=tiny_llama(num_hidden_layers=1),
-        settings=Settings(length=12, **settings),
+    return Subject.of(
+        tiny_llama(num_hidden_layers=1), "small", settings=Settings(length=12, **settings)
     )
 
 

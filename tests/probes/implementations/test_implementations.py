@@ -100,8 +100,7 @@ def test_dropout_that_ignores_the_mode_is_not_hidden_by_the_training_case() -> N
 
 def test_a_softmax_in_bfloat16_under_one_implementation(monkeypatch: pytest.MonkeyPatch) -> None:
     usual = F.softmax
-    subject = Subject(name="llama", model=tiny_llama())
-    subject.take(torch.float64)
+    subject = Subject.of(tiny_llama(), "llama", dtype="float64")
     monkeypatch.setattr(
         F, "softmax", lambda scores, **named: usual(scores, **{**named, "dtype": torch.bfloat16})
     )

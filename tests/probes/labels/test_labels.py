@@ -37,9 +37,7 @@ def _with_loss(loss: Any) -> Subject:
     """A Llama that computes its loss in another way."""
     model = tiny_llama()
     model.loss_function = loss
-    subject = Subject(name="loss", model=model)
-    subject.take(torch.float64)
-    return subject
+    return Subject.of(model, "loss", dtype="float64")
 
 
 def _plain(logits: Tensor, labels: Tensor, vocab_size: int, **rest: Any) -> Tensor:

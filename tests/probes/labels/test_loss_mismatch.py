@@ -31,9 +31,7 @@ def _wrapped(model: Any, call: Callable[..., Any]) -> Subject:
     model.__class__ = type(
         kind.__name__, (kind,), {"forward": wrapper, "__module__": kind.__module__}
     )
-    subject = Subject(name="wrapped", model=model)
-    subject.take(torch.float64)
-    return subject
+    return Subject.of(model, "wrapped", dtype="float64")
 
 
 def _relabelled(target: str, edit: Callable[[Tensor], Tensor]) -> Subject:

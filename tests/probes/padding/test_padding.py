@@ -100,7 +100,7 @@ def test_layers_that_all_have_short_windows_still_see_history() -> None:
     config = transformers.MistralConfig(**SMALL, sliding_window=4)
     model = transformers.MistralForCausalLM(config)
     amplify(model, 0)
-    found = finding(Subject(name="windows", model=model.double(), promoted=True), "padding")
+    found = finding(Subject.of(model.double(), "windows", dtype="float64"), "padding")
     assert found.verdict in (Verdict.PASS, Verdict.WARN), (
         "two layers of four tokens do not carry the first token to the last"
     )

@@ -75,7 +75,7 @@ def counting_layers() -> nn.Module:
 def test_a_model_that_counts_by_itself_loses_the_positions_that_it_takes(
     made: Any, module: str, says: str
 ) -> None:
-    found = finding(Subject(name="counts", model=made().double(), promoted=True), "position-reset")
+    found = finding(Subject.of(made().double(), "counts", dtype="float64"), "position-reset")
     broken = case(found, NAME)
     assert found.verdict is verdict_of(broken) is Verdict.FAIL
     assert (broken.fault, broken.module, broken.max_abs) == ("position-ids-ignored", module, 0.0)
@@ -96,7 +96,7 @@ def falcon_with_biases() -> nn.Module:
 )
 def test_models_that_have_no_use_for_positions_are_skipped(target: str) -> None:
     made = (
-        Subject(name=target, model=falcon_with_biases().double(), promoted=True)
+        Subject.of(falcon_with_biases().double(), target, dtype="float64")
         if target == "falcon"
         else loaded(target)
     )

@@ -197,9 +197,9 @@ def test_one_query_is_held_to_the_rounding_of_a_whole_forward() -> None:
 def test_the_cost_is_a_handful_of_forwards() -> None:
     subject = loaded("builtin:gqa")
     list(registry.load("reference").measure(subject))
-    before = subject.forwards
+    before = subject.loaded.forwards
     with torch.no_grad():
         list(registry.load("reference").measure(subject))
-    assert subject.forwards - before == 8, (
+    assert subject.loaded.forwards - before == 8, (
         "one plain, one with a 2D mask, three pieces, two of a padded batch, one for rotation"
     )

@@ -29,8 +29,7 @@ def _scaled(change: Callable[[Any], None], **sizes: Any) -> Finding:
     model: Any = transformers.GemmaForCausalLM(config)
     change(model.model.layers)
     amplify(model, 0)
-    subject = Subject(name="gemma", model=model)
-    subject.take(torch.float64)
+    subject = Subject.of(model, "gemma", dtype="float64")
     return finding(subject, "reference")
 
 
@@ -110,8 +109,7 @@ def test_scales_with_the_factor_of_a_rotary_scheme_are_explained() -> None:
     model: Any = transformers.DeepseekV3ForCausalLM(config)
     assert model.model.layers[0].self_attn.scaling != pytest.approx(24**-0.5)
     amplify(model, 0)
-    subject = Subject(name="deepseek", model=model)
-    subject.take(torch.float64)
+    subject = Subject.of(model, "deepseek", dtype="float64")
     found = finding(subject, "reference")
     assert verdict_of(case(found, "scale of 2 layers")) is Verdict.PASS
     assert found.verdict is Verdict.PASS

@@ -130,9 +130,7 @@ def _gpt2(monkeypatch: pytest.MonkeyPatch, ignored: bool) -> Subject:
         for block in model.transformer.h:
             block.attn.scaling = 8**-0.5
     amplify(model, 0)
-    subject = Subject(name="gpt2", model=model)
-    subject.take(torch.float64)
-    return subject
+    return Subject.of(model, "gpt2", dtype="float64")
 
 
 @pytest.mark.parametrize(("ignored", "verdict"), [(False, Verdict.PASS), (True, Verdict.FAIL)])

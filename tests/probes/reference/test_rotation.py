@@ -43,8 +43,7 @@ def _model(config: Any) -> Any:
 
 
 def _judged(model: Any) -> Finding:
-    subject = Subject(name="model", model=model)
-    subject.take(torch.float64)
+    subject = Subject.of(model, "model", dtype="float64")
     return finding(subject, "reference")
 
 
@@ -239,8 +238,7 @@ def test_frequencies_that_a_cast_took_along_are_a_warning_and_said_to_be_rounded
 
 
 def test_a_fault_that_only_the_case_locates_is_located_in_the_finding() -> None:
-    subject = Subject(name="model", model=_sense_of_one_layer())
-    subject.take(torch.float64)
+    subject = Subject.of(_sense_of_one_layer(), "model", dtype="float64")
     told = diagnose(subject, finding(subject, "reference"))
     assert told.diagnosis is not None
     assert told.diagnosis.fault == ""

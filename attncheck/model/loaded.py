@@ -1,0 +1,178 @@
+"""The model in memory, and what is the same in every precision that it computes in."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, final
+
+import torch
+from torch import nn
+
+from attncheck.core.errors import Unsupported
+from attncheck.core.finding import Measurement
+from attncheck.core.settings import Settings
+from attncheck.model.buffers import buffers_of, put_buffers_back
+from attncheck.model.compat import plain_experts, text_config
+from attncheck.model.encoder_inputs import fixed_input
+from attncheck.model.facts import Facts, read_facts
+from attncheck.model.forward import ForwardAdapter
+from attncheck.model.inputs import Inputs, build_inputs
+from attncheck.model.passes import Injection
+from attncheck.model.placement import input_device, undisturbed, why_not_cast
+from attncheck.model.precision import Precision, cast_back, fits, own_dtypes
+
+
+@final
+@dataclass
+class LoadedModel:
+    """Weights, tokenizer and settings; the precision that the weights are in now; counters.
+
+    `agree` returns what all processes of a sharded model decide, given what this one would.
+    """
+
+    name: str
+    model: nn.Module
+    tokenizer: Any = None
+    settings: Settings = field(default_factory=Settings)
+    load_notes: tuple[Measurement, ...] = ()
+    remarks: tuple[str, ...] = ()
+    agree: Callable[[str, bool], bool] = lambda kind, mine: mine
+    on_forward: Callable[[int], None] | None = None
+    forwards: int = 0
+    injection: Injection = field(default_factory=Injection)
+    runs_at: dict[str, bool] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.model.eval()
+        undisturbed(self.model)
+        self.precision = Precision(self.stored_dtype)
+        self.own_dtype = self.precision.name
+
+    @cached_property
+    def facts(self) -> Facts:
+        """What the config says."""
+        return read_facts(self.model)
+
+    @cached_property
+    def forward_adapter(self) -> ForwardAdapter:
+        """The forward, called by the meaning of its arguments."""
+        return ForwardAdapter(self.model, fixed_input(self.model, self.inputs.pool))
+
+    @cached_property
+    def inputs(self) -> Inputs:
+        """Token material long enough for this model's boundaries."""
+        wanted = self.settings
+        return build_inputs(
+            self.facts,
+            self.config,
+            self.tokenizer,
+            seed=wanted.seed,
+            prompt=wanted.prompt,
+            length=wanted.length,
+        )
+
+    @property
+    def config(self) -> Any:
+        """The model's config."""
+        return getattr(self.model, "config", None)
+
+    @property
+    def text_config(self) -> Any:
+        """The part of the config that describes the text decoder."""
+        return text_config(self.config)
+
+    @property
+    def device(self) -> torch.device:
+        """Where inputs go."""
+        return input_device(self.model)
+
+    @property
+    def stored_dtype(self) -> torch.dtype:
+        """The dtype of the weights as they are in memory now."""
+        return next(
+            (p.dtype for p in self.model.parameters() if p.is_floating_point()), torch.float32
+        )
+
+    @property
+    def attn(self) -> str | None:
+        """The attention implementation in force, read back from the model."""
+        return getattr(self.config, "_attn_implementation", None)
+
+    def count(self, tokens: int) -> None:
+        """Count one forward over this many tokens."""
+        self.forwards += 1
+        if self.on_forward is not None:
+            self.on_forward(tokens)
+
+    @contextlib.contextmanager
+    def using(self, attn: str | None) -> Iterator[None]:
+        """Run under another attention implementation.
+
+        Raises:
+            Unsupported: the model refuses it, or silently keeps its own.
+        """
+        if attn is None or attn == self.attn:
+            yield
+            return
+        before = self.attn
+        self._set_attn(attn)
+        try:
+            yield
+        finally:
+            self._set_attn(str(before))
+
+    def _set_attn(self, attn: str) -> None:
+        kind = type(self.model).__name__
+        setter: Callable[[str], None] | None = getattr(self.model, "set_attn_implementation", None)
+        if setter is None:
+            raise Unsupported(f"{kind} cannot switch its attention implementation")
+        try:
+            setter(attn)
+        except (ValueError, ImportError, NotImplementedError) as error:
+            raise Unsupported(f"`{attn}` attention: {str(error).splitlines()[0]}") from error
+        if self.attn != attn:
+            raise Unsupported(f"{kind} keeps `{self.attn}` when asked for `{attn}` attention")
+
+    def casts(self, dtype: torch.dtype) -> bool:
+        """Whether the weights can be cast to a dtype and fit into free memory in it."""
+        fit = why_not_cast(self.model) is None and fits(self.model, dtype, self.device)
+        return self.agree("precision", fit)
+
+    def settle(self, dtype: torch.dtype, cast: bool = True) -> Precision:
+        """Cast the weights for good. Where they cannot be cast, would not fit, or are not to be,
+        operators widen them to float64 instead.
+
+        float64 runs without hidden float32, and without fused expert kernels, which refuse it.
+
+        Raises:
+            RuntimeError: the weights cannot be cast.
+        """
+        wide = dtype == torch.float64
+        widened = wide and self.stored_dtype != dtype and not (cast and self.casts(dtype))
+        if dtype != self.stored_dtype and not widened:
+            self.model.to(dtype)
+        if wide:
+            plain_experts(self.model)
+        self.precision = Precision(dtype, promoted=wide and not widened, widened=widened)
+        return self.precision
+
+    @contextlib.contextmanager
+    def at(self, dtype: torch.dtype, cast: bool = True) -> Iterator[Precision]:
+        """`settle` for a while: the weights and the buffers come back bit for bit."""
+        before, stored, own = self.precision, self.stored_dtype, own_dtypes(self.model)
+        # a cast to a narrower dtype rounds, so that only the weights themselves can come back
+        narrower = dtype.itemsize < stored.itemsize
+        weights = [(each, each.data) for each in self.model.parameters()] if narrower else []
+        buffers = buffers_of(self.model)
+        try:
+            yield self.settle(dtype, cast)
+        finally:
+            if self.stored_dtype != stored and not narrower:
+                cast_back(self.model, own, stored)
+            for parameter, data in weights:
+                parameter.data = data
+            self.precision = before
+            put_buffers_back(self.model, buffers)

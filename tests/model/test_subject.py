@@ -1,0 +1,67 @@
+"""A subject at a precision: what is its own, what comes back, and what must not be mixed up."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from conftest import tiny_llama
+
+from attncheck.core.settings import Settings
+from attncheck.model.forward_spec import ForwardSpec
+from attncheck.model.subject import Subject, WrongPrecision
+
+
+@pytest.fixture
+def single() -> Subject:
+    return Subject.of(tiny_llama(), "llama", settings=Settings(length=12))
+
+
+def test_each_precision_has_a_budget_and_capabilities_of_its_own(single: Subject) -> None:
+    low = single.budget
+    with single.at("float64") as wide:
+        assert wide.budget.value < 1e-6 * low.value
+        assert wide.can.mask_2d
+        assert not single.can.knows("mask_2d")
+    assert single.budget is low
+    with single.at("float64") as again:
+        assert again is wide
+        assert not again.passes._memory.keys() - {(ForwardSpec(single.inputs.tokens), (), ())}
+
+
+def test_logits_of_another_precision_are_freed_when_it_is_left(single: Subject) -> None:
+    with single.at("float64") as wide:
+        wide.logits(ForwardSpec(wide.inputs.tokens))
+        assert wide.passes._memory
+    assert not wide.passes._memory
+
+
+def test_a_forward_in_a_precision_that_the_weights_are_not_in_is_refused(single: Subject) -> None:
+    with single.at("float64"), pytest.raises(WrongPrecision, match="in float64 at the moment"):
+        single.logits(ForwardSpec(single.inputs.tokens))
+    with single.at("float64") as wide:
+        pass
+    with pytest.raises(WrongPrecision, match="in float32 at the moment"):
+        wide.logits(ForwardSpec(wide.inputs.tokens))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
+def test_weights_come_back_bit_for_bit(single: Subject, dtype: str) -> None:
+    before = {name: tensor.clone() for name, tensor in single.model.state_dict().items()}
+    with single.at(dtype) as other:
+        assert other.loaded.stored_dtype == other.dtype
+    assert all(torch.equal(before[name], each) for name, each in single.model.state_dict().items())
+
+
+def test_a_budget_that_was_measured_under_a_fault_is_not_remembered(single: Subject) -> None:
+    with single.passes.under("a fault", on_cache_only=False), single.at("float64") as faulty:
+        pass
+    with single.at("float64") as healthy:
+        assert healthy is not faulty
+
+
+def test_other_inputs_share_what_was_measured(single: Subject) -> None:
+    budget = single.budget
+    short = single.with_inputs(Subject.of(single.model, settings=Settings(length=6)).inputs)
+    assert (short.inputs.length, single.inputs.length) == (6, 12)
+    assert short.budget is budget
+    assert short.passes is single.passes
