@@ -1,3 +1,3 @@
-"""Attention calls as records: seen at the attention interface, or read from a model's own
-arithmetic.
+"""Attention calls: recorded at the attention interface or in a model's own arithmetic, read, computed
+independently, and compared with their config.
 """

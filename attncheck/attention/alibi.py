@@ -1,5 +1,4 @@
-"""Linear biases in place of positions (ALiBi): how steeply each head's bias rises with the key, and
-how steeply it should.
+"""Linear biases in place of positions (ALiBi): the slope of each head's bias, observed and expected.
 
 Axes: B batch, H heads, T query positions, S key positions.
 """
@@ -15,10 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attncheck.numerics.divergence import beyond
+from attncheck.numerics.divergence import max_abs_diff
 
 ROUNDINGS = 64
-"""A bias rises by the same amount from key to key within this many units in the last place."""
+"""A bias is linear if it rises by the same amount from key to key within this many units in the
+last place.
+"""
 STORED = float(torch.finfo(torch.bfloat16).eps)
 """Slopes may have been stored in the lowest precision that models use."""
 LARGEST = 8.0
@@ -28,10 +29,8 @@ MAXIMUM = re.compile("alibi.*max")
 
 
 def slopes_of(bias_BHTS: Tensor, allowed_BHTS: Tensor, dtype: torch.dtype) -> Tensor | None:
-    """slopes_H of a bias that rises linearly with the key in every row; None for any other, or
-    where rounding hides it.
-
-    `dtype` is the one that the bias was computed in.
+    """slopes_H of a bias, computed in `dtype`, that rises linearly with the key for every query;
+    None for any other, or where rounding hides the slope.
     """
     pairs = (allowed_BHTS[..., 1:] & allowed_BHTS[..., :-1]).expand(*bias_BHTS.shape[:-1], -1)
     rises = bias_BHTS.double().diff(dim=-1)
@@ -47,8 +46,8 @@ def slopes_of(bias_BHTS: Tensor, allowed_BHTS: Tensor, dtype: torch.dtype) -> Te
 
 
 def paper_slopes(heads: int, largest: float) -> Tensor:
-    """slopes_H of the paper; where the heads are no power of two, those of the power below and
-    every other one of the next.
+    """slopes_H of the paper. Where the number of heads is no power of two, the power below gives
+    the first and every other slope of the next power the rest.
     """
     below = 2 ** math.floor(math.log2(heads))
     first = [2 ** (-largest * (head + 1) / below) for head in range(below)]
@@ -56,48 +55,37 @@ def paper_slopes(heads: int, largest: float) -> Tensor:
     return torch.tensor(first + rest, dtype=torch.float64)
 
 
-def promised_slopes(config: Any, module: nn.Module, heads: int) -> Tensor | None:
-    """slopes_H where the config says `alibi`, or the module's source has a function of that name;
-    None where neither does.
+def expected_slopes(config: Any, module: nn.Module, heads: int) -> Tensor | None:
+    """slopes_H where the config asks for ALiBi, or the module's source has a function named after
+    it; None where neither does.
     """
     fields = list(_fields(config))
-    said = any(
-        bool(value) for name, value in fields if NAME.search(name) and not MAXIMUM.search(name)
-    )
+    stated = any(value and NAME.search(name) and not MAXIMUM.search(name) for name, value in fields)
     home = sys.modules.get(type(module).__module__)
-    built = (
-        any(NAME.search(name) and callable(value) for name, value in vars(home).items())
-        if home
-        else False
-    )
-    if not said and not built:
+    source = vars(home) if home else {}
+    if not stated and not any(NAME.search(name) and callable(source[name]) for name in source):
         return None
-    largest = next(
-        (
-            value
-            for name, value in fields
-            if MAXIMUM.search(name) and isinstance(value, (int, float))
-        ),
-        LARGEST,
+    largest = (
+        float(value)
+        for name, value in fields
+        if MAXIMUM.search(name) and isinstance(value, (int, float))
     )
-    return paper_slopes(heads, float(largest))
+    return paper_slopes(heads, next(largest, LARGEST))
 
 
 def _fields(config: Any) -> Iterator[tuple[str, Any]]:
-    """The fields of a config and of the parts one level below."""
+    """The fields of a config and of its nested parts, one level deep."""
     for name, value in vars(config).items() if config is not None else ():
         yield name, value
         below = value if isinstance(value, dict) else getattr(value, "__dict__", {})
         yield from ((key, each) for key, each in below.items() if isinstance(key, str))
 
 
-def as_promised(slopes_H: Tensor, promised_H: Tensor, scale: float) -> Tensor | None:
-    """None where slopes are the promised ones; else what they should be. Some models scale their
-    biases with the scores.
+def corrected_slopes(slopes_H: Tensor, expected_H: Tensor, scale: float) -> Tensor | None:
+    """What slopes should be where they are not the expected ones; None where they are. Some models
+    scale their biases with the scores, so the nearer of both factors applies.
     """
-    factor = min(
-        (1.0, scale),
-        key=lambda each: abs(math.log(float((slopes_H / promised_H).abs().median()) / each)),
-    )
-    wanted_H = promised_H.to(slopes_H) * factor
-    return wanted_H if beyond(slopes_H / wanted_H, 1.0, STORED) else None
+    ratio = float((slopes_H / expected_H).abs().median())
+    factor = min((1.0, scale), key=lambda each: abs(math.log(ratio / each)))
+    wanted_H = expected_H.to(slopes_H) * factor
+    return None if max_abs_diff(slopes_H / wanted_H, 1.0) <= STORED else wanted_H

@@ -1,9 +1,10 @@
-"""Attention that a model computes by itself, seen from its arithmetic: the product of queries and
-keys, what happens to the scores, the softmax, the product with the values.
+"""Record attention that a model computes by itself, from its arithmetic: the product of queries and
+keys, the steps up to the softmax, the product with the values. Direct calls of torch's fused
+attention are recorded as well.
 
-Shown as the same `AttentionCall` that the attention interface gives. Its kernel runs the model's
-own calls again with other queries, keys and values; its mask is what those calls add to scores of
-blank queries; its scale is read off the scores.
+The record is the same `AttentionCall` that the attention interface gives. Its kernel runs the
+model's own operations again with other queries, keys and values; its mask is what those operations
+add to the scores of zero queries; its scale is fitted to the scores.
 
 Axes: B batch, H query heads, G key/value heads, T query positions, S key positions, D head width.
 """
@@ -18,17 +19,63 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from attncheck.attention.call import AttentionCall, Handler, look, looking_away
-from attncheck.attention.fused import fused_call
+from attncheck.attention.call import (
+    AttentionCall,
+    Handler,
+    recording_suspended,
+    suspend_recording,
+)
 from attncheck.attention.product import Product, product_of
 from attncheck.attention.scored import scored_call
 from attncheck.attention.tape import MOST_STEPS, Tape
 from attncheck.numerics.hooks import hooked
 
+FUSED = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 Refusals = dict[int, str]
 """For modules (by identity) that pass scores through a softmax: why that is not understood as
 attention.
 """
+
+
+def fused_call(
+    module: nn.Module, args: tuple[Any, ...], named: Mapping[str, Any]
+) -> AttentionCall | None:
+    """The call behind the arguments of `scaled_dot_product_attention`; None where heads have no
+    axis of their own.
+    """
+    given = {**dict(zip(FUSED, args, strict=False)), **named}
+    query, key, value = (given[name] for name in FUSED[:3])
+    if query.ndim != 4 or key.ndim != 4 or value.ndim != 4:
+        return None
+    rest = {name: given[name] for name in ("dropout_p", "enable_gqa") if name in given}
+    stated = given.get("scale")
+
+    def kernel(
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        *,
+        is_causal: bool,
+        scaling: float,
+    ) -> tuple[Tensor, None]:
+        scale = None if stated is None else scaling
+        with suspend_recording(False):
+            # looked up at every call, so that a recorder around this one sees it as well
+            context = F.scaled_dot_product_attention(
+                query, key, value, mask, is_causal=is_causal, scale=scale, **rest
+            )
+        return context.transpose(1, 2), None
+
+    mask = given.get("attn_mask")
+    if isinstance(mask, Tensor) and mask.ndim < 4:
+        mask = mask.reshape((1,) * (4 - mask.ndim) + tuple(mask.shape))
+    options = {
+        "is_causal": bool(given.get("is_causal", False)),
+        "scaling": float(stated) if stated is not None else query.shape[-1] ** -0.5,
+    }
+    return AttentionCall(module, query, key, value, mask, options, kernel, inline=True)
 
 
 @final
@@ -53,7 +100,7 @@ class _Inline(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         named = dict(kwargs) if kwargs else {}
-        if looking_away() or not self.running:
+        if recording_suspended() or not self.running:
             return func(*args, **named)
         if func is F.scaled_dot_product_attention:
             call = fused_call(self.running[-1], args, named)
@@ -74,31 +121,26 @@ class _Inline(TorchFunctionMode):
         return output
 
     def _handled(self, call: AttentionCall) -> Tensor:
-        """context_BTHD as the handler wants it."""
-        with look(away=True):
+        """context_BTHD from the handler."""
+        with suspend_recording():
             context_BTHD: Tensor = self.handler(call)[0]
         return context_BTHD
 
     def _second(self, tapes: list[Tape], product: Product) -> Any:
-        """The product with the values: where one tape leads here from queries and keys, that is one
-        attention call.
+        """The product with the values: where exactly one tape leads here from queries and keys,
+        that is one attention call.
         """
-        found = [
-            call
-            for tape in tapes
-            if isinstance(call := scored_call(tape, product, self.rows), AttentionCall)
-        ]
-        reasons = [tape.trouble for tape in tapes if tape.trouble]
+        calls = [scored_call(tape, product, self.rows) for tape in tapes]
+        found = [call for call in calls if call is not None]
         self.tapes = [tape for tape in self.tapes if tape not in tapes]
         if len(found) == 1:
             context_BTHD = self._handled(found[0])
             return product.laid_out(2, context_BTHD.transpose(1, 2), product.row + product.column)
-        reason = (
-            "its scores are a sum of several products"
-            if found
-            else (reasons or ["its heads have a form of their own"])[0]
+        reasons = [tape.trouble for tape in tapes if tape.trouble]
+        reason = (reasons or ["its heads are laid out in a way that is not understood"])[0]
+        self.refusals[id(tapes[0].owner)] = (
+            "its scores are a sum of several products" if found else reason
         )
-        self.refusals[id(tapes[0].owner)] = reason
         return product.run(product.left, product.right)
 
     def enter(self, module: nn.Module) -> None:
@@ -106,41 +148,34 @@ class _Inline(TorchFunctionMode):
         self.running.append(module)
 
     def leave(self, module: nn.Module) -> None:
-        """A module has run: what it began to compute has come to its end."""
+        """A module has run: products that it started end with it."""
         while self.running and self.running.pop() is not module:
             pass
         for tape in [tape for tape in self.tapes if tape.owner is module]:
             self.tapes.remove(tape)
             if tape.weights is not None:
-                self.refusals[id(module)] = (
-                    tape.trouble or "its weights are not multiplied with values"
-                )
+                reason = tape.trouble or "its weights are not multiplied with values"
+                self.refusals[id(module)] = reason
 
 
 @contextlib.contextmanager
 def observe_inline(model: nn.Module, handler: Handler) -> Iterator[Refusals]:
-    """While active, attention that the modules of this model compute by themselves goes through
-    `handler`.
-
-    What `handler` returns, (context_BTHD, …), takes the place of what the model computed.
+    """While active, `handler` gets every attention call that modules of this model compute inline,
+    and its (context_BTHD, ...) replaces what the model computed.
     """
-    watching = _Inline(handler)
+    recorder = _Inline(handler)
 
     def first(module: nn.Module, args: Any, named: Any) -> None:
-        tensors = [
-            each for each in (*args, *named.values()) if isinstance(each, Tensor) and each.ndim > 1
-        ]
-        watching.rows = tensors[0].shape[0] if tensors else 1
+        given = [each for each in (*args, *named.values()) if isinstance(each, Tensor)]
+        recorder.rows = next((each.shape[0] for each in given if each.ndim > 1), 1)
 
     handles = [model.register_forward_pre_hook(first, with_kwargs=True)]
     for module in model.modules():
-        handles.append(
-            module.register_forward_pre_hook(lambda module, args: watching.enter(module))
-        )
-        handles.append(
+        handles += [
+            module.register_forward_pre_hook(lambda module, args: recorder.enter(module)),
             module.register_forward_hook(
-                lambda module, args, output: watching.leave(module), always_call=True
-            )
-        )
-    with hooked(handles), watching:
-        yield watching.refusals
+                lambda module, args, output: recorder.leave(module), always_call=True
+            ),
+        ]
+    with hooked(handles), recorder:
+        yield recorder.refusals

@@ -1,9 +1,7 @@
-"""Standing between a model and its attention kernel: to watch what the kernel is handed, or to hand
-it something else.
+"""Route the attention calls of a model through a handler, at transformers' attention interface.
 
-Works through transformers' attention interface: the registered kernels (sdpa, flex_attention,
-flash) are wrapped in place, eager kernels in the module that defines them. Models that compute
-attention inline never call either.
+The registered kernels (sdpa, flex_attention, flash) are wrapped in place, eager kernels in the
+module that defines them. Models that compute attention inline never call either.
 
 Axes: B batch, H query heads, G key/value heads, T query positions, S key positions, D head width.
 """
@@ -20,7 +18,7 @@ from torch import Tensor, nn
 
 from attncheck.attention.call import AttentionCall as AttentionCall
 from attncheck.attention.call import Handler as Handler
-from attncheck.attention.call import Kernel, look
+from attncheck.attention.call import Kernel, suspend_recording
 
 EAGER = "eager_attention_forward"
 
@@ -48,7 +46,7 @@ def _wrapped(kernel: Kernel, owners: frozenset[int], handler: Handler) -> Kernel
     ) -> Any:
         if id(module) not in owners or rest:
             return kernel(module, query, key, value, attention_mask, *rest, **options)
-        with look(away=True):
+        with suspend_recording():
             return handler(
                 AttentionCall(module, query, key, value, attention_mask, options, kernel)
             )
@@ -56,24 +54,14 @@ def _wrapped(kernel: Kernel, owners: frozenset[int], handler: Handler) -> Kernel
     return call
 
 
-def _eager_modules(model: nn.Module) -> list[Any]:
-    names = {type(module).__module__ for module in model.modules()}
-    return [
-        sys.modules[name]
-        for name in sorted(names)
-        if name in sys.modules and hasattr(sys.modules[name], EAGER)
-    ]
-
-
 @contextlib.contextmanager
 def intercept(model: nn.Module, handler: Handler) -> Iterator[None]:
-    """While active, every kernel call of this model goes through `handler`, which returns what the
-    kernel would.
-    """
+    """While active, `handler` gets every kernel call of this model and returns its output."""
     owners = frozenset(id(module) for module in model.modules())
     table = attention_table()
     kernels = dict(table)
-    eager = [(home, getattr(home, EAGER)) for home in _eager_modules(model)]
+    defining = {sys.modules.get(type(module).__module__) for module in model.modules()}
+    eager = [(home, getattr(home, EAGER)) for home in defining if hasattr(home, EAGER)]
     try:
         table.update({name: _wrapped(kernel, owners, handler) for name, kernel in kernels.items()})
         for home, kernel in eager:

@@ -1,7 +1,6 @@
-"""Products of two tensors, by what their axes mean: the product of queries and keys, and that of
-weights and values.
+"""Products of two tensors with named axes: queries with keys, and weights with values.
 
-Axes: B batch, H heads, X rows and Y columns of whatever kind.
+Axes: B batch, H heads, X rows and Y columns of any kind.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 Place = int | str | tuple[int, int]
-"""Where an operand stands in a call: a positional argument, a named one, or one inside a list."""
+"""Where an operation takes an operand: a positional argument, a named one, or inside a list."""
 
 PLAIN: Mapping[
     Callable[..., Any], tuple[tuple[int, tuple[str, ...]], tuple[int, tuple[str, ...]]]
@@ -52,13 +51,13 @@ class Product:
 
     @property
     def left(self) -> Tensor:
-        """The left operand as it was handed over."""
+        """The left operand as passed to the operation."""
         left: Tensor = _at(self.args, self.named, self.places[0])
         return left
 
     @property
     def right(self) -> Tensor:
-        """The right operand as it was handed over."""
+        """The right operand as passed to the operation."""
         right: Tensor = _at(self.args, self.named, self.places[1])
         return right
 
@@ -71,7 +70,7 @@ class Product:
 
     def heads(self, which: int, tensor: Tensor, tail: str, rows: int) -> Tensor | None:
         """An operand (0, 1) or the outcome (2) as (B, H, X, Y), `tail` naming X and Y; None where
-        it has no such form.
+        its axes do not allow that.
         """
         axes = self.axes[which]
         moved = tensor.permute([axes.index(letter) for letter in self.batch + tail])
@@ -91,8 +90,8 @@ class Product:
 def product_of(
     func: Callable[..., Any], args: tuple[Any, ...], named: Mapping[str, Any]
 ) -> Product | None:
-    """The call as a product of two computed tensors; None where it is anything else, such as a
-    product with weights.
+    """The operation as a product of two computed tensors; None for any other, such as a product
+    with weights of the model.
     """
     if func is torch.einsum:
         return _of_equation(func, args, named)

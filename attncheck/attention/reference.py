@@ -1,4 +1,4 @@
-"""Reference attention: softmax(cap(scale q k) + bias) v, written out, with every parameter explicit.
+"""Reference attention, softmax(cap(scale q k) + bias) v, with every parameter explicit.
 
 `attend` shares no code with any model or kernel. `fitted_scale` reads the scale and the heads off
 the weights that a kernel computed.

@@ -1,8 +1,8 @@
-"""How much the rounding of stored tables matters: sine and cosine tables, decays, whatever is
-looked up by position.
+"""Tables that a model keeps and looks up by position (sines and cosines, decays), and the effect of
+their rounding.
 
-Two passes that read different entries of one table differ by the rounding with which the entries
-were stored, in float32 as a rule, however precisely the model computes afterwards.
+Two passes that read different entries of one table differ by the rounding of those entries, mostly
+in float32, however precisely the model computes afterwards.
 """
 
 from __future__ import annotations
@@ -18,23 +18,19 @@ SEED = 3
 
 @contextlib.contextmanager
 def nudged(model: nn.Module) -> Iterator[None]:
-    """Every entry of every stored table moved up or down by one rounding of the dtype it was made
-    in, for a while.
+    """While active, every entry of every stored table is moved up or down by one rounding of the
+    dtype that it was computed in.
     """
     generator = torch.Generator().manual_seed(SEED)
     tables = stored_tables(model)
     saved = [table.clone() for table in tables]
     try:
         for table in tables:
-            born = torch.float32 if table.dtype == torch.float64 else table.dtype
-            sign = (
-                torch.randint(2, table.shape, generator=generator).to(table.device, table.dtype) * 2
-                - 1
-            )
-            rounded = (
-                table != table.round()
-            )  # whole numbers (a mask of 0 and 1, a smallest float) are stored exactly
-            table.mul_(1 + torch.finfo(born).eps * sign * rounded)
+            computed_in = torch.float32 if table.dtype == torch.float64 else table.dtype
+            drawn = torch.randint(2, table.shape, generator=generator).to(table)
+            # whole numbers (a mask of 0 and 1, a smallest float) are stored exactly
+            rounded = table != table.round()
+            table.mul_(1 + torch.finfo(computed_in).eps * (2 * drawn - 1) * rounded)
         yield
     finally:
         for table, before in zip(tables, saved, strict=True):
@@ -42,22 +38,17 @@ def nudged(model: nn.Module) -> Iterator[None]:
 
 
 def stored_tables(model: nn.Module) -> list[Tensor]:
-    """Floating buffers and frozen parameters with at least two axes: nothing that is trained, no
-    list of frequencies.
+    """Floating-point buffers and frozen parameters with at least two axes: no trained weights and no
+    lists of frequencies.
 
-    Where most parameters are frozen (under an adapter, in quantised weights), being frozen does not
-    mark a table; nor does it where the numbers are elsewhere until their layer runs, since bringing
-    them in and out freezes them.
+    Where most parameters are frozen (under an adapter, in quantized weights), being frozen does not
+    mark a table. Offloaded parameters do not count either: moving them in and out freezes them.
     """
     weights = [parameter for parameter in model.parameters() if parameter.device.type != "meta"]
     still = [parameter.data for parameter in weights if not parameter.requires_grad]
-    frozen = (
-        still
-        if 2 * sum(each.numel() for each in still) < sum(each.numel() for each in weights)
-        else []
-    )
+    few = 2 * sum(each.numel() for each in still) < sum(each.numel() for each in weights)
     return [
-        t
-        for t in (*model.buffers(), *frozen)
-        if t.is_floating_point() and t.ndim >= 2 and sum(n > 1 for n in t.shape) > 1
+        table
+        for table in (*model.buffers(), *(still if few else []))
+        if table.is_floating_point() and sum(size > 1 for size in table.shape) > 1
     ]

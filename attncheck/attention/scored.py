@@ -1,5 +1,5 @@
-"""From a tape to a kernel call: which tensors are queries, keys and values, what is added to the
-scores, what they are scaled by.
+"""Read an attention call off a tape: which tensors are queries, keys and values, what is added to
+the scores, and which scale they have.
 
 Axes: B batch, H query heads, G key/value heads, T query positions, S key positions, D head width.
 """
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attncheck.attention.call import AttentionCall, look
+from attncheck.attention.call import AttentionCall, suspend_recording
 from attncheck.attention.masks import bias_in, readable
 from attncheck.attention.product import Product
 from attncheck.attention.reference import AttentionParams, attend, grouped, slope_between
@@ -20,8 +20,8 @@ from attncheck.core.errors import Unsupported
 from attncheck.numerics.divergence import beyond, max_abs
 
 HIDDEN = -5e3
-"""What is added to a score to hide its key is below this (the oldest models add -10000); no bias
-is.
+"""Anything added to a score below this hides its key (the oldest models add -10000); biases are
+larger.
 """
 ROUNDINGS = 64
 """Scores follow a scale, and weights are those of the softmax, within this many units in the last
@@ -30,8 +30,8 @@ place.
 
 
 def scored_call(tape: Tape, last: Product, rows: int) -> AttentionCall | None:
-    """The attention call that a tape and its product with the values are; None, with the reason on
-    the tape, where none.
+    """The attention call that a tape and its product with the values form, or None: the tape may
+    then say why.
     """
     first = tape.product
     query = first.heads(0, first.left, first.row + first.inner, rows)
@@ -62,7 +62,7 @@ def _read(
     shape_BHTS: tuple[int, int, int, int],
 ) -> AttentionCall:
     assert tape.scores is not None
-    with torch.no_grad(), look(away=True):
+    with torch.no_grad(), suspend_recording():
         blank = tape.replay(
             torch.zeros_like(tape.product.left), tape.product.right, tape.scores
         ).reshape(shape_BHTS)
@@ -71,58 +71,58 @@ def _read(
         scores = (
             tape.scores if probe is query else tape.replay(left, tape.product.right, tape.scores)
         )
-        moved = scores.reshape(shape_BHTS) - blank
+        shifted = scores.reshape(shape_BHTS) - blank
         raw = probe @ key[:, list(grouped(probe.shape[1], key.shape[1]))].mT
-        seen = (blank > HIDDEN) & moved.isfinite()
+        seen = (blank > HIDDEN) & shifted.isfinite()
         mask = torch.where(blank > HIDDEN, blank, torch.finfo(torch.float32).min).to(query.dtype)
-        scale, doubt = _scale(raw, moved, seen, max_abs(torch.where(seen, blank, 0.0)))
-        doubt = doubt or _after_softmax(tape, last)
+        scale, caveat = _scale(raw, shifted, seen, max_abs(torch.where(seen, blank, 0.0)))
+        caveat = caveat or _after_softmax(tape, last)
     options = {"scaling": scale, "is_causal": False}
-    kernel = _Replay(tape, last, mask, scale, doubt)
+    kernel = _Replay(tape, last, mask, scale, caveat)
     return AttentionCall(
-        tape.owner, query, key, value, mask, options, kernel, inline=True, doubt=doubt
+        tape.owner, query, key, value, mask, options, kernel, inline=True, caveat=caveat
     )
 
 
 def _some(query: Tensor) -> Tensor:
-    """Queries that are not blank, where those of the call are: they say nothing of the scale."""
+    """Other queries, for a call whose own are all zero: no scale can be fitted to those."""
     return (
         torch.arange(query.numel(), device=query.device).sin().reshape(query.shape).to(query.dtype)
     )
 
 
 def _scale(
-    raw_BHTS: Tensor, moved_BHTS: Tensor, seen_BHTS: Tensor, added: float
+    raw_BHTS: Tensor, shifted_BHTS: Tensor, seen_BHTS: Tensor, added: float
 ) -> tuple[float, str]:
-    """The one factor between products and scores, and a doubt where there is none; `added` is the
+    """The factor from products to scores, and a caveat where no single factor fits. `added` is the
     largest bias.
     """
-    raw, moved = (torch.where(seen_BHTS, each, 0.0).double() for each in (raw_BHTS, moved_BHTS))
-    scale = slope_between(raw, moved)
-    size = max(max_abs(moved), max_abs(raw) * abs(scale), added)
+    raw, shifted = (torch.where(seen_BHTS, each, 0.0).double() for each in (raw_BHTS, shifted_BHTS))
+    scale = slope_between(raw, shifted)
+    size = max(max_abs(shifted), max_abs(raw) * abs(scale), added)
     slack = ROUNDINGS * torch.finfo(raw_BHTS.dtype).eps * size
-    if not scale > 0 or beyond(moved, scale * raw, slack):
+    if not scale > 0 or beyond(shifted, scale * raw, slack):
         return scale, "its scores are more than a multiple of the products of queries and keys"
     return scale, ""
 
 
 def _after_softmax(tape: Tape, last: Product) -> str:
-    """A doubt where the weights that meet the values are not those that left the softmax."""
+    """A caveat where weights are changed between the softmax and the values."""
     assert tape.weights is not None
-    handed, left = last.left.reshape(tape.weights.shape), tape.weights
+    used, left = last.left.reshape(tape.weights.shape), tape.weights
     rows = left.isfinite().all(-1, keepdim=True)
-    slack = ROUNDINGS * torch.finfo(handed.dtype).eps
-    apart = torch.where(rows, (handed - left).abs(), 0.0)
+    slack = ROUNDINGS * torch.finfo(used.dtype).eps
+    apart = torch.where(rows, (used - left).abs(), 0.0)
     return "its weights are changed after the softmax" if float(apart.max()) > slack else ""
 
 
 class _Replay:
-    """The model's own calls, run again with other queries, keys and values, and with another mask
-    where one is handed in.
+    """Runs the model's own operations again with other queries, keys and values. With another mask
+    or scale, computes attention with those instead.
     """
 
-    def __init__(self, tape: Tape, last: Product, mask: Tensor, scale: float, doubt: str) -> None:
-        self.tape, self.last, self.mask, self.scale, self.doubt = tape, last, mask, scale, doubt
+    def __init__(self, tape: Tape, last: Product, mask: Tensor, scale: float, caveat: str) -> None:
+        self.tape, self.last, self.mask, self.scale, self.caveat = tape, last, mask, scale, caveat
         self.__name__ = "inline_attention"
 
     def __call__(
@@ -134,7 +134,7 @@ class _Replay:
         mask: Tensor | None,
         **options: Any,
     ) -> tuple[Tensor, None]:
-        with look(away=False):
+        with suspend_recording(False):
             if mask is not self.mask or options["scaling"] != self.scale:
                 return self._changed(query, key, value, mask, options["scaling"]), None
             first, last = self.tape.product, self.last
@@ -149,9 +149,9 @@ class _Replay:
     def _changed(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float
     ) -> Tensor:
-        """The same with another mask or scale: what the calls do is known, unless there is a doubt."""
-        if self.doubt:
-            raise Unsupported(self.doubt)
+        """Standard attention, which the model's operations are unless there is a caveat."""
+        if self.caveat:
+            raise Unsupported(self.caveat)
         allowed = query.new_ones((), dtype=torch.bool) if mask is None else readable(mask)
         heads = grouped(query.shape[1], key.shape[1])
         bias = bias_in(mask)

@@ -1,5 +1,5 @@
-"""What becomes of one product until it has passed a softmax: every call that it goes through, to be
-run again.
+"""Record every operation on one product until it has passed a softmax, so that they can be run
+again.
 
 Axes: B batch, H query heads, T query positions, S key positions.
 """
@@ -19,13 +19,13 @@ from attncheck.numerics.widen import IN_PLACE
 
 SOFTMAX = frozenset({F.softmax, torch.softmax, torch.Tensor.softmax})
 MOST_STEPS = 64
-"""A product that has come this far without a softmax is no score."""
+"""A product that goes through more operations than this before a softmax is no score."""
 
 
 @final
 @dataclass(frozen=True)
 class _Step:
-    """One call; `outputs` are the tensors that it gave, or changed in place."""
+    """One operation; `outputs` are the tensors that it returned, or changed in place."""
 
     func: Callable[..., Any]
     args: tuple[Any, ...]
@@ -36,7 +36,7 @@ class _Step:
 @final
 @dataclass(eq=False)
 class Tape:
-    """The calls from one product on. `scores` went into the softmax, `weights` came out of it."""
+    """The operations after one product, and the scores and weights of the softmax among them."""
 
     owner: nn.Module
     product: Product
@@ -63,7 +63,7 @@ class Tape:
     def note(
         self, func: Callable[..., Any], args: tuple[Any, ...], named: Mapping[str, Any], output: Any
     ) -> None:
-        """Remember a call that takes something from the product."""
+        """Record an operation on something that comes from the product."""
         changed = (args[0],) if _in_place(func) and args and isinstance(args[0], Tensor) else ()
         outputs = changed or tuple(tensors_in(output))
         if not outputs:
@@ -88,7 +88,7 @@ class Tape:
         self.after = {id(weights)}
 
     def replay(self, left: Tensor, right: Tensor, wanted: Tensor) -> Tensor:
-        """What `wanted`, a tensor on this tape, becomes with other operands in the product."""
+        """`wanted`, a tensor on this tape, recomputed with other operands in the product."""
         env: dict[int, Tensor] = {id(self.outcome): self.product.run(left, right)}
         stop = self.softmax_at if wanted is self.scores else len(self.steps)
         for step in self.steps[:stop]:
@@ -121,7 +121,7 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
 
 
 def replaced(value: Any, env: Mapping[int, Tensor]) -> Any:
-    """The same structure with the tensors of `env` in place of those that they stand for."""
+    """The same structure with tensors exchanged by their identity."""
     if isinstance(value, Tensor):
         return env.get(id(value), value)
     if isinstance(value, (list, tuple)):

@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
-from attncheck.attention.call import AttentionCall
+from attncheck.attention.call import AttentionCall, weights_of
 from attncheck.core.errors import Unsupported
 from attncheck.faults.engine.hypothesis import Hypothesis
 from attncheck.faults.engine.kernel import Scores, is_own_attention, scores_of
 from attncheck.faults.engine.trusted import Change, Trusted
-from attncheck.judge.layers import watching, weights_of
+from attncheck.judge.layers import watching
 from attncheck.model.forward_spec import ForwardSpec, Mask2D
 
 

@@ -13,10 +13,11 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from attncheck.attention.call import weights_of
 from attncheck.attention.layers import attention_modules, layer_index
 from attncheck.core.errors import Unsupported
 from attncheck.judge.config_spec import FULL, Reach
-from attncheck.judge.layers import Attended, read_layers, weights_of
+from attncheck.judge.layers import Attended, read_layers
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.subject import Subject
 from attncheck.numerics.hooks import hooked

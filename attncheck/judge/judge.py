@@ -16,6 +16,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from attncheck.attention.call import weights_of
 from attncheck.attention.reference import AttentionParams, fitted_scale
 from attncheck.core.errors import Unsupported
 from attncheck.judge.call_position import Standing
@@ -33,7 +34,7 @@ from attncheck.judge.layer_spec import (
     options_of,
     readable_of,
 )
-from attncheck.judge.layers import Attended, weights_of
+from attncheck.judge.layers import Attended
 
 UNDERSTOOD = frozenset({"position_bias", "position_ids", "cache_position"})
 NEARLY = 1e-6
@@ -218,8 +219,8 @@ def _unknown(layer: Attended, reach: ReachPromise) -> str:
     ingredient is known.
     """
     call = layer.call
-    if call.doubt:
-        return call.doubt
+    if call.caveat:
+        return call.caveat
     if not reach.reaches:
         return reach.reason
     heads = call.query_BHTD.shape[1]

@@ -13,7 +13,8 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from attncheck.attention.alibi import as_promised, promised_slopes, slopes_of
+from attncheck.attention.alibi import corrected_slopes, expected_slopes, slopes_of
+from attncheck.attention.call import weights_of
 from attncheck.attention.masks import bias_in
 from attncheck.attention.reference import AttentionParams, grouped
 from attncheck.judge.call_position import Standing
@@ -27,7 +28,7 @@ from attncheck.judge.config_spec import (
     promised_scales,
     sinks_of,
 )
-from attncheck.judge.layers import Attended, weights_of
+from attncheck.judge.layers import Attended
 from attncheck.judge.projections import Source
 from attncheck.numerics.divergence import beyond
 
@@ -215,7 +216,7 @@ def _held_bias(
     be added instead.
     """
     known, call = context.known, layer.call
-    promised_H = promised_slopes(context.config, call.module, call.query_BHTD.shape[1])
+    promised_H = expected_slopes(context.config, call.module, call.query_BHTD.shape[1])
     if promised_H is None or (observed is None and known is None):
         return observed, None
     slopes_H = _slopes(layer, observed, allowed, len(promised_H))
@@ -224,7 +225,7 @@ def _held_bias(
         if known
         else None
         if slopes_H is None
-        else as_promised(slopes_H, promised_H.to(slopes_H), scale)
+        else corrected_slopes(slopes_H, promised_H.to(slopes_H), scale)
     )
     same = (
         slopes_H is not None and wanted_H is not None and not beyond(slopes_H / wanted_H, 1.0, SAME)

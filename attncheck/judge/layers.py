@@ -15,14 +15,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, final
 
-import torch
 from torch import Tensor, nn
 
 from attncheck.attention.call import AttentionCall, Handler
 from attncheck.attention.inline import Refusals
 from attncheck.attention.layers import layer_index
 from attncheck.attention.rope import cos_sin_in
-from attncheck.core.errors import Unsupported
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.subject import Subject
 from attncheck.numerics.hooks import hooked
@@ -160,34 +158,3 @@ def read_layers(subject: Subject, spec: ForwardSpec, reader: Reader) -> dict[str
         for name, module in subject.model.named_modules()
         if id(module) in refusals
     }
-
-
-def weights_of(call: AttentionCall, blank: bool = False) -> Tensor:
-    """weights_BHTS as the kernel really computes them: it is fed the identity as values, D columns
-    at a time.
-
-    `blank` sets the queries to zero, so that every readable key gets a share that cannot underflow.
-
-    Raises:
-        Unsupported: the kernel's output has another form than (B, T, H, D).
-    """
-    batch, groups, total, width = call.value_BGSD.shape
-    new, heads = call.query_BHTD.shape[2], call.query_BHTD.shape[1]
-    query_BHTD = torch.zeros_like(call.query_BHTD) if blank else call.query_BHTD
-    columns = []
-    for start in range(0, total, width):
-        value_SD = torch.zeros(
-            total, width, dtype=call.value_BGSD.dtype, device=call.value_BGSD.device
-        )
-        stop = min(start + width, total)
-        value_SD[torch.arange(start, stop), torch.arange(stop - start)] = 1
-        value_BGSD = value_SD.expand(batch, groups, total, width).contiguous()
-        shown = replace(
-            call, query_BHTD=query_BHTD, value_BGSD=value_BGSD, options=dict(call.options)
-        ).run()[0]
-        if shown.shape != (batch, new, heads, width):
-            raise Unsupported(
-                f"the kernel returns {tuple(shown.shape)} where (B, T, H, D) was expected"
-            )
-        columns.append(shown)
-    return torch.cat(columns, -1)[..., :total].transpose(1, 2)

@@ -13,10 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attncheck.attention.call import AttentionCall
+from attncheck.attention.call import AttentionCall, weights_of
 from attncheck.attention.inline import observe_inline
 from attncheck.core.errors import Unsupported
-from attncheck.judge.layers import weights_of
 
 B, H, T, D = 2, 3, 5, 4
 Heads = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -124,7 +123,7 @@ WAYS = [_matmul, _batched, _fused_add, _equation, _in_place, _multiplied, _fused
 def test_every_way_of_writing_it_gives_the_same_record(attend: Heads) -> None:
     (call,), out, refusals = _observed(attend)
     assert torch.allclose(out, Model(attend)(_hidden()), atol=1e-14)
-    assert (call.inline, call.doubt, refusals) == (True, "", [])
+    assert (call.inline, call.caveat, refusals) == (True, "", [])
     plain, *_ = _observed(_matmul)[0]
     scale = call.options["scaling"]
     assert torch.allclose(call.query_BHTD * scale, plain.query_BHTD * 0.5, atol=1e-14)
@@ -181,7 +180,7 @@ def test_keys_that_heads_share_stay_shared() -> None:
 
     (call,), _, _ = _observed(shared)
     assert call.key_BGSD.shape == call.value_BGSD.shape == (B, 1, T, D)
-    assert call.doubt == ""
+    assert call.caveat == ""
 
 
 def _capped(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -201,7 +200,7 @@ def _reweighted(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 )
 def test_arithmetic_that_is_something_else_is_shown_with_a_doubt(attend: Heads, doubt: str) -> None:
     (call,), out, _ = _observed(attend)
-    assert call.doubt == doubt
+    assert call.caveat == doubt
     assert torch.allclose(call.run()[0].transpose(1, 2), out), "it can be run again all the same"
     call.mask = torch.zeros(1, 1, T, T)
     with pytest.raises(Unsupported, match=doubt):

@@ -74,8 +74,8 @@ class _Run:
     def handle(self, call: AttentionCall) -> Any:
         if not is_own_attention(call):
             return call.run()
-        if call.doubt:
-            raise Unsupported(call.doubt)
+        if call.caveat:
+            raise Unsupported(call.caveat)
         skipped = self.start if self.whole else 0
         held = self._appended(call, skipped)
         query_BHTD, total = call.query_BHTD[:, :, skipped:], held.key_BGSD.shape[2]

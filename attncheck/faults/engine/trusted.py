@@ -151,7 +151,7 @@ class Trusted:
             return contextlib.nullcontext()
 
         def handle(call: AttentionCall) -> Any:
-            if not is_own_attention(call) or call.doubt or call.query_BHTD.shape[2] != spec.length:
+            if not is_own_attention(call) or call.caveat or call.query_BHTD.shape[2] != spec.length:
                 return call.run()
             return self._attention(call, spec, change), None
 
