@@ -27,6 +27,8 @@ from attncheck.attention.rotary_tables import stored_tables
 from attncheck.core.capability import Capability
 from attncheck.core.errors import Unsupported, first_line
 from attncheck.core.finding import (
+    BEYOND_ROUNDING,
+    Control,
     Evidence,
     Expectation,
     Measurement,
@@ -35,8 +37,10 @@ from attncheck.core.finding import (
     merged,
     skipped,
     verdict_of,
-    worst_of_model,
+    worst,
 )
+from attncheck.core.ruling import describe, judge_cases
+from attncheck.distributed import ranks
 from attncheck.judge import attention_span, layer_results
 from attncheck.judge.config_spec import FULL, Reach, ReachPromise, promised_reach
 from attncheck.judge.declared_scale import scale_cases
@@ -47,6 +51,7 @@ from attncheck.model.buffers import buffers_of, changed
 from attncheck.model.caches import CachedTensor, key_values, repeated_heads
 from attncheck.model.compat import cache_of, cached_length, text_config
 from attncheck.model.decoding import approximate, continued, filled, pieces, unstored, yardstick
+from attncheck.model.digest import digests
 from attncheck.model.directional_derivatives import projections, slope_of, why_no_slope
 from attncheck.model.encoder_inputs import for_rows
 from attncheck.model.forward_spec import (
@@ -74,17 +79,34 @@ from attncheck.model.loss import (
     told_items,
 )
 from attncheck.model.noise_floor import own_budget
-from attncheck.model.padding import Padded, Side, eager_in_plain_float64, own_pad_id, pad_rows
+from attncheck.model.padding import (
+    Padded,
+    Side,
+    eager_in_plain_float64,
+    own_pad_id,
+    pad_rows,
+    without_padding,
+)
 from attncheck.model.passes import REFUSALS
-from attncheck.model.placement import weights_in_memory
+from attncheck.model.placement import is_sharded, weights_in_memory
 from attncheck.model.provenance import AFTER, Provenance
 from attncheck.model.subject import Subject
 from attncheck.model.switching import chosen, not_switched
 from attncheck.model.training import training, without_randomness
 from attncheck.numerics.budget import HEADROOM, Budget, measure_budget
 from attncheck.numerics.divergence import beyond, beyond_at, holes, max_abs, max_abs_diff
+from attncheck.numerics.first_divergence import first_divergence
 from attncheck.numerics.hooks import hooked
 from attncheck.numerics.losses import IGNORED, Loss, cross_entropy
+from attncheck.numerics.module_outputs import (
+    Event,
+    ModuleOutputs,
+    Recorder,
+    outputs_with_floors,
+    recording,
+)
+from attncheck.targets import sharded
+from attncheck.targets.adapters import adapted_layers
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVarTuple, Unpack
@@ -93,6 +115,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AFTER",
+    "BEYOND_ROUNDING",
     "FULL",
     "HEADROOM",
     "IGNORED",
@@ -105,7 +128,9 @@ __all__ = [
     "Budget",
     "CachedTensor",
     "Capability",
+    "Control",
     "Cost",
+    "Event",
     "Evidence",
     "Expectation",
     "ForwardSpec",
@@ -114,12 +139,14 @@ __all__ = [
     "Mask2D",
     "Mask4D",
     "Measurement",
+    "ModuleOutputs",
     "Padded",
     "Positions",
     "Probe",
     "Provenance",
     "Reach",
     "ReachPromise",
+    "Recorder",
     "Row",
     "Ruling",
     "Side",
@@ -128,6 +155,7 @@ __all__ = [
     "Unsupported",
     "Verdict",
     "Verdicted",
+    "adapted_layers",
     "all_ones",
     "answered",
     "approximate",
@@ -140,8 +168,8 @@ __all__ = [
     "cache_kinds",
     "cache_of",
     "cached_length",
-    "capture",
     "caller_shifts",
+    "capture",
     "changed",
     "chosen",
     "compare_gradients",
@@ -149,9 +177,12 @@ __all__ = [
     "counting",
     "cross_entropy",
     "decoded",
+    "describe",
+    "digests",
     "eager_in_plain_float64",
     "ends_compared",
     "filled",
+    "first_divergence",
     "first_line",
     "for_rows",
     "generation",
@@ -159,6 +190,7 @@ __all__ = [
     "holes",
     "hooked",
     "input_gradient",
+    "is_sharded",
     "judge_cases",
     "key_values",
     "layer_results",
@@ -167,6 +199,7 @@ __all__ = [
     "measure_budget",
     "merged",
     "not_switched",
+    "outputs_with_floors",
     "own_budget",
     "own_pad_id",
     "own_shift",
@@ -175,8 +208,11 @@ __all__ = [
     "projection_cases",
     "projections",
     "promised_reach",
+    "ranks",
+    "recording",
     "repeated_heads",
     "scale_cases",
+    "sharded",
     "skipped",
     "slope_of",
     "slopes_of_loss",
@@ -192,7 +228,9 @@ __all__ = [
     "with_batch",
     "with_greedy",
     "with_kept",
+    "without_padding",
     "without_randomness",
+    "worst",
     "yardstick",
 ]
 
@@ -242,52 +280,3 @@ def attempt(
         if not may_refuse:
             raise
         return skipped(name, f"the call raises {first_line(error)}")
-
-
-def judge_cases(evidence: Evidence) -> Ruling:
-    """The usual judgement: the worst case decides, and the sentence is about it."""
-    cases = evidence.measurements
-    verdict = worst_of_model(verdict_of(case) for case in cases)
-    if verdict is Verdict.SKIP or (
-        verdict is Verdict.PASS and not any(case.judged for case in cases)
-    ):
-        reasons = [case.note for case in cases if case.expect == "skip"]
-        return Ruling(
-            verdict=Verdict.SKIP, summary=reasons[0] if reasons else "no case could be judged"
-        )
-    decided = [case for case in cases if verdict_of(case) is verdict]
-    return Ruling(verdict=verdict, summary=_sentence(verdict, decided, cases))
-
-
-def _sentence(verdict: Verdict, decided: list[Measurement], cases: tuple[Measurement, ...]) -> str:
-    compared = [case for case in cases if case.expect != "skip"]
-    if verdict is Verdict.PASS:
-        held = [case.excess for case in compared if case.expect == "equal"]
-        margin = f"; the largest difference is {max(held):.2g} budgets" if held else ""
-        return f"{len(compared)} cases held over {sum(case.positions for case in compared)} positions{margin}"
-    worst_case = max(
-        decided, key=lambda case: case.excess if case.expect != "differ" else -case.excess
-    )
-    others = f" (and {len(decided) - 1} more)" if len(decided) > 1 else ""
-    return f"{worst_case.name}: {describe(worst_case)}{others}"
-
-
-def describe(case: Measurement) -> str:
-    """What happened in one case, in words."""
-    if case.nonfinite:
-        return f"{case.nonfinite} values are not finite"
-    if case.positions == 0:
-        return "nothing was compared"
-    text = _amount(case)
-    return f"{text}; {case.note}" if case.note else text
-
-
-def _amount(case: Measurement) -> str:
-    if case.expect in ("at-most", "figure") and case.value is not None:
-        limit = f", expected at most {case.limit:.4g}" if case.limit is not None else ""
-        return f"{case.value:.4g} {case.unit}{limit}"
-    where = f" from position {case.first_position}" if case.first_position is not None else ""
-    what = case.unit or "logits"
-    if case.expect == "differ":
-        return f"{what} move by {case.max_abs:.2g}, no more than rounding ({case.budget:.1g}), where they must change"
-    return f"{what} differ by {case.max_abs:.2g}{where}, rounding explains {case.budget:.1g}"

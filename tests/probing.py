@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
+import torch.distributed
+import transformers
+from conftest import tiny_llama
 
 from attncheck.core import registry
 from attncheck.core.finding import Finding, Measurement, Verdict, verdict_of
@@ -72,3 +80,50 @@ def without_mask(subject: Subject, when: Callable[[int, int], bool]) -> None:
         return usual(*args, **named)
 
     attention.forward = forward
+
+
+def saved_adapter(folder: Path, *, trained: bool = True) -> Path:
+    """A base model and an adapter for it, as folders."""
+    import peft
+
+    tiny_llama().save_pretrained(folder / "base")
+    base = transformers.AutoModelForCausalLM.from_pretrained(folder / "base")
+    config = peft.LoraConfig(
+        r=4,
+        target_modules=["q_proj", "v_proj"],
+        init_lora_weights=not trained,
+        task_type="CAUSAL_LM",
+    )
+    torch.manual_seed(1)
+    peft.get_peft_model(base, config).save_pretrained(folder / "adapter")
+    return folder / "adapter"
+
+
+needs_gloo = pytest.mark.skipif(
+    not (torch.distributed.is_available() and torch.distributed.is_gloo_available()),
+    reason="torch has no gloo here",
+)
+
+
+def torchrun(
+    *arguments: str, ranks: int = 2, seconds: float = 150.0
+) -> subprocess.CompletedProcess[str]:
+    """Processes on this machine, on a port of their own."""
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        str(ranks),
+        *arguments,
+    ]
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "COLUMNS": "200",
+        "ATTNCHECK_TP_TIMEOUT": "20",
+    }
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=seconds, env=environment, check=False
+    )

@@ -23,7 +23,7 @@ def page(name: str) -> str:
     """
     from attncheck.faults import words
 
-    probes = registry.installed()
+    probes = registry.documented()
     if name in probes:
         return f"{name}\n\n{registry.documentation(name)}"
     if name in words.BY_NAME:

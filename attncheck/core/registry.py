@@ -19,12 +19,16 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 GROUP = "attncheck.probes"
+IMPLICIT = "attncheck.probes.implicit"
+"""Probes that run on every target before the chosen ones. A report holds them only where they have a
+case, and no option chooses or skips them.
+"""
 MEMBERS = ("name", "title", "cost", "needs", "controls", "measure", "judge")
-FIRST = ("future-token", "decode-paths", "position-reset", "document-leakage", "kv-repeat")
+FIRST = ("load", "future-token", "decode-paths", "position-reset", "document-leakage", "kv-repeat")
 
 
-def installed() -> dict[str, EntryPoint]:
-    """Every installed probe by name, the five that the tool began with first.
+def installed(group: str = GROUP) -> dict[str, EntryPoint]:
+    """The installed probes of a group by name, the ones that the tool began with first.
 
     Raises:
         UsageError: two distributions offer a probe of one name.
@@ -32,7 +36,7 @@ def installed() -> dict[str, EntryPoint]:
     from importlib.metadata import entry_points
 
     found: dict[str, EntryPoint] = {}
-    for entry in entry_points(group=GROUP):
+    for entry in entry_points(group=group):
         other = found.get(entry.name)
         if other is not None and other.value != entry.value:
             raise UsageError(
@@ -41,6 +45,11 @@ def installed() -> dict[str, EntryPoint]:
         found[entry.name] = entry
     order = [name for name in FIRST if name in found] + sorted(set(found) - set(FIRST))
     return {name: found[name] for name in order}
+
+
+def documented() -> dict[str, EntryPoint]:
+    """The installed probes of both groups."""
+    return installed() | installed(IMPLICIT)
 
 
 def is_path(name: str) -> bool:
@@ -99,9 +108,9 @@ def _with_options(name: str, kind: Any, options: dict[str, Any]) -> Any:
 
 
 def _from_entry_point(name: str) -> Any:
-    entries = installed()
+    entries = documented()
     if name not in entries:
-        raise UsageError(unknown("probe", name, entries))
+        raise UsageError(unknown("probe", name, installed()))
     try:
         return entries[name].load()
     except Exception as error:
@@ -149,7 +158,7 @@ def documentation(name: str) -> str:
     Raises:
         UsageError: unknown name.
     """
-    entries = installed()
+    entries = documented()
     if name not in entries:
         raise UsageError(unknown("probe", name, entries))
     return _docstring(entries[name].module)

@@ -10,10 +10,10 @@ from typing import final
 
 from attncheck.core import registry
 from attncheck.core.finding import Finding, Measurement, Verdict, verdict_of
+from attncheck.core.ruling import describe
 from attncheck.diagnosis.failure import Failure, open_case
 from attncheck.diagnosis.recorded import spec_from_dict
 from attncheck.model.subject import Subject
-from attncheck.probing import describe
 
 
 @final

@@ -9,6 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal, final
 
+import torch
+from torch import Tensor
+
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Measurement, Verdict
 from attncheck.model.forward_spec import ForwardSpec, Mask2D, Positions
@@ -101,6 +104,14 @@ class Padded:
             fill + row if side == "left" else row + fill
             for fill, row in zip(laid, contents, strict=True)
         )
+
+
+def without_padding(logits_BTV: Tensor, spec: ForwardSpec) -> Tensor:
+    """The logits with zeros under the padding."""
+    if not isinstance(spec.mask, Mask2D):
+        return logits_BTV
+    real_BT = torch.tensor(spec.mask.rows, dtype=torch.bool, device=logits_BTV.device)
+    return logits_BTV.masked_fill(~real_BT[..., None], 0.0)
 
 
 def own_pad_id(subject: Subject) -> int | None:

@@ -89,7 +89,7 @@ def run_probes(
             )
         except Exception as error:
             failed_alone(error)
-            finding = _crashed(probe.name, error)
+            finding = crashed(probe.name, error)
         yield ProbeFinished(subject.name, replace(finding, seconds=time.perf_counter() - started))
 
 
@@ -99,7 +99,8 @@ def finding_of(subject: Subject, probe: Probe, diagnose: Diagnose | None = None)
     return next(event.finding for event in events if isinstance(event, ProbeFinished))
 
 
-def _crashed(probe: str, error: Exception) -> Finding:
+def crashed(probe: str, error: Exception) -> Finding:
+    """The finding of a probe that raised."""
     text = "".join(traceback.format_exception(error))
     return Finding(
         probe=probe,

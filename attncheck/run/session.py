@@ -17,18 +17,17 @@ import torch
 import transformers
 
 from attncheck.core import registry
-from attncheck.core.errors import Unsupported, first_line
-from attncheck.core.finding import Evidence, Finding, Measurement, Verdict, verdict_of
+from attncheck.core.errors import Unsupported
+from attncheck.core.finding import Finding, Verdict
 from attncheck.core.version import __version__
 from attncheck.diagnosis.diagnose import Diagnoser
-from attncheck.diagnosis.sharding import sharding_findings
 from attncheck.model.subject import Subject
-from attncheck.probing import Probe, describe, judge_cases
+from attncheck.probing import Probe
 from attncheck.report.model import Report, TargetReport, exit_code
 from attncheck.run.gate import Gate
+from attncheck.run.implicit import implicit_findings
 from attncheck.run.runner import ControlStarted, Event, ProbeFinished, ProbeStarted, run_probes
 from attncheck.suite.plan import Job
-from attncheck.targets.adapters import adapter_cases
 from attncheck.targets.load import load
 
 
@@ -136,7 +135,7 @@ class Session:
         loaded = loaded_report(subject, time.perf_counter() - started)
         self._keep(loaded, started)
         self._tell(TargetLoaded(self.report.targets[-1]))
-        for finding in load_findings(subject):
+        for finding in implicit_findings(subject):
             self._found(job, finding, started)
         for event in self.examine(subject, probes):
             if isinstance(event, ProbeFinished):
@@ -213,39 +212,3 @@ def loaded_report(subject: Subject, load_seconds: float) -> TargetReport:
         load_seconds=load_seconds,
         notes=notes,
     )
-
-
-def load_findings(subject: Subject) -> list[Finding]:
-    """What loading noticed, as a finding of its own: only when it is a failure."""
-    broken = [case for case in subject.loaded.load_notes if verdict_of(case) is Verdict.FAIL]
-    found = [
-        Finding(
-            probe="load",
-            verdict=Verdict.FAIL,
-            summary=_load_summary(broken),
-            cases=subject.loaded.load_notes,
-        )
-    ]
-    return [*(found if broken else []), *_adapter_findings(subject), *sharding_findings(subject)]
-
-
-def _adapter_findings(subject: Subject) -> list[Finding]:
-    """Whether an adapter keeps its promises, where the model has one."""
-    try:
-        cases = tuple(adapter_cases(subject))
-    except Exception as error:
-        return [
-            Finding(
-                probe="adapter",
-                verdict=Verdict.ERROR,
-                summary=f"the adapter raised {first_line(error)}",
-            )
-        ]
-    if not cases:
-        return []
-    ruling = judge_cases(Evidence(measurements=cases))
-    return [Finding(probe="adapter", verdict=ruling.verdict, summary=ruling.summary, cases=cases)]
-
-
-def _load_summary(broken: list[Measurement]) -> str:
-    return "; ".join(case.note or describe(case) for case in broken)

@@ -25,6 +25,7 @@ from attncheck.core.finding import (
     Verdict,
     verdict_of,
 )
+from attncheck.core.ruling import describe
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.inputs import Tokens
 from attncheck.model.loss import ITEMS, Asked, answered, own_shift, told_items
@@ -33,7 +34,6 @@ from attncheck.model.subject import Subject
 from attncheck.numerics.divergence import max_abs
 from attncheck.numerics.hooks import hooked
 from attncheck.numerics.losses import IGNORED
-from attncheck.probing import describe
 from attncheck.triage.material import Material
 from attncheck.triage.steps import Log
 

@@ -18,12 +18,12 @@ from attncheck.core.finding import (
     Verdict,
     verdict_of,
 )
+from attncheck.core.ruling import describe
 from attncheck.core.version import __version__
 from attncheck.model.forward_spec import Mask4D
 from attncheck.model.loss import ACCUMULATING
 from attncheck.model.passes import REFUSALS
 from attncheck.model.subject import Subject
-from attncheck.probing import describe
 from attncheck.triage.answer import Question, Remark
 from attncheck.triage.material import Material
 

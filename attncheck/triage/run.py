@@ -18,7 +18,7 @@ from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Finding, Verdict, verdict_of
 from attncheck.model.passes import REFUSALS
 from attncheck.model.subject import Subject
-from attncheck.run.session import load_findings
+from attncheck.run.implicit import implicit_findings
 from attncheck.triage import axes, checks, precision, remarks, smallest, steps
 from attncheck.triage.answer import (
     GreedySplit,
@@ -110,7 +110,7 @@ class Investigation:
         return self.subject.loaded.forwards - self._start > self.question.passes
 
     def _attempts(self) -> list[Callable[[], Finding | None]]:
-        loaded = load_findings(self.subject)
+        loaded = implicit_findings(self.subject)
         own = self.question.pattern
         found: list[Callable[[], Finding | None]] = [
             partial(lambda each: each, each) for each in loaded

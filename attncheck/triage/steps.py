@@ -16,13 +16,13 @@ from attncheck.core.finding import (
     Measurement,
     Verdict,
 )
+from attncheck.core.ruling import describe
 from attncheck.diagnosis.diagnose import Diagnoser
 from attncheck.faults.catalogue import FAULTS
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.inputs import Row
 from attncheck.model.passes import REFUSALS
 from attncheck.model.subject import Subject
-from attncheck.probing import describe
 from attncheck.run.runner import finding_of
 from attncheck.triage import axes
 from attncheck.triage.answer import Step

@@ -1,84 +1,20 @@
-"""Adapters: the adapted model, the merged one and the base are told apart, and nothing of it stays
-behind.
-"""
+"""Adapters are read from a folder; without PEFT one line says what to install."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
-import transformers
-from conftest import tiny_llama
+from probing import saved_adapter as written
 
-import attncheck
 from attncheck.attention.rotary_tables import stored_tables
 from attncheck.core.errors import TargetError
-from attncheck.core.finding import Verdict, verdict_of
 from attncheck.core.settings import Settings
-from attncheck.model.subject import Subject
-from attncheck.run.session import load_findings
-from attncheck.targets.adapters import adapted_layers, adapter_cases
 from attncheck.targets.load import load
 
 peft = pytest.importorskip("peft", reason="PEFT is not installed")
 SHORT = Settings(length=12)
-
-
-def written(folder: Path, *, trained: bool = True) -> Path:
-    """A base model and an adapter for it, as folders."""
-    tiny_llama().save_pretrained(folder / "base")
-    base = transformers.AutoModelForCausalLM.from_pretrained(folder / "base")
-    config = peft.LoraConfig(
-        r=4,
-        target_modules=["q_proj", "v_proj"],
-        init_lora_weights=not trained,
-        task_type="CAUSAL_LM",
-    )
-    torch.manual_seed(1)
-    peft.get_peft_model(base, config).save_pretrained(folder / "adapter")
-    return folder / "adapter"
-
-
-def verdicts(subject: Subject) -> dict[str, Verdict]:
-    return {case.name: verdict_of(case) for case in adapter_cases(subject)}
-
-
-def test_an_adapter_keeps_its_promises(tmp_path: Path) -> None:
-    subject = load(str(written(tmp_path)), SHORT)
-    assert type(subject.model).__name__ == "LlamaForCausalLM"
-    assert len(adapted_layers(subject.model)) == 4
-    before = {name: value.clone() for name, value in subject.model.state_dict().items()}
-    assert verdicts(subject) == dict.fromkeys(
-        ("adapter vs base", "adapter switched off vs base", "merged vs adapter"), Verdict.PASS
-    )
-    assert all(
-        torch.equal(value, before[name]) for name, value in subject.model.state_dict().items()
-    )
-
-
-def test_an_adapter_that_changes_nothing_is_a_warning(tmp_path: Path) -> None:
-    subject = load(str(written(tmp_path, trained=False)), SHORT)
-    assert verdicts(subject)["adapter vs base"] is Verdict.WARN
-
-
-def test_a_merge_that_scales_otherwise_fails(tmp_path: Path) -> None:
-    subject = load(str(written(tmp_path)), SHORT)
-    layer: Any = adapted_layers(subject.model)["model.layers.1.self_attn.v_proj"]
-    usual = layer.get_delta_weight
-    layer.get_delta_weight = lambda adapter: 1.01 * usual(adapter)
-    found = verdicts(subject)
-    assert found["merged vs adapter"] is Verdict.FAIL
-    assert found["adapter switched off vs base"] is Verdict.PASS
-
-
-def test_an_adapter_that_is_not_switched_off_fails(tmp_path: Path) -> None:
-    subject = load(str(written(tmp_path)), SHORT)
-    layer: Any = adapted_layers(subject.model)["model.layers.0.self_attn.q_proj"]
-    layer.enable_adapters = lambda on: None
-    assert verdicts(subject)["adapter switched off vs base"] is Verdict.FAIL
 
 
 def test_frozen_weights_under_an_adapter_are_no_tables(tmp_path: Path) -> None:
@@ -90,22 +26,6 @@ def test_frozen_weights_under_an_adapter_are_no_tables(tmp_path: Path) -> None:
     )
     assert stored_tables(subject.model) == []
     assert subject.budget.value < 1e-12
-
-
-def test_a_model_inside_of_peft_is_checked_like_any_other(tmp_path: Path) -> None:
-    folder = written(tmp_path)
-    wrapped = peft.PeftModel.from_pretrained(
-        transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "base"), folder
-    )
-    report = attncheck.check(wrapped, probes=["position-reset"], length=12)
-    assert [(result.probe, result.verdict) for result in report.targets[0].results] == [
-        ("adapter", Verdict.PASS),
-        ("position-reset", Verdict.PASS),
-    ]
-
-
-def test_a_model_without_an_adapter_has_no_such_finding() -> None:
-    assert load_findings(load("builtin:gqa", SHORT)) == []
 
 
 def test_without_peft_one_line_says_what_to_install(

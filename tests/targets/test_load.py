@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import torch
 from attncheck.core.errors import TargetError
 from attncheck.core.finding import Verdict, verdict_of
 from attncheck.core.settings import Settings
-from attncheck.run.session import load_findings
 from attncheck.targets import checkpoints
 from attncheck.targets.load import load
 
@@ -23,35 +21,6 @@ def test_a_folder_is_loaded_with_nothing_noticed(saved: Save) -> None:
     subject = load(str(saved()), Settings())
     assert (subject.dtype_name, subject.facts.kv_heads, subject.facts.layers) == ("float64", 2, 2)
     assert [verdict_of(note) for note in subject.loaded.load_notes] == [Verdict.PASS] * 3
-    assert load_findings(subject) == []
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (
-            {"num_key_value_heads": 4},
-            "weights whose shape differs from the config: model.layers.0.self_attn.k_proj.weight",
-        ),
-        (
-            {"num_hidden_layers": 3},
-            "weights missing from the checkpoint and newly initialised: model.layers.2",
-        ),
-        (
-            {"num_hidden_layers": 1},
-            "weights in the checkpoint that the model has no place for: model.layers.1",
-        ),
-    ],
-)
-def test_a_config_that_does_not_fit_the_checkpoint_fails_the_load(
-    saved: Save, change: dict[str, int], words: str
-) -> None:
-    folder = saved()
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, **change}))
-    findings = load_findings(load(str(folder), Settings()))
-    assert [finding.verdict for finding in findings] == [Verdict.FAIL]
-    assert words in findings[0].summary
 
 
 def test_a_truncated_file_is_one_line(saved: Save) -> None:

@@ -26,6 +26,7 @@ from attncheck.probing import (
     pad_rows,
     skipped,
     verdict_of,
+    without_padding,
 )
 
 
@@ -154,11 +155,7 @@ def _plainly(subject: Subject, spec: ForwardSpec) -> Tensor:
     subject.passes.drop(spec)
     logits_BTV = subject.logits(spec)
     subject.passes.drop(spec)
-    real: Any = getattr(spec.mask, "rows", None)
-    if real is None:
-        return logits_BTV
-    real_BT = torch.tensor(real, dtype=torch.bool, device=logits_BTV.device)
-    return logits_BTV.masked_fill(~real_BT[..., None], 0.0)
+    return without_padding(logits_BTV, spec)
 
 
 def _budget(subject: Subject, spec: ForwardSpec, want_BTV: Tensor) -> Budget:

@@ -20,8 +20,8 @@ import torch.nn.functional as F
 
 from attncheck.core.finding import Verdict, verdict_of
 from attncheck.core.settings import Settings
-from attncheck.diagnosis.sharding import sharding_findings
 from attncheck.distributed import ranks
+from attncheck.run.implicit import implicit_finding
 from attncheck.targets.load import load
 
 ATTENTION = "model.layers.1.self_attn"
@@ -95,7 +95,8 @@ if __name__ == "__main__":
         kind, inject = PLANTS.get(name, (name, lambda model: None))
         subject = load(f"config:{kind}", Settings(tp=2, length=14, layers=2))
         inject(subject.model)
-        (finding,) = sharding_findings(subject)
+        finding = implicit_finding(subject, "sharding")
+        assert finding is not None
         place = finding.location.module if finding.location else None
         notes = [
             case.note for case in finding.cases if verdict_of(case) in (Verdict.FAIL, Verdict.WARN)

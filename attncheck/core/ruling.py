@@ -1,0 +1,61 @@
+"""The usual ruling over the cases of a probe, and one case in words."""
+
+from __future__ import annotations
+
+from attncheck.core.finding import (
+    Evidence,
+    Measurement,
+    Ruling,
+    Verdict,
+    verdict_of,
+    worst_of_model,
+)
+
+
+def judge_cases(evidence: Evidence) -> Ruling:
+    """The usual judgement: the worst case decides, and the sentence is about it."""
+    cases = evidence.measurements
+    verdict = worst_of_model(verdict_of(case) for case in cases)
+    if verdict is Verdict.SKIP or (
+        verdict is Verdict.PASS and not any(case.judged for case in cases)
+    ):
+        reasons = [case.note for case in cases if case.expect == "skip"]
+        return Ruling(
+            verdict=Verdict.SKIP, summary=reasons[0] if reasons else "no case could be judged"
+        )
+    decided = [case for case in cases if verdict_of(case) is verdict]
+    return Ruling(verdict=verdict, summary=_sentence(verdict, decided, cases))
+
+
+def _sentence(verdict: Verdict, decided: list[Measurement], cases: tuple[Measurement, ...]) -> str:
+    compared = [case for case in cases if case.expect != "skip"]
+    if verdict is Verdict.PASS:
+        held = [case.excess for case in compared if case.expect == "equal"]
+        margin = f"; the largest difference is {max(held):.2g} budgets" if held else ""
+        return f"{len(compared)} cases held over {sum(case.positions for case in compared)} positions{margin}"
+    worst_case = max(
+        decided, key=lambda case: case.excess if case.expect != "differ" else -case.excess
+    )
+    others = f" (and {len(decided) - 1} more)" if len(decided) > 1 else ""
+    return f"{worst_case.name}: {describe(worst_case)}{others}"
+
+
+def describe(case: Measurement) -> str:
+    """What happened in one case, in words."""
+    if case.nonfinite:
+        return f"{case.nonfinite} values are not finite"
+    if case.positions == 0:
+        return "nothing was compared"
+    text = _amount(case)
+    return f"{text}; {case.note}" if case.note else text
+
+
+def _amount(case: Measurement) -> str:
+    if case.expect in ("at-most", "figure") and case.value is not None:
+        limit = f", expected at most {case.limit:.4g}" if case.limit is not None else ""
+        return f"{case.value:.4g} {case.unit}{limit}"
+    where = f" from position {case.first_position}" if case.first_position is not None else ""
+    what = case.unit or "logits"
+    if case.expect == "differ":
+        return f"{what} move by {case.max_abs:.2g}, no more than rounding ({case.budget:.1g}), where they must change"
+    return f"{what} differ by {case.max_abs:.2g}{where}, rounding explains {case.budget:.1g}"

@@ -1,0 +1,207 @@
+"""A sharded model beside the whole one, which only rank 0 holds.
+
+Axes: B batch, T positions, V vocabulary, K numbers kept for each position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from attncheck.probing import (
+    Budget,
+    Event,
+    ForwardSpec,
+    Measurement,
+    ModuleOutputs,
+    Subject,
+    Verdict,
+    digests,
+    is_sharded,
+    ranks,
+    sharded,
+    skipped,
+    verdict_of,
+    without_padding,
+    worst,
+)
+from attncheck_probes.sharding.parts import (
+    WholeForward,
+    bias_of,
+    first_apart,
+    is_part,
+    is_whole,
+    outputs_of,
+    parts_of,
+    what_adds_up,
+    whole_forward,
+    whose,
+)
+
+SLACK = 1e-9
+
+
+@final
+@dataclass
+class BesideWhole:
+    """The sharded model beside the whole one, which only the first process holds.
+
+    `joined` names the modules of which each process has a part of the weights, and all of what they
+    put out.
+    """
+
+    subject: Subject
+    whole: list[Subject] = field(default_factory=list)
+    joined: list[str] = field(default_factory=list)
+
+    def load(self) -> Measurement | None:
+        """Load the whole model into rank 0; a skipped case where there is no room for it."""
+        subject = self.subject
+        devices = (subject.device, torch.device("cpu"))
+        found = sharded.why_not_whole(subject.model, devices)
+        device, reason = ranks.agreed("room for the whole model", found)
+        if device is None:
+            return skipped("whole model", reason)
+        ranks.by_first("the whole model", lambda: self._load(device))
+        return None
+
+    def case(self, name: str, spec: ForwardSpec) -> Measurement:
+        """One way of asking, as it is in the process where it is worst."""
+        got_BTV, mine = self.subject.logits(spec), outputs_of(self.subject, spec)
+        right = ranks.by_first("the whole model", lambda: whole_forward(self.whole[0], spec))
+        budget = _of_both(self.subject.budget, right)
+        case = self.subject.compare(
+            name,
+            without_padding(got_BTV, spec),
+            without_padding(right.logits_BTV.to(got_BTV.device), spec),
+            budget=budget,
+        )
+        case = _worst(ranks.gathered("sharded vs whole", case))
+        seen = ranks.gathered("what modules put out", mine)
+        self.joined = self.joined or [
+            name
+            for name in _sharded_modules(self.subject.model)
+            if is_whole((name, "out"), right.outputs, seen)
+        ]
+        event = first_apart(right.outputs, seen) if verdict_of(case) is Verdict.FAIL else None
+        if event is None:
+            return case
+        module, words = self._told(event, right, seen, spec)
+        return replace(
+            case, module=module, note=f"first at {module}" + (f": {words}" if words else "")
+        )
+
+    def _load(self, device: torch.device) -> None:
+        subject = self.subject
+        whole = Subject.of(
+            sharded.whole_of(subject.model, device),
+            subject.name,
+            settings=replace(subject.settings, tp=None),
+            dtype=subject.dtype_name,
+        )
+        self.whole.append(whole.with_inputs(subject.inputs))
+
+    def weights(self) -> Measurement:
+        """How many weights, put together from their parts, are not those of the whole model.
+
+        That is a fault of what is saved from here; whether it is one of what is computed, the
+        logits say.
+        """
+        mine = digests(self.subject.model)
+        right = ranks.by_first("the weights", lambda: digests(self.whole[0].model))
+        wrong = [name for name in right if name in mine and not _same(mine[name], right[name])]
+        wrong = sorted(
+            {name for each in ranks.gathered("wrong weights", wrong) for name in each},
+            key=list(right).index,
+        )
+        note = (
+            f"put together, these are not those of the whole model: {', '.join(wrong[:3])}"
+            if wrong
+            else ""
+        )
+        return Measurement(
+            name="weights",
+            expect="at-most",
+            broken=Verdict.WARN,
+            value=2.0 * len(wrong),
+            limit=1.0,
+            unit="weights",
+            positions=1,
+            note=note,
+            module=wrong[0].rpartition(".")[0] if wrong else "",
+        )
+
+    def _told(
+        self, event: Event, right: WholeForward, seen: Sequence[ModuleOutputs], spec: ForwardSpec
+    ) -> tuple[str, str]:
+        """The module at fault where this event is the first that is wrong, and what its parts come
+        to, in words.
+        """
+        module = event[0] if event[1] == "out" else event[0].rpartition(".")[0] or event[0]
+        bias = ranks.by_first("its bias", lambda: bias_of(self.whole[0].model, event[0]))
+        words = what_adds_up(right.outputs, seen, event, bias)
+        return (
+            (module, words) if words else self._exchanged(event, right, seen, spec) or (module, "")
+        )
+
+    def _exchanged(
+        self,
+        event: Event,
+        right: WholeForward,
+        outputs: Sequence[ModuleOutputs],
+        spec: ForwardSpec,
+    ) -> tuple[str, str] | None:
+        """The last module before this event of whose output processes hold each other's parts."""
+        events = list(right.outputs)
+        before = events[: events.index(event)]
+        for each in reversed(before):
+            if each[1] != "out" or not is_part(each, right.outputs, outputs):
+                continue
+            slices = partial(self._slices, each[0], spec, len(outputs))
+            parts = ranks.by_first("its parts", slices)
+            order = [whose(of_rank[each].print_BTK, parts) for of_rank in outputs]
+            if None not in order and order != list(range(len(outputs))):
+                return each[0], ", ".join(
+                    f"rank {rank} has the part of rank {other}"
+                    for rank, other in enumerate(order)
+                    if rank != other
+                )
+        return None
+
+    def _slices(self, name: str, spec: ForwardSpec, count: int) -> list[Tensor]:
+        return parts_of(self.whole[0], name, spec, count)
+
+
+def _of_both(budget: Budget, right: WholeForward) -> Budget:
+    return replace(
+        budget,
+        value=budget.value + right.budget,
+        source=f"{budget.source}, and as much of the whole model",
+    )
+
+
+def _worst(cases: Any) -> Measurement:
+    order = [verdict_of(case) for case in cases]
+    found: Measurement = cases[order.index(worst(order))]
+    return found
+
+
+def _sharded_modules(model: nn.Module) -> list[str]:
+    """The modules of whose own weights each process has a part."""
+    own = ((name, module.parameters(recurse=False)) for name, module in model.named_modules())
+    return [name for name, weights in own if any(map(is_sharded, weights))]
+
+
+def _same(left: Tensor, right: Tensor) -> bool:
+    """Equal sums, beside the sum of sizes (the weighted one beside its own largest)."""
+    size = max(float(left[1]), float(right[1]), 1e-30)
+    limits = (
+        torch.tensor([size, size, max(float(left[2]), 1e-30), 8191 * size], dtype=torch.float64)
+        * SLACK
+    )
+    return bool(((left - right).abs() <= limits).all())
