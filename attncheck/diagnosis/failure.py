@@ -17,10 +17,13 @@ from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Finding, Measurement, Verdict, verdict_of
 from attncheck.faults.engine.trusted import Trusted
 from attncheck.model.forward_spec import ForwardSpec, Mask2D
+from attncheck.model.passes import REFUSALS
 from attncheck.model.provenance import AFTER, Provenance
 from attncheck.model.subject import Subject
 from attncheck.numerics.divergence import beyond_at
 
+REFUSED = (Unsupported, *REFUSALS)
+"""What a call that the model does not support, or a broken model, may raise."""
 FEW_CHUNKS = 6
 LONG = 64
 USUAL = ("", "dynamic")

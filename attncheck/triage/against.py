@@ -1,6 +1,4 @@
-"""A good run beside the one that is complained about: whether weights or computation differ, and
-where first.
-"""
+"""A good run against the reported one: whether weights or computation differ, and where first."""
 
 from __future__ import annotations
 
@@ -13,10 +11,14 @@ from attncheck.core.settings import Settings
 from attncheck.triage.steps import Log
 
 ADVICE = {
-    "order": "Convert again with the model's real number of heads and KV heads: queries and keys were re-ordered for another.",
+    "order": "Convert again with the model's real number of heads and KV heads: queries and keys "
+    "were re-ordered for another.",
     "rank": "One side has an adapter that the other lacks: load it, or merge it.",
-    "noise": "The weights were rounded (quantised) before they were merged or saved: merge into the unquantised base instead.",
-    "other": "The weights themselves differ: compare how both files were made before looking at any code.",
+    "noise": "The weights were rounded (quantized) before they were merged or saved: merge into "
+    "the unquantized base instead.",
+    "other": "The weights differ: compare how both files were made before looking at any code.",
+    "": "The weights are the same: the code of this module, or a setting of it, changed between "
+    "the two runs.",
 }
 
 
@@ -59,13 +61,11 @@ def _finding(found: TwoSides, words: str) -> Finding:
 
 def _diagnosis(found: TwoSides) -> Diagnosis:
     if not found.comparison.weights:
-        advice = "The weights are the same: the code of this module, or a setting of it, changed between the two runs."
-        return Diagnosis(fault="computation-differs", how="reproduced", advice=advice)
+        return Diagnosis(fault="computation-differs", how="reproduced", advice=ADVICE[""])
     kinds = [each.kind for each in found.how]
     kind = max(sorted(set(kinds)), key=kinds.count) if kinds else "other"
-    fault = "weights-reordered" if kind == "order" else "weights-differ"
     return Diagnosis(
-        fault=fault,
+        fault="weights-reordered" if kind == "order" else "weights-differ",
         how="reproduced",
         residual=0.0 if kind == "order" else None,
         advice=ADVICE[kind],

@@ -1,22 +1,20 @@
-"""Are all values finite, and how near do they come to the largest number of their precision: module
-by module.
+"""Checks that are no probes: finite values, the compiled model, and losses of accumulation steps.
 
 Axes: B batch, T positions, W hidden width.
 """
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attncheck.attention.layers import layer_number
-from attncheck.core.errors import Unsupported, first_line
+from attncheck.core.errors import first_line
 from attncheck.core.finding import (
     Diagnosis,
     Finding,
@@ -26,71 +24,55 @@ from attncheck.core.finding import (
     verdict_of,
 )
 from attncheck.core.ruling import describe
+from attncheck.diagnosis.failure import REFUSED
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.inputs import Tokens
 from attncheck.model.loss import ITEMS, Asked, answered, own_shift, told_items
-from attncheck.model.passes import REFUSALS
 from attncheck.model.subject import Subject
-from attncheck.numerics.divergence import max_abs
+from attncheck.numerics.divergence import holes, max_abs
 from attncheck.numerics.hooks import hooked
 from attncheck.numerics.losses import IGNORED
 from attncheck.triage.material import Material
 from attncheck.triage.steps import Log
 
-ROWS = 4
+SEQUENCES = 4
 ROUNDING = 64
-ADVICE = (
-    "Sum the cross entropy and divide by `num_items_in_batch` where it is given, or set `accepts_loss_kwargs = False` on the "
-    "model, so that the trainer averages over the steps itself."
+ACCUMULATION_ADVICE = (
+    "Sum the cross entropy and divide by `num_items_in_batch` where it is given, or set "
+    "`accepts_loss_kwargs = False` on the model, so that the trainer averages over the steps."
 )
 
 
 @final
-@dataclass(frozen=True)
-class Overflow:
-    """The first module whose output is not finite although what it was given is, and the largest
-    value before it.
-    """
-
-    module: str
-    lost: int
-    largest: float
-    limit: float
-    dtype: str
-
-    @property
-    def words(self) -> str:
-        """What happened, in a sentence."""
-        return (
-            f"{self.lost} values that are not finite leave `{self.module}` in {self.dtype}; the largest value before it is "
-            f"{self.largest:.3g}, {self.dtype} ends at {self.limit:.3g}"
-        )
-
-
-@final
 @dataclass
-class FiniteWatch:
-    """What the modules of one forward put out: the largest finite value so far, and the first that
-    is not finite.
+class Overflow:
+    """The module outputs of some forwards: the largest finite value, and the first module whose
+    output is not finite although its input is, with the number of such values.
     """
 
+    dtype: torch.dtype
     largest: float = 0.0
-    first: tuple[str, int] | None = None
-    seen: set[str] = field(default_factory=set)
+    module: str = ""
+    lost: int = 0
 
     def note(self, name: str, given: Any, output: Any) -> None:
-        """Look at one module's output."""
-        self.seen.add(name)
+        """Look at one module's output; after the first overflow nothing tells more."""
+        if self.module:
+            return
         for tensor in _floating(output):
-            finite = torch.isfinite(tensor)
-            if (
-                not bool(finite.all())
-                and self.first is None
-                and all(bool(torch.isfinite(t).all()) for t in _floating(given))
-            ):
-                self.first = (name, int((~finite).sum()))
-            if self.first is None and tensor.numel():
-                self.largest = max(self.largest, max_abs(tensor))
+            lost = int((~torch.isfinite(tensor)).sum())
+            if lost and all(bool(torch.isfinite(each).all()) for each in _floating(given)):
+                self.module, self.lost = name, lost
+                return
+            self.largest = max(self.largest, max_abs(tensor))
+
+    def words(self, dtype: str) -> str:
+        """What happened, in a sentence."""
+        return (
+            f"{self.lost} values that are not finite leave `{self.module}` in {dtype}; the largest "
+            f"value before it is {self.largest:.3g}, {dtype} ends at "
+            f"{torch.finfo(self.dtype).max:.3g}"
+        )
 
 
 def _floating(value: Any) -> Iterator[Tensor]:
@@ -102,59 +84,43 @@ def _floating(value: Any) -> Iterator[Tensor]:
             yield from _floating(each)
 
 
-def overflow(subject: Subject, rows: Tokens) -> Overflow | None:
-    """The first module that loses a finite value in one plain forward in the present precision, or
-    None.
-    """
-    watch = FiniteWatch()
-    lost = 0
-    for row in dict.fromkeys(rows):
-        with watching(subject.model, watch):
-            subject.passes.replay(ForwardSpec((row,)))
-        lost += int((~torch.isfinite(subject.logits(ForwardSpec((row,))))).sum())
-    if not lost:
-        return None
-    name, count = watch.first or ("the logits", lost)
-    return Overflow(name, count, watch.largest, torch.finfo(subject.dtype).max, subject.dtype_name)
-
-
-@contextlib.contextmanager
-def watching(model: nn.Module, watch: FiniteWatch) -> Iterator[None]:
-    """While active, the output of every module is looked at."""
-
-    def hook(name: str) -> Any:
-        return lambda module, given, output: watch.note(name, given, output)
-
-    named = ((name, module) for name, module in model.named_modules() if name)
-    with hooked(module.register_forward_hook(hook(name)) for name, module in named):
-        yield
-
-
-def scanned(subject: Subject, material: Material, dtype: str, log: Log) -> Finding | None:
-    """The scan for values that are not finite, in the reporter's precision."""
+def finite_values(subject: Subject, material: Material, dtype: str, log: Log) -> Finding | None:
+    """The first module that loses a finite value in a plain forward in the reporter's precision."""
     log.says("values that are not finite")
     started = time.perf_counter()
     try:
         with subject.at(dtype) as view:
-            found = overflow(view, material.rows)
-    except (Unsupported, *REFUSALS) as reason:
+            found = _overflow(view, material.rows)
+    except REFUSED as reason:
         log.add("finite values", Verdict.SKIP, f"{dtype}: {first_line(reason)}", started)
         return None
     if found is None:
-        log.add(
-            "finite values",
-            Verdict.PASS,
-            f"every value of a plain forward is finite in {dtype}",
-            started,
-        )
+        words = f"every value of a plain forward is finite in {dtype}"
+        log.add("finite values", Verdict.PASS, words, started)
         return None
-    log.add("finite values", Verdict.FAIL, found.words, started)
-    return _overflow(found)
+    log.add("finite values", Verdict.FAIL, found.words(dtype), started)
+    return _overflow_finding(found, dtype)
 
 
-def _overflow(found: Overflow) -> Finding:
+def _overflow(subject: Subject, rows: Tokens) -> Overflow | None:
+    found, lost = Overflow(subject.dtype), 0
+
+    def hook(name: str) -> Any:
+        return lambda module, given, output: found.note(name, given, output)
+
+    for row in dict.fromkeys(rows):
+        named = ((name, module) for name, module in subject.model.named_modules() if name)
+        with hooked(module.register_forward_hook(hook(name)) for name, module in named):
+            subject.passes.replay(ForwardSpec((row,)))
+        lost += holes(subject.logits(ForwardSpec((row,))))
+    if lost and not found.module:
+        found.module, found.lost = "the logits", lost
+    return found if lost else None
+
+
+def _overflow_finding(found: Overflow, dtype: str) -> Finding:
     case = Measurement(
-        name=f"one plain forward in {found.dtype}",
+        name=f"one plain forward in {dtype}",
         expect="at-most",
         value=float(found.lost),
         limit=0.0,
@@ -163,11 +129,14 @@ def _overflow(found: Overflow) -> Finding:
         nonfinite=found.lost,
         module=found.module,
     )
-    advice = f"Run it in bfloat16 or float32, which reach further than {found.dtype}, or keep this module in float32."
+    advice = (
+        f"Run it in bfloat16 or float32, whose range is larger than that of {dtype}, or keep this "
+        "module in float32."
+    )
     return Finding(
         probe="finite-values",
         verdict=Verdict.FAIL,
-        summary=found.words,
+        summary=found.words(dtype),
         cases=(case,),
         diagnosis=Diagnosis(fault="overflow", how="reproduced", residual=0.0, advice=advice),
         location=Location(module=found.module, layer=layer_number(found.module)),
@@ -175,9 +144,7 @@ def _overflow(found: Overflow) -> Finding:
 
 
 def compiled(subject: Subject, material: Material, log: Log) -> Finding | None:
-    """The compiled model against the plain one, in float32: compilers do not take hidden float32
-    away.
-    """
+    """The compiled model against the plain one, in float32: a compiler keeps hidden float32."""
     log.says("compiling")
     started = time.perf_counter()
     row, name = material.rows[0], "the compiled model"
@@ -191,66 +158,71 @@ def compiled(subject: Subject, material: Material, log: Log) -> Finding | None:
         return None
     broken = verdict_of(case) is Verdict.FAIL and not case.in_doubt
     log.add(name, Verdict.FAIL if broken else Verdict.PASS, describe(case), started)
-    return (
-        Finding(probe="compiled", verdict=Verdict.FAIL, summary=describe(case), cases=(case,))
-        if broken
-        else None
-    )
+    if not broken:
+        return None
+    return Finding(probe="compiled", verdict=Verdict.FAIL, summary=describe(case), cases=(case,))
 
 
 def accumulated(subject: Subject, log: Log) -> Finding | None:
-    """The finding of a loss that accumulation steps change; None where they do not, or where the
-    trainer divides itself.
+    """The loss of one batch against the same sequences in two accumulation steps.
+
+    The library's trainer passes `num_items_in_batch`, the labels of all steps together, to every
+    model whose forward takes keyword arguments, and then no longer divides by the number of steps.
+    A loss that does not divide by it is too high by that number.
     """
     log.says("accumulation steps")
     started = time.perf_counter()
     if not told_items(subject):
-        log.add(
-            "accumulation",
-            Verdict.SKIP,
-            "forward takes no keyword arguments: the trainer averages over the steps",
-            started,
-        )
+        words = "forward takes no keyword arguments: the trainer averages over the steps"
+        log.add("accumulation", Verdict.SKIP, words, started)
         return None
     try:
-        case = _measured(subject)
-    except (Unsupported, *REFUSALS) as reason:
+        case = _accumulation_case(subject)
+    except REFUSED as reason:
         log.add("accumulation", Verdict.SKIP, first_line(reason), started)
         return None
     verdict = verdict_of(case)
-    log.add("accumulation", verdict, f"one batch of {ROWS} against two steps: {case.note}", started)
+    words = f"one batch of {SEQUENCES} against two steps: {case.note}"
+    log.add("accumulation", verdict, words, started)
     if verdict is not Verdict.FAIL:
         return None
-    found = Diagnosis(fault="loss-not-accumulated", how="reproduced", residual=0.0, advice=ADVICE)
     return Finding(
-        probe="accumulation", verdict=verdict, summary=case.note, cases=(case,), diagnosis=found
+        probe="accumulation",
+        verdict=verdict,
+        summary=case.note,
+        cases=(case,),
+        diagnosis=Diagnosis(
+            fault="loss-not-accumulated",
+            how="reproduced",
+            residual=0.0,
+            advice=ACCUMULATION_ADVICE,
+        ),
     )
 
 
-def _measured(subject: Subject) -> Measurement:
-    length = subject.inputs.length
-    rows = tuple(subject.inputs.fresh(length, salt=61 + row) for row in range(ROWS))
+def _accumulation_case(subject: Subject) -> Measurement:
+    length, half = subject.inputs.length, SEQUENCES // 2
+    rows = tuple(subject.inputs.fresh(length, salt=61 + row) for row in range(SEQUENCES))
     labels = tuple(
         row[: length - 3 * number] + (IGNORED,) * (3 * number) for number, row in enumerate(rows)
     )
     own = own_shift(subject)
     items = sum(token != IGNORED for row in labels for token in row[own:])
     whole = _loss(subject, rows, labels, items)
-    half = ROWS // 2
-    parts = _loss(subject, rows[:half], labels[:half], items) + _loss(
-        subject, rows[half:], labels[half:], items
-    )
+    steps = _loss(subject, rows[:half], labels[:half], items)
+    steps += _loss(subject, rows[half:], labels[half:], items)
     return Measurement(
         name="accumulation",
-        max_abs=abs(whole - parts),
+        max_abs=abs(whole - steps),
         budget=ROUNDING * torch.finfo(subject.dtype).eps * abs(whole),
         positions=items,
-        note=f"the loss is {whole:.4g} at once and {parts:.4g} in two steps, `{ITEMS}` being {items} in each",
+        note=f"the loss is {whole:.4g} at once and {steps:.4g} in two steps, "
+        f"`{ITEMS}` being {items} in each",
     )
 
 
 def _loss(subject: Subject, rows: Tokens, labels: Tokens, items: int) -> float:
-    spec = Asked(
+    request = Asked(
         tokens=rows, labels_BT=subject.passes.ids(labels), own=own_shift(subject), items=items
     )
-    return float(answered(subject, spec)[1])
+    return float(answered(subject, request)[1])

@@ -1,5 +1,4 @@
-"""The rows that triage asks with: the reporter's prompts, or the model's own material; cut shorter
-and shallower in turn.
+"""The sequences that triage uses: the reporter's prompts, or the subject's own inputs.
 
 Axes: B batch, T positions.
 """
@@ -19,40 +18,37 @@ from attncheck.model.inputs import Row, Tokens
 from attncheck.model.subject import Subject
 
 LONGEST = 96
-"""Prompts are cut to this many tokens: enough for every border within reach, and every pass stays
-quick.
-"""
+"""Prompts are cut to this many tokens, which keeps every forward fast."""
 
 
 @final
 @dataclass(frozen=True)
 class Material:
-    """Token rows to ask with. `own` are the reporter's prompts."""
+    """Three sequences or more. `own` says that they are the reporter's prompts."""
 
     rows: Tokens
     own: bool
 
     def first(self, length: int) -> Material:
-        """The same rows, each at most `length` tokens."""
+        """The same sequences, each of at most `length` tokens."""
         return Material(tuple(row[:length] for row in self.rows), self.own)
 
     @property
     def length(self) -> int:
-        """The longest row."""
+        """The length of the longest sequence."""
         return max(len(row) for row in self.rows)
 
 
 def material(subject: Subject, prompts: tuple[str, ...]) -> Material:
-    """The reporter's prompts as rows; without a tokenizer or prompts the main row and two others of
-    its length.
+    """The reporter's prompts; without prompts or a tokenizer, the main sequence and two others.
 
     Raises:
-        Unsupported: no prompt gives at least two tokens.
+        Unsupported: a prompt has fewer than two tokens.
     """
     inputs = subject.inputs
-    others = (inputs.row, inputs.other(inputs.row, salt=21), inputs.other(inputs.row, salt=22))
     if not prompts or subject.tokenizer is None:
-        return Material(others, own=False)
+        others = (inputs.other(inputs.row, salt=salt) for salt in (21, 22))
+        return Material((inputs.row, *others), own=False)
     rows = [_encoded(subject, prompt) for prompt in prompts]
     if any(len(row) < 2 for row in rows):
         raise Unsupported("a prompt of fewer than two tokens leaves nothing to compare")
@@ -66,14 +62,14 @@ def _encoded(subject: Subject, prompt: str) -> Row:
 
 
 def shorter(subject: Subject, length: int) -> Subject:
-    """The subject with its main row cut to `length` tokens."""
+    """The subject with its main sequence cut to `length` tokens."""
     whole = subject.inputs
     boundaries = tuple(each for each in whole.boundaries if each.length + 1 < length)
     return subject.with_inputs(replace(whole, row=whole.row[:length], boundaries=boundaries))
 
 
 def depth(subject: Subject) -> int:
-    """How many decoder layers run; 0 where they cannot be told."""
+    """The number of decoder layers; 0 where it is unknown."""
     try:
         return len(decoder_layers(subject))
     except (CannotInject, Unsupported):
@@ -82,13 +78,12 @@ def depth(subject: Subject) -> int:
 
 @contextlib.contextmanager
 def shallower(subject: Subject, layers: int) -> Iterator[None]:
-    """The first `layers` decoder layers only, for a while.
+    """Run only the first `layers` decoder layers for a while.
 
     Raises:
-        CannotPlant: the layers are in no list that can be cut.
+        CannotInject: the layers are in no list that can be cut.
     """
-    found = decoder_layers(subject)
-    home, name, whole = _list_of(subject.model, found[0])
+    home, name, whole = _list_of(subject.model, decoder_layers(subject)[0])
     setattr(home, name, nn.ModuleList(list(whole)[:layers]))
     try:
         with subject.passes.under(f"the first {layers} layers", False):
@@ -99,9 +94,9 @@ def shallower(subject: Subject, layers: int) -> Iterator[None]:
 
 def _list_of(model: nn.Module, layer: nn.Module) -> tuple[nn.Module, str, nn.ModuleList]:
     path = next(name for name, module in model.named_modules() if module is layer)
-    above = path[: LAYER.search(path).start()] if LAYER.search(path) else ""  # type: ignore[union-attr]
-    list_path = path.rpartition(".")[0]
-    home, name = model.get_submodule(above), list_path[len(above) :].lstrip(".")
+    number = LAYER.search(path)
+    above = path[: number.start()] if number else ""
+    home, name = model.get_submodule(above), path.rpartition(".")[0][len(above) :].lstrip(".")
     whole = getattr(home, name, None)
     if not isinstance(whole, nn.ModuleList):
         raise CannotInject("the layers are in no list that can be cut")

@@ -1,25 +1,22 @@
-"""Rounding or not: the same comparison in every precision, and where a greedy text turns.
+"""Rounding or a fault: the same comparison in every precision, and where greedy text diverges.
 
-Rounding shrinks by orders of magnitude from bfloat16 to float64; a fault does not move.
+Rounding shrinks by orders of magnitude from bfloat16 to float64; a fault does not.
 
 Axes: B batch, T positions, N generated tokens, V vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from attncheck.core.errors import Unsupported
-from attncheck.core.finding import Measurement
 from attncheck.core.settings import LADDER, Settings
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.generation import greedy
-from attncheck.model.passes import REFUSALS
 from attncheck.model.precision import DTYPES, NAMES, fits
 from attncheck.model.subject import Subject
 from attncheck.numerics.divergence import max_abs_diff
@@ -31,58 +28,53 @@ from attncheck.triage.material import Material
 
 USUAL = "float32"
 SLOW = 30_000_000
-"""From this many parameters on, float32 is asked first and float64 only where float32 leaves a
-doubt.
-"""
+"""From this many parameters on, float32 comes first, and float64 only where float32 is in doubt."""
 SHOWN = ("bfloat16", "float32", "float64")
 
 
 def opened(target: str, settings: Settings) -> tuple[Subject, str]:
-    """The subject in the precision that decides, and the reporter's: what they asked for, else the
-    checkpoint's own.
+    """The subject in the precision that decides, and the precision that the reporter uses.
 
     Raises:
         TargetError: the target cannot be loaded.
     """
     subject = load(target, replace(settings, dtype="auto"))
-    own = settings.dtype if settings.dtype != "auto" else _own(subject)
-    if subject.facts.parameters > SLOW and subject.dtype_name == "float64" and own != "float64":
-        return subject.cast(USUAL), own
-    return subject, own
+    reported = settings.dtype if settings.dtype != "auto" else _stated(subject)
+    slow = subject.facts.parameters > SLOW
+    if slow and subject.dtype_name == "float64" and reported != "float64":
+        return subject.cast(USUAL), reported
+    return subject, reported
 
 
-def _own(subject: Subject) -> str:
-    """The dtype that the config says the checkpoint is in."""
-    said: Any = getattr(subject.config, "dtype", None) or getattr(
-        subject.config, "torch_dtype", None
-    )
-    return NAMES.get(said, str(said).removeprefix("torch.") if isinstance(said, str) else USUAL)
+def _stated(subject: Subject) -> str:
+    """The dtype of the checkpoint according to the config."""
+    config: Any = subject.config
+    stated = getattr(config, "dtype", None) or getattr(config, "torch_dtype", None)
+    usual = str(stated).removeprefix("torch.") if isinstance(stated, str) else USUAL
+    return NAMES.get(stated, usual)  # type: ignore[arg-type]
 
 
-def dtypes(subject: Subject, reported: str) -> list[str]:
-    """The precisions to show, coarse to fine: the reporter's own among them, as far as memory goes."""
-    wanted = [name for name in LADDER if name in (*SHOWN, reported)]
-    return [name for name in wanted if fits(subject.model, DTYPES[name], subject.device)]
-
-
-def ladder(
+def precisions(
     subject: Subject, material: Material, patterns: Sequence[CallPattern], reported: str
 ) -> Iterator[PrecisionLine]:
-    """One line a precision: of all patterns the one that moves the logits most."""
-    for dtype in dtypes(subject, reported):
+    """One line per precision that fits into memory, coarse to fine, the reporter's among them."""
+    for dtype in (name for name in LADDER if name in (*SHOWN, reported)):
+        if not fits(subject.model, DTYPES[dtype], subject.device):
+            continue
         try:
             with subject.at(dtype) as view:
                 line = _line(view, material, patterns, dtype)
         except (RuntimeError, NotImplementedError, TypeError):
-            continue  # quantised weights and some kernels refuse another precision
+            continue  # quantized weights and some kernels refuse another precision
         if line is not None:
             yield line
 
 
 def _line(
-    subject: Subject, material: Material, patterns: Iterable[CallPattern], dtype: str
+    subject: Subject, material: Material, patterns: Sequence[CallPattern], dtype: str
 ) -> PrecisionLine | None:
-    cases = list(_measured(subject, material, patterns))
+    """The pattern that moves the logits most, or that flips the most best tokens."""
+    cases = [case for _, case in axes.measured(subject, material, patterns)]
     if not cases:
         return None
     worst = max(cases, key=lambda case: case.max_abs or 0.0)
@@ -98,61 +90,41 @@ def _line(
     )
 
 
-def _measured(
-    subject: Subject, material: Material, patterns: Iterable[CallPattern]
-) -> Iterator[Measurement]:
-    for pattern in patterns:
-        try:
-            yield axes.measure(subject, material, pattern)
-        except (Unsupported, *REFUSALS):
-            continue
+def greedy_split(
+    subject: Subject, material: Material, tokens: int
+) -> tuple[GreedySplit | None, Material]:
+    """Where greedy generation and a forward over its result first choose another token.
 
-
-def split(subject: Subject, material: Material, tokens: int) -> GreedySplit | None:
-    """Greedy generation against forwards over what it returned: where they first choose another
-    token.
-
-    None where they never do. Runs in the present precision.
+    Also the material with the generated text: text has the near ties that random ids hide.
 
     Raises:
         Unsupported: the model has no generate(), or it raises.
     """
     row = material.rows[0]
-    made = greedy(subject, row, tokens)
-    full_NV = subject.logits(ForwardSpec((row + made.tokens,)))[0, len(row) - 1 : -1]
-    forced_NV = made.logits_BNV[0].to(full_NV.device)
-    chosen_N = torch.tensor(made.tokens, device=full_NV.device)
-    turned_N = (full_NV.argmax(-1) != chosen_N).nonzero().flatten()
-    if not len(turned_N):
-        return None
-    at = int(turned_N[0])
-    return _split(subject.tokenizer, full_NV, forced_NV, at, len(row), len(turned_N))
+    generated = greedy(subject, row, tokens)
+    text = replace(material, rows=(row + generated.tokens, *material.rows[1:]))
+    full_NV = subject.logits(ForwardSpec(text.rows[:1]))[0, len(row) - 1 : -1]
+    forced_NV = generated.logits_BNV[0].to(full_NV.device)
+    chosen_N = torch.tensor(generated.tokens, device=full_NV.device)
+    flipped_N = (full_NV.argmax(-1) != chosen_N).nonzero().flatten()
+    if not len(flipped_N):
+        return None, text
+    split = _split(subject.tokenizer, full_NV, forced_NV, int(flipped_N[0]))
+    return replace(split, position=len(row) + split.position, flips=len(flipped_N)), text
 
 
-def _split(
-    tokenizer: Any, full_NV: Tensor, forced_NV: Tensor, at: int, start: int, flips: int
-) -> GreedySplit:
-    two = full_NV[at].float().topk(2)
-    other, chosen = int(two.indices[0]), int(forced_NV[at].argmax())
+def _split(tokenizer: Any, full_NV: Tensor, forced_NV: Tensor, at: int) -> GreedySplit:
+    other, chosen = int(full_NV[at].argmax()), int(forced_NV[at].argmax())
     return GreedySplit(
-        position=start + at,
+        position=at,
         chosen=_shown(tokenizer, chosen),
         other=_shown(tokenizer, other),
         margin=float(full_NV[at, other] - full_NV[at, chosen]),
         difference=max_abs_diff(full_NV[at], forced_NV[at]),
-        flips=flips,
+        flips=1,
         tokens=len(full_NV),
     )
 
 
 def _shown(tokenizer: Any, token: int) -> str:
     return repr(tokenizer.decode([token])) if tokenizer is not None else f"token {token}"
-
-
-def generated_rows(subject: Subject, material: Material, tokens: int) -> Material:
-    """The first row with what the model itself goes on with: text, where random ids would hide near
-    ties.
-    """
-    row = material.rows[0]
-    made = greedy(subject, row, tokens)
-    return replace(material, rows=(row + made.tokens, *material.rows[1:]))

@@ -1,5 +1,6 @@
-"""The single steps of a triage: each runs something on the model and leaves a `Step`, and a
-`Finding` where it found a fault.
+"""The steps of a triage: each runs the model, logs a `Step`, and returns the fault that it found.
+
+Axes: B batch, T positions, V vocabulary.
 """
 
 from __future__ import annotations
@@ -10,18 +11,13 @@ from dataclasses import dataclass, field
 from typing import final
 
 from attncheck.core import registry
-from attncheck.core.errors import Unsupported
-from attncheck.core.finding import (
-    Finding,
-    Measurement,
-    Verdict,
-)
+from attncheck.core.finding import Finding, Measurement, Verdict
 from attncheck.core.ruling import describe
 from attncheck.diagnosis.diagnose import Diagnoser
+from attncheck.diagnosis.failure import REFUSED
 from attncheck.faults.catalogue import FAULTS
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.inputs import Row
-from attncheck.model.passes import REFUSALS
 from attncheck.model.subject import Subject
 from attncheck.run.runner import finding_of
 from attncheck.triage import axes
@@ -30,7 +26,7 @@ from attncheck.triage.call_pattern import CallPattern
 from attncheck.triage.material import Material
 
 AXES = "axes"
-PLANTED = (
+CONTROLS = (
     "position-restart",
     "cache-drops-token",
     "padding-visible",
@@ -45,14 +41,14 @@ LONGEST = 520
 @final
 @dataclass
 class Log:
-    """What was tried so far. `says` shows what runs now."""
+    """The steps so far. `says` reports what runs now."""
 
     says: Callable[[str], None]
     steps: list[Step] = field(default_factory=list)
     diagnoser: Diagnoser = field(default_factory=Diagnoser)
 
     def add(self, name: str, verdict: Verdict, words: str, started: float) -> None:
-        """Write down one step."""
+        """Log one step."""
         self.steps.append(
             Step(name=name, verdict=verdict, words=words, seconds=time.perf_counter() - started)
         )
@@ -67,33 +63,35 @@ def probed(subject: Subject, name: str, log: Log) -> Finding:
     return finding
 
 
-def tried(
+def called(
     subject: Subject, material: Material, patterns: Sequence[CallPattern], what: str, log: Log
 ) -> Finding | None:
-    """Settings against the trusted path, until the first that fails; None where all hold."""
+    """Call patterns against the plain forward, until the first that fails."""
     started = time.perf_counter()
     cases: list[Measurement] = []
-    for pattern in patterns:
+
+    def measure(subject: Subject, material: Material, pattern: CallPattern) -> Measurement:
         log.says(f"{what}: {pattern}")
-        try:
-            case = axes.decided(subject, material, pattern)
-        except (Unsupported, *REFUSALS):
-            continue
+        return axes.decided(subject, material, pattern)
+
+    for _, case in axes.measured(subject, material, patterns, measure):
         cases.append(case)
         if axes.fails(case):
             log.add(what, Verdict.FAIL, f"{case.name}: {describe(case)}", started)
-            return explained(subject, tuple(cases), log)
+            return _diagnosed(subject, tuple(cases), log)
     if not cases:
-        log.add(what, Verdict.SKIP, "this model can be asked in none of these ways", started)
-    else:
-        worst = max(cases, key=lambda case: case.excess)
-        words = f"{len(cases)} ways of asking agree with the plain forward; the farthest, {worst.name}, by {worst.max_abs:.2g}"
-        log.add(what, Verdict.PASS, f"{words} where rounding explains {worst.budget:.1g}", started)
+        log.add(what, Verdict.SKIP, "this model supports none of these call patterns", started)
+        return None
+    worst = max(cases, key=lambda case: case.excess)
+    words = (
+        f"{len(cases)} call patterns agree with the plain forward; the largest difference, "
+        f"{worst.name}, is {worst.max_abs:.2g} where rounding explains {worst.budget:.1g}"
+    )
+    log.add(what, Verdict.PASS, words, started)
     return None
 
 
-def explained(subject: Subject, cases: tuple[Measurement, ...], log: Log) -> Finding:
-    """A finding of failing axes, diagnosed and located."""
+def _diagnosed(subject: Subject, cases: tuple[Measurement, ...], log: Log) -> Finding:
     log.says("which fault reproduces it")
     failing = next(case for case in cases if axes.fails(case))
     summary = f"{failing.name}: {describe(failing)}"
@@ -104,51 +102,33 @@ def explained(subject: Subject, cases: tuple[Measurement, ...], log: Log) -> Fin
 def control(
     subject: Subject, material: Material, patterns: Sequence[CallPattern], log: Log
 ) -> None:
-    """Plant one fault and ask the same patterns again: had there been a fault, they would have
-    shown it.
-    """
+    """Inject one fault and repeat the call patterns: an existing fault would have shown as well."""
     started = time.perf_counter()
-    for name in PLANTED:
-        log.says(f"{name} planted")
+    for name in CONTROLS:
+        log.says(f"control: {name} injected")
+        fault = FAULTS[name]
         try:
-            with (
-                FAULTS[name].inject(subject),
-                subject.passes.under(name, FAULTS[name].on_cache_only),
-            ):
-                noticed = _noticed(subject, material, patterns)
-        except (Unsupported, *REFUSALS):
+            with fault.inject(subject), subject.passes.under(name, fault.on_cache_only):
+                cases = (case for _, case in axes.measured(subject, material, patterns))
+                noticed = next((case for case in cases if axes.fails(case)), None)
+        except REFUSED:
             continue
         if noticed is not None:
-            words = f"with {name} planted, {noticed.name} moves the logits by {noticed.max_abs:.2g}: a fault would have shown"
+            words = (
+                f"with {name} injected, {noticed.name} moves the logits by {noticed.max_abs:.2g}: "
+                "a fault would have shown"
+            )
             log.add("control", Verdict.PASS, words, started)
             return
-    log.add(
-        "control",
-        Verdict.VACUOUS,
-        "no planted fault was noticed: these ways of asking prove nothing",
-        started,
-    )
-
-
-def _noticed(
-    subject: Subject, material: Material, patterns: Sequence[CallPattern]
-) -> Measurement | None:
-    for pattern in patterns:
-        try:
-            case = axes.measure(subject, material, pattern)
-        except (Unsupported, *REFUSALS):
-            continue
-        if axes.fails(case):
-            return case
-    return None
+    words = "no injected fault was noticed: these call patterns prove nothing"
+    log.add("control", Verdict.VACUOUS, words, started)
 
 
 def lengths(subject: Subject, log: Log) -> Finding | None:
-    """Ever longer rows, one past each power of two and each border of the config that the probes
-    did not reach.
+    """Ever longer sequences: in two chunks on a cache, and their first half alone.
 
-    A row in pieces on a cache, and its first half by itself, must give what one forward over it
-    gives.
+    One length lies past each power of two and each boundary of the config that the probes did not
+    reach: a window, a switch of the rotary table.
     """
     started = time.perf_counter()
     cases: list[Measurement] = []
@@ -156,32 +136,28 @@ def lengths(subject: Subject, log: Log) -> Finding | None:
         log.says(f"{length} tokens")
         row = subject.inputs.fresh(length, salt=length)
         for name, spec in _of_length(subject, row):
+            plain = ForwardSpec((row,))
             try:
-                want_BTV = subject.logits(ForwardSpec((row,)))[:, : spec.length]
-                cases.append(
-                    subject.compare(
-                        name, subject.logits(spec), want_BTV, spec=(spec, ForwardSpec((row,)))
-                    )
-                )
-            except (Unsupported, *REFUSALS):
+                want_BTV = subject.logits(plain)[:, : spec.length]
+                case = subject.compare(name, subject.logits(spec), want_BTV, spec=(spec, plain))
+            except REFUSED:
                 continue
-            if axes.fails(cases[-1]) and not cases[-1].in_doubt:
-                log.add("lengths", Verdict.FAIL, f"{name}: {describe(cases[-1])}", started)
-                return explained(subject, tuple(cases), log)
+            cases.append(case)
+            if axes.fails(case) and not case.in_doubt:
+                log.add("lengths", Verdict.FAIL, f"{name}: {describe(case)}", started)
+                return _diagnosed(subject, tuple(cases), log)
     if cases:
-        words = f"{len(cases)} rows of up to {max(case.positions for case in cases)} tokens answer the same in pieces and cut short"
+        longest = max(case.positions for case in cases)
+        words = f"{len(cases)} sequences of up to {longest} tokens agree in chunks and cut short"
         log.add("lengths", Verdict.PASS, words, started)
     return None
 
 
 def _lengths(subject: Subject) -> list[int]:
-    context = subject.facts.context or LONGEST
-    wanted = {size + 1 for size in POWERS} | {
-        boundary.length + 3 for boundary in subject.inputs.unreached
-    }
-    return sorted(
-        length for length in wanted if subject.inputs.length < length <= min(LONGEST, context)
-    )
+    longest = min(LONGEST, subject.facts.context or LONGEST)
+    wanted = {size + 1 for size in POWERS}
+    wanted |= {boundary.length + 3 for boundary in subject.inputs.unreached}
+    return sorted(length for length in wanted if subject.inputs.length < length <= longest)
 
 
 def _of_length(subject: Subject, row: Row) -> Iterator[tuple[str, ForwardSpec]]:
@@ -189,7 +165,5 @@ def _of_length(subject: Subject, row: Row) -> Iterator[tuple[str, ForwardSpec]]:
     if subject.can.decodes:
         yield f"the first {half} of {len(row)} tokens by themselves", ForwardSpec((row[:half],))
         if subject.can.cache:
-            yield (
-                f"{len(row)} tokens in two pieces",
-                ForwardSpec((row,), chunks=(half, len(row) - half)),
-            )
+            chunks = (half, len(row) - half)
+            yield f"{len(row)} tokens in two pieces", ForwardSpec((row,), chunks=chunks)

@@ -46,7 +46,7 @@ def test_a_difference_in_bfloat16_is_rounding_with_its_table() -> None:
     }
 
 
-def test_the_reporters_own_way_is_asked_before_the_probes() -> None:
+def test_the_reporters_own_call_runs_before_the_probes() -> None:
     triage = investigation(
         "builtin:broken-positions",
         symptom="cache",
@@ -56,7 +56,7 @@ def test_the_reporters_own_way_is_asked_before_the_probes() -> None:
     assert triage.diagnosis is not None
     assert triage.diagnosis.fault == "position-restart"
     names = [step.name for step in triage.steps]
-    assert names == ["finite values", "reference", "the reporter's own way"]
+    assert names == ["finite values", "reference", "the reporter's own call"]
     assert triage.smallest is not None
     assert (triage.smallest.words, triage.smallest.tokens) == (
         "decoded token by token on a cache",

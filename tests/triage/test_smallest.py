@@ -37,7 +37,7 @@ def test_a_fault_of_two_axes_is_cut_down_to_these_two() -> None:
     subject = load("builtin:broken-positions", Settings())
     rows = material(subject, ())
     wide = CallPattern(schedule="chunks", batch=3, mask="2d", attn="eager", cache="static")
-    assert axes.fails(axes.measure(subject, rows, wide))
+    assert axes.fails(axes.plain_case(subject, rows, wide))
     small, found = smallest.of_pattern(subject, rows, wide, 60)
     assert small == CallPattern(schedule="chunks")
     assert (found.words, found.tokens, found.layers) == ("fed in uneven chunks on a cache", 3, 1)
@@ -63,7 +63,7 @@ def test_every_crossing_of_axes_holds_on_healthy_models(name: str) -> None:
     assert all(len(pattern.axes) > 1 for pattern in crossed)
     for pattern in [*axes.alone(offered, ()), *crossed]:
         try:
-            case = axes.measure(subject, rows, pattern)
+            case = axes.plain_case(subject, rows, pattern)
         except axes.Unsupported:
             continue
         assert verdict_of(case) is Verdict.PASS, pattern
@@ -71,11 +71,7 @@ def test_every_crossing_of_axes_holds_on_healthy_models(name: str) -> None:
 
 def test_crossing_lets_every_two_values_meet(subject: Subject) -> None:
     offered = axes.values(subject)
-    met = {
-        frozenset(pair)
-        for each in axes.crossed(offered)
-        for pair in axes._pairs(dict(each.axes), vars(CallPattern()))
-    }
+    met = {frozenset(pair) for each in axes.crossed(offered) for pair in axes.pairs(vars(each))}
     pairs = {
         frozenset(((one, a), (two, b)))
         for one in offered
