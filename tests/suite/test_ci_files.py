@@ -78,6 +78,32 @@ def test_the_hooks_name_commands_that_exist() -> None:
     assert not re.search(hooks[1]["files"], "myattncheck.yaml")
 
 
+def test_the_linters_of_the_hooks_are_those_of_the_constraints() -> None:
+    config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
+    revisions = {repo["repo"].rpartition("/")[2]: repo.get("rev") for repo in config["repos"]}
+    constraints = (ROOT / "constraints.txt").read_text().splitlines()
+    assert f"ruff=={revisions['ruff-pre-commit'][1:]}" in constraints
+    hooks = [hook["id"] for repo in config["repos"] for hook in repo["hooks"]]
+    assert {"ruff-check", "ruff-format", "mypy", "typos", "check-added-large-files"} <= set(hooks)
+
+
+def test_the_workflow_runs_what_continuous_integration_runs() -> None:
+    workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())
+    job = workflow["jobs"]["test"]
+    assert job["steps"][-1]["run"] == ".ci/run"
+    assert os.access(ROOT / ".ci/run", os.X_OK)
+    project = (ROOT / "pyproject.toml").read_text()
+    assert f'requires-python = ">={job["strategy"]["matrix"]["python"][0]}"' in project
+
+
+def test_the_issue_form_asks_for_what_a_report_needs() -> None:
+    form = yaml.safe_load((ROOT / ".github/ISSUE_TEMPLATE/bug.yml").read_text())
+    fields = {field["id"]: field for field in form["body"]}
+    assert "attncheck triage" in fields["triage"]["attributes"]["description"]
+    assert "attncheck doctor" in fields["versions"]["attributes"]["description"]
+    assert all(fields[name]["validations"]["required"] for name in ("model", "triage", "versions"))
+
+
 def test_the_snippets_of_the_page_are_yaml_and_name_real_inputs() -> None:
     page = (ROOT / "docs" / "ci.md").read_text()
     snippets = [
