@@ -1,10 +1,14 @@
-"""Signs of life of the processes that share a model: who is slow and who is gone, told apart while
-the others wait.
+"""Heartbeats of the processes that share a model: which one is slow, and which one is gone.
 
-A thread of each process writes down, twice a second, where its main thread is and whether it moves:
-it does while it computes, reads, or goes from one line to another. One that waits for others inside
-a collective is never at fault. One that does neither for longer than the limit is gone, and so is
-one that is not heard of for as long; then all end with one line.
+A thread of each process writes, twice a second, where its main thread is and whether it makes
+progress: it computes, reads, or goes from line to line. A process that waits inside a collective is
+never at fault. One that neither waits nor makes progress for longer than the limit is gone, and so
+is one whose heartbeats stop; then every process exits, and one of them prints why.
+
+torch's own means were tried first (torch 2.13, gloo) and lack this. A collective that times out
+names no rank and closes its connections, so that `monitored_barrier` after it fails at once
+without naming one either; a rank that exits is reported by every other as "connection closed by
+peer"; nobody is named when rank 0 is the one; and a slow rank looks like one that hangs.
 """
 
 from __future__ import annotations
@@ -25,27 +29,23 @@ from pathlib import Path
 from typing import Any, NoReturn, final
 
 POLL = 0.5
+# How long a process may wait inside a step that another one has left, and a heartbeat be late
+# after a connection broke.
 GRACE = 3.0
-"""Seconds that a process may wait inside what another one has left, and that a beat may be late
-before it counts as lost.
-"""
+# A library that reads a file can hold every thread of its process: silence counts only after this.
 LEAST_SILENCE = 30.0
-"""Seconds that a beat may always be late: a library that reads a file can keep every thread of its
-process waiting.
-"""
 INTERNAL, INTERRUPTED = 3, 130
-NEAR = 8
-SOME_WORK = 0.02
-BUSY = 0.2
-SAID, LEFT = "said", "left"
+INNERMOST = 8
+MAIN_THREAD_WORK = 0.02
+BUSY_SHARE = 0.2
+REASON, LEFT = "said", "left"
+Usage = tuple[int, int, int]
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Beat:
-    """What a process says of itself: `still` seconds without moving, `waits` inside a collective,
-    `where` in the code.
-    """
+    """What a process reports: `still` seconds without progress, whether it `waits` for others."""
 
     number: int
     step: int
@@ -58,30 +58,26 @@ class Beat:
 @final
 @dataclass
 class Pulse:
-    """Whether the main thread of this process moves: it changes its place, or time is spent, or a
-    disk is read.
-    """
+    """Whether the main thread makes progress: it changes its place, uses a CPU or reads a disk."""
 
-    seen: tuple[Any, ...] = ()
+    seen: tuple[list[tuple[int, int]], Usage] | None = None
     moved: float = field(default_factory=time.monotonic)
     main: float = 0.0
     all: float = 0.0
 
     def take(self) -> tuple[float, bool, str]:
-        """Seconds without moving, whether it waits for others, and its place in the code."""
+        """Seconds without progress, whether it waits for others, and its place in the code."""
         now, frames = time.monotonic(), _main_frames()
         usage = resource.getrusage(resource.RUSAGE_SELF)
-        seen = (
-            tuple((id(frame.f_code), frame.f_lasti) for frame in frames),
-            usage.ru_inblock,
-            usage.ru_oublock,
-            usage.ru_majflt,
-        )
+        places = [(id(frame.f_code), frame.f_lasti) for frame in frames]
+        seen = places, (usage.ru_inblock, usage.ru_oublock, usage.ru_majflt)
+        # Kernels compute in threads of their own while the main thread stands still.
         main, everything = _main_seconds(), usage.ru_utime + usage.ru_stime
-        busy = everything - self.all > BUSY * max(POLL, now - self.moved)
-        if seen != self.seen or main - self.main > SOME_WORK or busy:
+        busy = everything - self.all > BUSY_SHARE * max(POLL, now - self.moved)
+        if seen != self.seen or main - self.main > MAIN_THREAD_WORK or busy:
             self.seen, self.moved, self.main, self.all = seen, now, main, everything
-        return now - self.moved, any(map(_of_torch_distributed, frames[:NEAR])), _place(frames)
+        waits = any(_module(frame).startswith("torch.distributed") for frame in frames[:INNERMOST])
+        return now - self.moved, waits, _place(frames)
 
 
 def _main_frames() -> list[Any]:
@@ -94,38 +90,31 @@ def _main_frames() -> list[Any]:
 
 
 def _main_seconds() -> float:
-    """Seconds that the main thread computed, where the system counts threads apart."""
+    """CPU seconds of the main thread, where the system counts threads separately."""
     if not hasattr(time, "pthread_getcpuclockid"):
         return time.process_time()
     return time.clock_gettime(time.pthread_getcpuclockid(threading.main_thread().ident or 0))
 
 
-def _of_torch_distributed(frame: Any) -> bool:
-    return str(frame.f_globals.get("__name__", "")).startswith("torch.distributed")
+def _module(frame: Any) -> str:
+    return str(frame.f_globals.get("__name__", ""))
 
 
 def _place(frames: list[Any]) -> str:
-    outside = (
-        frame
-        for frame in frames
-        if not str(frame.f_globals.get("__name__", "")).startswith("torch")
-    )
-    frame = next(outside, None)
-    return (
-        ""
-        if frame is None
-        else f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} in {frame.f_code.co_name}"
-    )
+    for frame in frames:
+        if not _module(frame).startswith("torch"):
+            code = frame.f_code
+            return f"{Path(code.co_filename).name}:{frame.f_lineno} in {code.co_name}"
+    return ""
 
 
 @final
 @dataclass
 class Watch:
-    """The thread that beats, listens to the others and ends the run when one is gone. `store` is
-    this thread's own.
+    """The thread that sends heartbeats, reads those of the others, and ends the run.
 
-    `now` says what this process does: its step, in words, and whether it is inside something that
-    all do together.
+    `now` gives this process's step, the step in words, and whether it is inside something that all
+    processes do together. `store` is a connection of this thread's own.
     """
 
     rank: int
@@ -143,20 +132,18 @@ class Watch:
     wake: tuple[int, int] = field(default_factory=os.pipe)
 
     def start(self) -> None:
-        """Begin to beat. A request to terminate wakes the thread even while the main one waits
-        outside Python.
-        """
+        """Begin to send heartbeats."""
         os.set_blocking(self.wake[1], False)
-        if (
-            threading.current_thread() is threading.main_thread()
-            and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-        ):
+        in_main = threading.current_thread() is threading.main_thread()
+        if in_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            # A Python handler does not run while the main thread waits in a collective; the
+            # wake-up descriptor tells this thread of a SIGTERM all the same.
             signal.set_wakeup_fd(self.wake[1], warn_on_full_buffer=False)
             signal.signal(signal.SIGTERM, lambda number, frame: None)
         threading.Thread(target=self._run, daemon=True).start()
 
     def stop(self) -> None:
-        """Stop beating, and die of signals again."""
+        """Stop sending heartbeats and handle signals as before."""
         self.over.set()
         with contextlib.suppress(ValueError):
             signal.set_wakeup_fd(-1)
@@ -164,19 +151,18 @@ class Watch:
 
     def _run(self) -> None:
         while not self.over.is_set():
-            told = bool(
-                select.select([self.wake[0]], [], [], POLL)[0]
-            ) and signal.SIGTERM in os.read(self.wake[0], 64)
+            signalled = select.select([self.wake[0]], [], [], POLL)[0]
+            terminated = bool(signalled) and signal.SIGTERM in os.read(self.wake[0], 64)
             if self.over.is_set():
                 return
             try:
-                if told or self.lost.is_set():
-                    self._name_the_lost(told)
+                if terminated or self.lost.is_set():
+                    self._find_the_lost(terminated)
                 self._beat()
                 self._listen()
                 self._judge()
             except RuntimeError:
-                self._without_store()
+                self._end_without_store()
 
     def _beat(self) -> None:
         still, waits, where = self.pulse.take()
@@ -187,8 +173,8 @@ class Watch:
         self.store.set(f"beat/{self.rank}", json.dumps(dataclasses.asdict(beat)))
 
     def _listen(self) -> None:
-        if self.store.check([SAID]):
-            self._leave(INTERNAL)  # another process has said why
+        if self.store.check([REASON]):
+            self._leave(INTERNAL)  # another process has printed the reason
         for rank in range(self.size):
             if rank != self.rank and self.store.check([f"beat/{rank}"]):
                 beat = Beat(**json.loads(self.store.get(f"beat/{rank}")))
@@ -196,60 +182,55 @@ class Watch:
                     self.heard[rank] = (beat, time.monotonic())
 
     def silent(self, rank: int) -> float:
-        """Seconds since a process was last heard of."""
+        """Seconds since the last heartbeat of a process."""
         return time.monotonic() - (self.heard[rank][1] if rank in self.heard else self.started)
 
     def _judge(self) -> None:
-        beats = {rank: beat for rank, (beat, _) in self.heard.items()}
+        patience = max(self.limit, LEAST_SILENCE)
         for rank in range(self.size):
-            if self.silent(rank) > (patience := max(self.limit, LEAST_SILENCE)):
-                self.end(f"rank {rank} has not been heard of for {patience:g} s{self._last(rank)}")
-        stuck = {rank: beat for rank, beat in beats.items() if beat.still > self.limit}
+            if self.silent(rank) > patience:
+                self.end(f"{self._named(rank)} has sent no heartbeat for {patience:g} s")
+        stuck = {rank: beat for rank, (beat, _) in self.heard.items() if beat.still > self.limit}
         for rank, beat in stuck.items():
             if not beat.waits:
-                self.end(
-                    f"rank {rank} has not moved for {self.limit:g} s{self._last(rank)}, at {beat.where}"
-                )
+                named = self._named(rank, beat.where)
+                self.end(f"{named} has made no progress for {self.limit:g} s")
         if len(stuck) == self.size:
-            places = "; ".join(
-                f"rank {rank}{self._last(rank)}, at {beat.where}"
-                for rank, beat in sorted(stuck.items())
-            )
-            self.end(f"all processes wait for each other: {places}")
-        self._left_behind(beats)
+            places = [self._named(rank, beat.where) for rank, beat in sorted(stuck.items())]
+            self.end(f"all processes wait for each other: {'; '.join(places)}")
+        self._find_the_raised()
 
-    def _left_behind(self, beats: dict[int, Beat]) -> None:
-        """End when this process waits inside a step that another one has left by raising."""
-        mine, inside = beats[self.rank], self.now()[2]
+    def _find_the_raised(self) -> None:
+        """End the run when this process waits inside a step that another one left by raising."""
+        mine, inside = self.heard[self.rank][0], self.now()[2]
         if not (inside and mine.waits and mine.still > GRACE):
             return
-        for rank in sorted(beats):
-            said = self.raised(rank, mine.step)
-            if said:
+        for rank in sorted(self.heard):
+            if error := self.raised(rank, mine.step):
                 self.end(
-                    f"rank {rank} raised {said[0]} in {mine.what}, where rank {self.rank} waits for it"
+                    f"rank {rank} raised {error[0]} in {mine.what}, "
+                    f"where rank {self.rank} waits for it"
                 )
 
     def raised(self, rank: int, step: int) -> tuple[str, ...]:
-        """What a process raised at a step or later, and what it was doing; empty where it did not."""
+        """The error that a process raised at this step or later and what it was doing, or ()."""
         with contextlib.suppress(RuntimeError):
             if self.store.check([f"raised/{rank}"]):
                 when, _, text = self.store.get(f"raised/{rank}").decode().partition(" ")
                 return tuple(filter(None, text.split("\t"))) if int(when) >= step else ()
         return ()
 
-    def _last(self, rank: int) -> str:
-        beat = self.heard[rank][0] if rank in self.heard else None
-        return f", in {beat.what}" if beat is not None and beat.what else ""
+    def _named(self, rank: int, where: str = "") -> str:
+        what = self.heard[rank][0].what if rank in self.heard else ""
+        place = [f"in {what}"] * bool(what) + [f"at {where}"] * bool(where)
+        return f"rank {rank}" + (f" ({', '.join(place)})" if place else "")
 
     def _here(self) -> str:
         what = self.now()[1]
-        return f", while rank {self.rank} was in {what}" if what else ""
+        return f" while rank {self.rank} was in {what}" if what else ""
 
-    def _name_the_lost(self, told: bool) -> None:
-        """A connection broke, or this process is told to terminate: say whose process is no more,
-        if one is.
-        """
+    def _find_the_lost(self, terminated: bool) -> None:
+        """After a broken connection or a SIGTERM: name the process that has exited, if one has."""
         before = time.monotonic()
         while time.monotonic() - before < GRACE:
             self._beat()
@@ -257,41 +238,37 @@ class Watch:
             time.sleep(POLL)
         gone = [rank for rank in range(self.size) if self.silent(rank) > GRACE - POLL]
         if gone:
-            self.end(f"rank {gone[0]} has ended without an answer{self._here()}")
-        if told:
-            self.end("the run was told to terminate", INTERRUPTED)
+            self.end(f"rank {gone[0]} has exited unexpectedly{self._here()}")
+        if terminated:
+            self.end("the run was terminated by SIGTERM", INTERRUPTED)
         self.lost.clear()
         self.named.set()
 
-    def _without_store(self) -> None:
-        """The process that all meet at is no more: nothing can be agreed upon, and the lowest that
-        is left speaks.
-        """
+    def _end_without_store(self) -> None:
+        # Nothing can be agreed upon without rank 0: the lowest rank that is left prints.
         if self.rank <= 1:
-            print(
-                f"attncheck: the process that the others meet at has ended{self._here()}",
-                file=sys.__stderr__,
-                flush=True,
-            )
+            _print(f"the rendezvous process (rank 0) has exited{self._here()}")
         os._exit(INTERNAL)
 
     def end(self, message: str, code: int = INTERNAL) -> NoReturn:
-        """End this process, and with it the run; only the first that does says why."""
+        """End this process, and with it the run; the first process that does prints the message."""
         try:
-            first = self.store.add(SAID, 1) == 1
+            first = self.store.add(REASON, 1) == 1
         except RuntimeError:
             first = self.rank <= 1
         if first:
-            print(f"attncheck: {message}", file=sys.__stderr__, flush=True)
+            _print(message)
         self._leave(code)
 
     def _leave(self, code: int) -> NoReturn:
-        """The process that the others may meet at stays until they have seen that the reason is
-        said, or for a moment.
-        """
+        # Rank 0 may hold the store: it stays until the others have read that a reason is printed.
         with contextlib.suppress(RuntimeError):
             left, until = self.store.add(LEFT, 1), time.monotonic() + GRACE
             while self.rank == 0 and left < self.size and time.monotonic() < until:
                 time.sleep(POLL / 2)
                 left = self.store.add(LEFT, 0)
         os._exit(code)
+
+
+def _print(message: str) -> None:
+    print(f"attncheck: {message}", file=sys.__stderr__, flush=True)

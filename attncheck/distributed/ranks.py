@@ -1,11 +1,9 @@
-"""Several processes that run one sharded model: they take every step together, and where one
-cannot, all end.
+"""Several processes that run one sharded model in step.
 
-Each process runs the same probes on its part of the model. Before every forward they tell each
-other what they are about to do; what they measure is exchanged and the worst of it counts on all,
-so that no process takes a turn alone. A process that raises where another still waits for it, or
-that is gone, ends the run with one message instead of a hang. Without `join` nothing here does
-anything.
+Each process runs the same probes on its part of the model. Before every forward they compare what
+they are about to do; measurements are exchanged and the worst counts for all, so that the processes
+never take different branches. A process that raises while another waits for it, or that is gone,
+ends the run with one message instead of a hang. Without `join` every function here does nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast, final
+from typing import TYPE_CHECKING, Any, TypeVar, cast, final
 
 import torch
 import torch.distributed as dist
@@ -33,23 +31,18 @@ if TYPE_CHECKING:
     from attncheck.distributed.heartbeat import Watch
 
 T = TypeVar("T")
-LONGEST = 1800.0
-"""Seconds after which torch itself gives up a collective: a process that computes without an end
-ends the run by then.
-"""
+# torch gives up a collective after this time: the end of a process that computes for ever.
+LONGEST = datetime.timedelta(seconds=1800)
 LIMIT = 120.0
 VARIABLE = "ATTNCHECK_TP_TIMEOUT"
 AFTER_LOSS = 30.0
 BROKEN = ("connection", "closed by peer", "timed out", "reset by peer", "socket", "nccl")
-HINT = "start it with: torchrun --nproc-per-node {size} -m attncheck …"
 
 
 @final
 @dataclass
 class Ranks:
-    """This process among the others. `doing` is what the run is at, in words; `what` the step that
-    all take together.
-    """
+    """This process among the others: what it is `doing`, and `what` step all take together."""
 
     rank: int
     size: int
@@ -64,33 +57,31 @@ class Ranks:
     def now(self) -> tuple[int, str, bool]:
         """The step, in words, and whether this process is inside it."""
         with self.lock:
-            what = ", in ".join(
-                each for each in (self.what if self.inside else "", self.doing) if each
-            )
-            return self.step, what, self.inside
+            parts = [self.what] * self.inside + [self.doing]
+            return self.step, ", in ".join(filter(None, parts)), self.inside
 
     def exchange(self, kind: str, value: T) -> list[T]:
-        """What every process has to say at this step, by rank; all must be at the same one."""
+        """The values of every process at this step, by rank; all must be at the same step."""
         self._same_step(kind, 0)
         found: list[Any] = [None] * self.size
         self._together(lambda: dist.all_gather_object(found, value, group=self.group))
         return found
 
     def enter(self, what: str, check: int) -> None:
-        """Begin a forward, if all begin the same one."""
+        """Begin something that all begin together, such as a forward."""
         self._same_step(what, check)
         with self.lock:
             self.inside, self.what = True, what
 
     def leave(self, error: BaseException | None) -> None:
-        """End a forward; where it raised, the others learn it."""
+        """End it; if it raised, the others are told."""
         if error is not None:
             self.raised(error)
         with self.lock:
             self.inside = False
 
     def raised(self, error: BaseException) -> None:
-        """Tell the others what was raised here, unless it only says that another process is gone."""
+        """Tell the others about an error; one of a broken connection may name who is gone."""
         if any(sign in str(error).lower() for sign in BROKEN):
             self._lost()
         self.watch.store.set(
@@ -104,33 +95,27 @@ class Ranks:
         seen = [torch.zeros_like(mine) for _ in range(self.size)]
         self._together(lambda: dist.all_gather(seen, mine, group=self.group))
         if any(not torch.equal(each, seen[0]) for each in seen):
-            self.watch.end(f"the processes are out of step before {kind}: {self._why_apart(seen)}")
+            self.watch.end(f"the processes are out of step before {kind}: {self._culprit(seen)}")
 
-    def _why_apart(self, seen: list[Tensor]) -> str:
-        """Who raised, else who is elsewhere."""
+    def _culprit(self, seen: list[Tensor]) -> str:
         for rank in range(self.size):
-            said = self.watch.raised(rank, self.step - 1)
-            if said:
-                return f"rank {rank} raised {', in '.join(said)}"
-        apart = next(rank for rank, each in enumerate(seen) if not torch.equal(each, seen[0]))
-        return f"rank {apart} does something else than rank 0"
+            if error := self.watch.raised(rank, self.step - 1):
+                return f"rank {rank} raised {', in '.join(error)}"
+        other = next(rank for rank, each in enumerate(seen) if not torch.equal(each, seen[0]))
+        return f"rank {other} does something else than rank 0"
 
-    def _together(self, call: Any) -> None:
+    def _together(self, call: Callable[[], Any]) -> None:
         try:
             call()
         except RuntimeError as error:
             self._lost()
-            self.end(f"a process does not answer the others: {first_line(error)}")
+            self.watch.end(f"a process does not answer the others: {first_line(error)}")
 
     def _lost(self) -> None:
-        """Have the watch find out who is gone, and wait for it; return if nobody is."""
+        # The watch ends the run if a process is gone; this returns if all are there.
         self.watch.lost.set()
         self.watch.named.wait(AFTER_LOSS)
         self.watch.named.clear()
-
-    def end(self, message: str) -> NoReturn:
-        """End the run."""
-        self.watch.end(message)
 
 
 _here: list[Ranks] = []
@@ -140,16 +125,16 @@ def join(size: int) -> None:
     """Become one of `size` processes, once.
 
     Raises:
-        UsageError: the process was not started as one of that many, or the limit is no number of
-        seconds.
+        UsageError: another number of processes was started, or the limit is no number.
     """
     if _here:
         return
     if int(os.environ.get("WORLD_SIZE", "1")) != size:
-        raise UsageError(f"tp={size} needs {size} processes: {HINT.format(size=size)}")
-    quiet, longest = _limit(), datetime.timedelta(seconds=LONGEST)
+        command = f"torchrun --nproc-per-node {size} -m attncheck …"
+        raise UsageError(f"tp={size} needs {size} processes: start it with: {command}")
+    limit = _limit()
     store, rank, _ = next(rendezvous("env://"))
-    me = Ranks(rank=rank, size=size, watch=_watch(rank, size, quiet))
+    me = Ranks(rank=rank, size=size, watch=_watch(rank, size, limit))
     me.watch.now = me.now
     me.watch.start()
     _here.append(me)
@@ -157,17 +142,13 @@ def join(size: int) -> None:
     if device is not None:
         torch.accelerator.set_device_index(int(os.environ.get("LOCAL_RANK", "0")))
     backend = "nccl" if device is not None and device.type == "cuda" else "gloo"
-    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=longest)
-    me.group = dist.new_group(backend="gloo", timeout=longest)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=LONGEST)
+    me.group = dist.new_group(backend="gloo", timeout=LONGEST)
     atexit.register(_left_early)
 
 
 def _limit() -> float:
-    """Seconds that a process may neither move nor wait.
-
-    Raises:
-        UsageError: the variable holds something else.
-    """
+    """Seconds that a process may neither wait nor make progress."""
     given = os.environ.get(VARIABLE, str(LIMIT))
     try:
         seconds = float(given)
@@ -179,30 +160,30 @@ def _limit() -> float:
 
 
 def _watch(rank: int, size: int, limit: float) -> Watch:
-    """A watch with a connection of its own, so that it never waits behind the main thread."""
+    # A connection of its own, so that the watch never waits behind the main thread.
     from torch._C._distributed_c10d import PrefixStore, TCPStore
 
-    from attncheck.distributed.heartbeat import Watch
+    from attncheck.distributed.heartbeat import Watch  # needs POSIX, as does `torchrun --tp`
 
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    connection = TCPStore(
-        address, port, is_master=False, timeout=datetime.timedelta(seconds=AFTER_LOSS)
-    )
-    store = PrefixStore(
-        f"attncheck/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", connection
-    )
+    patience = datetime.timedelta(seconds=AFTER_LOSS)
+    connection = TCPStore(address, port, is_master=False, timeout=patience)
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    store = PrefixStore(f"attncheck/{attempt}", connection)
     return Watch(rank=rank, size=size, store=store, limit=limit, now=lambda: (0, "", False))
 
 
 def _left_early() -> None:
-    """The process that speaks ends before the others, and has said why: they need not."""
+    # Rank 0 exits before the others, and has printed why: they print nothing more.
+    from attncheck.distributed.heartbeat import REASON
+
     if _here and _here[0].rank == 0:
         with contextlib.suppress(RuntimeError):
-            _here[0].watch.store.add("said", 1)
+            _here[0].watch.store.add(REASON, 1)
 
 
 def part() -> None:
-    """Wait for the others and be a process of one's own again."""
+    """Wait for the others, then leave the group."""
     if _here:
         _here[0].exchange("the end", None)
         _here[0].watch.stop()
@@ -211,36 +192,32 @@ def part() -> None:
 
 
 def working_on(text: str) -> None:
-    """What the run is at from now on, in words, for the message of a run that ends early."""
+    """Note what the run does from now on, for the message of a run that ends early."""
     if _here:
         _here[0].doing = text
 
 
 def failed_alone(error: BaseException) -> None:
-    """Something raised outside of a forward: where it did so in one process only, the others learn
-    what.
-    """
+    """Tell the others about an error outside of a forward, which may be in one process only."""
     if _here:
         _here[0].raised(error)
 
 
 def gathered(kind: str, value: T) -> Sequence[T]:
-    """A value of every process, by rank; alone, just this one's."""
+    """The values of every process, by rank; in a single process, its own value."""
     return _here[0].exchange(kind, value) if _here else (value,)
 
 
 def agreed(kind: str, value: T) -> T:
-    """What rank 0 decides: for anything that depends on the clock, on free memory or on one
-    process's part of the model.
-    """
+    """The value of rank 0, for whatever depends on the clock, on free memory or on the part."""
     return gathered(kind, value)[0]
 
 
 def by_first(kind: str, call: Callable[[], T]) -> T:
-    """What rank 0 computes on its own while the others wait.
+    """The result of a call that only rank 0 makes while the others wait.
 
     Raises:
-        Unsupported: it raised there; all learn why.
+        Unsupported: the call raised, in every process.
     """
     if not _here:
         return call()
@@ -261,15 +238,13 @@ def by_first(kind: str, call: Callable[[], T]) -> T:
 
 
 def first() -> bool:
-    """Whether this process is the one that speaks."""
+    """Whether this process is the one that prints and writes."""
     return not _here or _here[0].rank == 0
 
 
 @contextlib.contextmanager
 def inside(what: str) -> Iterator[None]:
-    """Something that all begin together, such as loading, and that must not leave one of them
-    waiting.
-    """
+    """Something that all processes begin together, such as loading."""
     if not _here:
         yield
         return
@@ -283,7 +258,7 @@ def inside(what: str) -> Iterator[None]:
 
 
 def keep_in_step(model: nn.Module) -> None:
-    """Have every forward of a model begin at the same time, with the same tokens, in all processes."""
+    """Make every forward of a model begin together, with the same tokens, in all processes."""
     if not _here:
         return
     model.register_forward_pre_hook(_before, with_kwargs=True)
@@ -302,13 +277,9 @@ def _before(module: nn.Module, args: Any, named: Any) -> None:
 
 
 def _described(given: list[Tensor], named: Any) -> str:
-    """A forward in words that are the same in every process."""
-    tokens = next(
-        (f" of {value.shape[0]} x {value.shape[1]} tokens" for value in given if value.ndim == 2),
-        "",
-    )
+    shapes = [f" of {each.shape[0]} x {each.shape[1]} tokens" for each in given if each.ndim == 2]
     cached = max(cached_length(named.get(name)) for name in CACHE_NAMES)
-    return f"a forward{tokens}" + (f" after {cached} cached" if cached else "")
+    return "a forward" + "".join(shapes[:1]) + (f" after {cached} cached" if cached else "")
 
 
 def _after(module: nn.Module, args: Any, output: Any) -> None:

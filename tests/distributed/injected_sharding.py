@@ -1,4 +1,4 @@
-"""attncheck on a model with a fault planted in its sharding: run by torchrun, with the fault's name
+"""attncheck on a model with a fault injected in its sharding: run by torchrun, with the fault's name
 before the command.
 
 With several names, joined by commas, each is run by two processes of its own, made here: one line
@@ -45,7 +45,7 @@ def raises(model: Any) -> None:
     """
 
     def act() -> None:
-        raise ZeroDivisionError("planted")
+        raise ZeroDivisionError("injected")
 
     in_the_fourth_forward(model, act)
 
@@ -67,7 +67,7 @@ def slow(model: Any) -> None:
 
 
 def exits(model: Any) -> None:
-    """The second process is no more in the middle of its fourth forward."""
+    """The second process exits in the middle of its fourth forward."""
     in_the_fourth_forward(model, lambda: os._exit(7))
 
 
@@ -77,7 +77,7 @@ def raises_outside(model: Any) -> None:
 
     def compare(self: Subject, *args: Any, **named: Any) -> Any:
         if os.environ["RANK"] == "1":
-            raise ZeroDivisionError("planted")
+            raise ZeroDivisionError("injected")
         return usual(self, *args, **named)
 
     Subject.compare = compare  # type: ignore[method-assign]
@@ -107,7 +107,7 @@ def restarts(model: Any) -> None:
 
 
 def first_exits(model: Any) -> None:
-    """The first process, at which the others meet, is no more."""
+    """The first process, at which the others meet, exits."""
 
     def hook(module: Any, args: Any, output: Any) -> None:
         if os.environ["RANK"] == "0":
@@ -123,7 +123,7 @@ FAULTS = {
 
 
 def run(fault: str, command: list[str]) -> int:
-    """The command in this process, with the fault planted once a sharded model is loaded."""
+    """The command in this process, with the fault injected once a sharded model is loaded."""
     read = loading._read
 
     def injected(target: Any, settings: Settings) -> Any:

@@ -1,6 +1,4 @@
-"""Two processes share a model: they pass where sharding changed nothing, and say where it did; none
-waits for ever.
-"""
+"""Two processes share a model: a changed result is found and named, and no process hangs."""
 
 from __future__ import annotations
 
@@ -12,9 +10,6 @@ from pathlib import Path
 
 import pytest
 from probing import needs_gloo, torchrun
-
-from attncheck.core.errors import UsageError
-from attncheck.distributed import ranks
 
 HERE = Path(__file__).parent
 SMALL = ("--length", "14", "--layers", "2")
@@ -57,7 +52,7 @@ def test_a_fault_is_diagnosed_by_both_in_step(tmp_path: Path) -> None:
         "--report",
         f"json={report}",
     )
-    done = torchrun(str(HERE / "planted_sharding.py"), "restarts", *command)
+    done = torchrun(str(HERE / "injected_sharding.py"), "restarts", *command)
     assert done.returncode == 1
     assert said(done) == []
     sharding, result = json.loads(report.read_text())["targets"][0]["results"]
@@ -72,7 +67,7 @@ def test_a_fault_is_diagnosed_by_both_in_step(tmp_path: Path) -> None:
 def test_a_doubled_reduction_is_named() -> None:
     sides = ("--left", "tp=1", "--right", "tp=2")
     done = torchrun(
-        str(HERE / "planted_sharding.py"), "doubled", "compare", "config:llama", *SMALL, *sides
+        str(HERE / "injected_sharding.py"), "doubled", "compare", "config:llama", *SMALL, *sides
     )
     assert done.returncode == 1
     assert (
@@ -83,16 +78,17 @@ def test_a_doubled_reduction_is_named() -> None:
 
 PASS = "in a forward of 1 x 14 tokens, in the probe sharding"
 ENDS = {
-    "raises": f"rank 1 raised ZeroDivisionError: planted {PASS}, where rank 0 waits for it",
-    "raises_outside": "rank 1 raised ZeroDivisionError: planted, in the probe sharding",
-    "sleeps": f"rank 1 has not moved for 4 s, {PASS}, at planted_sharding.py:",
-    "exits": f"rank 1 has ended without an answer, while rank 0 was {PASS}",
-    "first_exits": "the process that the others meet at has ended, while rank 1 was in a forward of 1 x 4 tokens",
+    "raises": f"rank 1 raised ZeroDivisionError: injected {PASS}, where rank 0 waits for it",
+    "raises_outside": "rank 1 raised ZeroDivisionError: injected, in the probe sharding",
+    "sleeps": f"rank 1 ({PASS}, at injected_sharding.py:",
+    "exits": f"rank 1 has exited unexpectedly while rank 0 was {PASS}",
+    "first_exits": "the rendezvous process (rank 0) has exited while rank 1 was in a forward of "
+    "1 x 4 tokens",
 }
 
 
 def test_a_process_that_is_gone_ends_all_with_one_line_and_a_slow_one_does_not() -> None:
-    script, faults = str(HERE / "planted_sharding.py"), ",".join((*ENDS, "slow"))
+    script, faults = str(HERE / "injected_sharding.py"), ",".join((*ENDS, "slow"))
     command = [
         sys.executable,
         script,
@@ -114,12 +110,13 @@ def test_a_process_that_is_gone_ends_all_with_one_line_and_a_slow_one_does_not()
     for fault, (codes, lines) in found.items():
         assert len(lines) == 1, (fault, lines)
         assert ENDS[fault] in lines[0], fault
+        assert ("has made no progress for 4 s" in lines[0]) == (fault == "sleeps")
         assert codes == {"exits": [3, 7], "first_exits": [7, 3]}.get(fault, [3, 3]), fault
 
 
-def test_torchrun_ends_the_others_and_they_say_whose_process_is_gone() -> None:
+def test_torchrun_ends_the_others_and_they_name_the_process_that_is_gone() -> None:
     done = torchrun(
-        str(HERE / "planted_sharding.py"),
+        str(HERE / "injected_sharding.py"),
         "exits",
         "run",
         "config:llama",
@@ -131,15 +128,7 @@ def test_torchrun_ends_the_others_and_they_say_whose_process_is_gone() -> None:
     assert said(done) == [f"attncheck: {ENDS['exits']}"]
 
 
-def test_the_limit_is_a_number_of_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ATTNCHECK_TP_TIMEOUT", "soon")
-    with pytest.raises(
-        UsageError, match="ATTNCHECK_TP_TIMEOUT=soon: expected a number of seconds above 0"
-    ):
-        ranks._limit()
-
-
-def test_one_process_alone_is_told_how_to_start() -> None:
+def test_a_single_process_is_refused_with_the_command_to_start() -> None:
     command = [sys.executable, "-m", "attncheck", "run", "builtin:gqa", "--tp"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2

@@ -2,7 +2,7 @@
 whole: run by torchrun.
 
 One line of JSON from the first process: by fault, the verdict, the module that is named, the first
-failing case's note, and whether the fault that is planted behind a pass was noticed. A type that is
+failing case's note, and whether the fault that is injected behind a pass was noticed. A type that is
 named instead of a fault is healthy.
 """
 
