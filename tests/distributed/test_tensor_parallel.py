@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from probing import needs_gloo, torchrun
 
 HERE = Path(__file__).parent
