@@ -18,7 +18,7 @@ from conftest import tiny_llama
 from attncheck.core import registry
 from attncheck.core.finding import Finding, Measurement, Verdict, verdict_of
 from attncheck.core.settings import Settings
-from attncheck.faults.catalogue import FAULTS
+from attncheck.faults import registry as faults
 from attncheck.model.compat import CACHE_NAMES
 from attncheck.model.subject import Subject
 from attncheck.run.runner import ProbeFinished, noticed, run_probes
@@ -49,8 +49,7 @@ def caught_by(subject: Subject, probe: str, fault: str) -> Measurement | None:
     """The first case that comes out worse with the fault planted, or None."""
     measured = registry.load(probe)
     healthy = {each.name: each for each in measured.measure(subject)}
-    inject = FAULTS[fault]
-    with inject.inject(subject), subject.passes.under(fault, inject.on_cache_only):
+    with faults.fault(fault).injected(subject):
         return next(
             (each for each in measured.measure(subject) if noticed(each, healthy.get(each.name))),
             None,

@@ -13,7 +13,7 @@ import pytest
 from attncheck.core import registry
 from attncheck.core.finding import Finding, Verdict
 from attncheck.core.settings import Settings
-from attncheck.faults.catalogue import FAULTS
+from attncheck.faults import registry as faults
 from attncheck.model.subject import Subject
 from attncheck.run.runner import ProbeFinished, run_probes
 from attncheck.targets.load import load
@@ -61,7 +61,7 @@ def test_its_text_is_its_input(real: Subject) -> None:
 
 
 def test_a_planted_fault_is_found(real: Subject) -> None:
-    fault = FAULTS["position-restart"]
+    fault = faults.fault("position-restart")
     with fault.inject(real), real.passes.under(fault.name, fault.on_cache_only):
         found = findings(real, "decode-paths")["decode-paths"]
     assert found.verdict is Verdict.FAIL

@@ -8,6 +8,7 @@ import typer
 
 from attncheck.core import registry
 from attncheck.core.errors import UsageError, unknown
+from attncheck.faults import registry as faults
 
 
 def explain(name: Annotated[str, typer.Argument(help="A probe or a fault.")]) -> None:
@@ -16,16 +17,14 @@ def explain(name: Annotated[str, typer.Argument(help="A probe or a fault.")]) ->
 
 
 def page(name: str) -> str:
-    """The page of a probe, else of a fault.
+    """The page of a probe or of a fault, from its docstring.
 
     Raises:
         UsageError: it is neither; the nearest name of both is offered.
     """
-    from attncheck.faults import words
-
     probes = registry.documented()
     if name in probes:
         return f"{name}\n\n{registry.documentation(name)}"
-    if name in words.BY_NAME:
-        return words.documentation(name)
-    raise UsageError(unknown("probe or fault", name, [*probes, *words.NAMES]))
+    if name in faults.names():
+        return faults.documentation(name)
+    raise UsageError(unknown("probe or fault", name, [*probes, *faults.names()]))

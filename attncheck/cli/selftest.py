@@ -1,4 +1,4 @@
-"""`attncheck selftest`: plant every fault of the catalogue and show what the probes made of it."""
+"""`attncheck selftest`: inject every known fault and show what the probes made of it."""
 
 from __future__ import annotations
 
@@ -65,23 +65,23 @@ def selftest(
     injected = sum(not row.reason for row in rows)
     named = sum(row.named == "yes" or row.named.startswith("as ") for row in rows)
     typer.echo(
-        f"\n{injected} planted, {injected - len(missed)} caught, {named} named" + _said(missed)
+        f"\n{injected} injected, {injected - len(missed)} caught, {named} named" + _said(missed)
     )
     raise typer.Exit(1 if missed else 0)
 
 
 def _chosen(fault: list[str] | None) -> list[str]:
     from attncheck.core.errors import UsageError, unknown
-    from attncheck.faults.catalogue import FAULTS
+    from attncheck.faults import registry as faults
 
     for name in fault or ():
-        if name not in FAULTS:
-            raise UsageError(unknown("fault", name, FAULTS))
-    return fault or list(FAULTS)
+        if name not in faults.names():
+            raise UsageError(unknown("fault", name, faults.names()))
+    return fault or list(faults.names())
 
 
 def left(faults: list[str], rows: list[Row], each: int | None) -> list[str]:
-    """The faults that have not been planted in enough targets yet."""
+    """The faults that have not been injected in enough targets yet."""
     injected = [row.fault for row in rows if not row.reason]
     return [name for name in faults if each is None or injected.count(name) < each]
 

@@ -27,7 +27,7 @@ from attncheck.diagnosis.repair import OWN_STORE, repaired
 from attncheck.diagnosis.repro import offered
 from attncheck.diagnosis.reproduce import Search, TriedHypothesis
 from attncheck.diagnosis.source import with_source
-from attncheck.faults.words import advice
+from attncheck.faults.registry import advice
 from attncheck.model.forward_spec import ForwardSpec, all_ones
 from attncheck.model.subject import Subject
 

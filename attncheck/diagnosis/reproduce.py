@@ -18,7 +18,7 @@ from attncheck.core.finding import Measurement
 from attncheck.diagnosis.failure import Failure, FailureSide, open_case
 from attncheck.distributed.ranks import agreed
 from attncheck.faults.engine.hypothesis import Hypothesis
-from attncheck.faults.hypotheses import hypotheses
+from attncheck.faults.registry import hypotheses
 
 JOINED = 2
 """How many guesses are tried together with each other one."""

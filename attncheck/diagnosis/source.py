@@ -13,7 +13,7 @@ from torch import Tensor
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Location
 from attncheck.diagnosis.reproduce import Search
-from attncheck.faults.engine.trusted import View
+from attncheck.faults.engine.expected import View
 
 
 def with_source(search: Search, place: Location | None) -> Location | None:
@@ -35,8 +35,10 @@ def with_source(search: Search, place: Location | None) -> Location | None:
             keys.extend(differs_S.nonzero().flatten().tolist()[:1])
 
     spec = wrong[0].spec
+    change = found.hypothesis.change_of(spec)
+    assert change is not None
     try:
-        search.failure.trusted.logits(spec, replace(found.hypothesis.change(spec), seen=seen))
+        search.failure.trusted.logits(spec, replace(change, seen=seen))
     except Unsupported:
         return place
     return replace(place, source_position=keys[0]) if keys else place

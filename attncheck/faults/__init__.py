@@ -1,3 +1,1 @@
-"""The catalogue of faults: what each looks like, how it is planted, what the logits would be with
-exactly it.
-"""
+"""The faults that can be injected and recognised, one per file; `registry` lists them."""

@@ -21,8 +21,8 @@ from attncheck.core.finding import (
     worst,
 )
 from attncheck.distributed.ranks import failed_alone, gathered, working_on
-from attncheck.faults.catalogue import FAULTS
 from attncheck.faults.engine.fault import Fault
+from attncheck.faults.registry import fault
 from attncheck.model.subject import Subject
 from attncheck.probing import Probe
 
@@ -223,7 +223,7 @@ def _controlled(
             break
         yield ControlStarted(subject.name, probe.name, name)
         try:
-            controls.append(_control(subject, probe, FAULTS[name], finding.cases))
+            controls.append(_control(subject, probe, fault(name), finding.cases))
         except Unsupported as reason:
             reasons.append(f"{name}: {reason}")
     missed = [control.fault for control in controls if not control.detected]
@@ -248,10 +248,7 @@ def _control(
     return_freed_memory()
     before = {case.name: case for case in healthy}
     largest: float | None = None
-    with (
-        fault.inject(subject),
-        subject.passes.under(fault.name, fault.on_cache_only),
-    ):
+    with fault.injected(subject):
         try:
             for case in _measured(probe, subject):
                 if case.max_abs is not None:

@@ -1,6 +1,4 @@
-"""The tool checked by itself: every fault of the catalogue planted in a healthy model, and what the
-probes made of it.
-"""
+"""The tool checks itself: faults injected in a healthy model, and what the probes made of each."""
 
 from __future__ import annotations
 
@@ -12,35 +10,32 @@ from typing import final
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Diagnosis, Finding, Location, Verdict
 from attncheck.diagnosis.diagnose import Diagnoser
-from attncheck.faults.catalogue import FAULTS
+from attncheck.faults import registry
 from attncheck.faults.engine.fault import Fault
 from attncheck.model.subject import Subject
 from attncheck.probing import Probe
 from attncheck.run.runner import finding_of, noticed
 
-SAME_FROM_OUTSIDE: dict[str, frozenset[str]] = {
-    "generate-positions": frozenset({"position-offset"}),
-    "position-ignores-padding": frozenset({"position-ids-ignored"}),
-    "attention-mask-ignored": frozenset({"padding-visible"}),
-    "padding-visible": frozenset({"attention-mask-ignored"}),
-}
-"""Faults whose planted form is, on some calls, the very same as another one."""
-
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Caught:
-    """What one probe made of one planted fault."""
+    """What one probe made of one injected fault."""
 
     probe: str
     diagnosis: Diagnosis | None
     location: Location | None
 
+    @property
+    def reproduced(self) -> bool:
+        """Whether the diagnosis names a fault that gives the same logits."""
+        return self.diagnosis is not None and self.diagnosis.how == "reproduced"
+
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One fault planted in one target. `reason` says why it could not be planted."""
+    """One fault injected in one target. `reason` says why it could not be injected."""
 
     target: str
     fault: str
@@ -50,77 +45,73 @@ class Row:
 
     @property
     def missed(self) -> bool:
-        """Planted, and no probe noticed."""
+        """Injected, and no probe noticed."""
         return not self.reason and not self.caught
 
     @property
+    def named_by(self) -> list[Caught]:
+        """The findings that name this fault."""
+        return [each for each in self.caught if names(self.fault, each.diagnosis)]
+
+    @property
+    def wrong(self) -> list[Caught]:
+        """The findings that name another fault."""
+        return [
+            each
+            for each in self.caught
+            if each.reproduced and not names(self.fault, each.diagnosis)
+        ]
+
+    @property
     def told(self) -> Caught | None:
-        """The finding that says most: one that names the fault, else any with a diagnosis, else the
-        first.
-        """
-        named = [each for each in self.caught if names(self.fault, each.diagnosis)]
+        """The most telling finding: one that names the fault, else any diagnosis, else any."""
         explained = [
             each
             for each in self.caught
             if each.diagnosis is not None and each.diagnosis.how != "unexplained"
         ]
-        return next(iter([*named, *explained, *self.caught]), None)
-
-    @property
-    def wrong(self) -> tuple[Caught, ...]:
-        """Findings that are named after another fault."""
-        told = [
-            each
-            for each in self.caught
-            if each.diagnosis is not None and each.diagnosis.how == "reproduced"
-        ]
-        return tuple(each for each in told if not names(self.fault, each.diagnosis))
+        return next(iter([*self.named_by, *explained, *self.caught]), None)
 
     @property
     def named(self) -> str:
-        """`yes`, the other name that was given, the repair that healed it, or nothing."""
-        told = self.told.diagnosis if self.told else None
-        if told is None or told.how == "unexplained":
+        """`yes`, the other name that was given, the repair that fixed it, or nothing."""
+        found = self.told.diagnosis if self.told else None
+        if found is None or found.how == "unexplained":
             return ""
-        if names(self.fault, told):
-            return "yes" if told.fault == self.fault else f"as {told.fault}"
-        return f"healed by {told.fault}" if told.how == "repaired" else told.fault
+        if names(self.fault, found):
+            return "yes" if found.fault == self.fault else f"as {found.fault}"
+        return f"healed by {found.fault}" if found.how == "repaired" else found.fault
 
 
 def names(fault: str, diagnosis: Diagnosis | None) -> bool:
-    """Whether a diagnosis names this fault, or one that is the same from outside."""
+    """Whether a diagnosis names this fault, or one whose logits are the same on some calls."""
     if diagnosis is None or diagnosis.how != "reproduced":
         return False
-    return diagnosis.fault == fault or diagnosis.fault in SAME_FROM_OUTSIDE.get(fault, frozenset())
+    return diagnosis.fault in (fault, *registry.fault(fault).looks_like)
 
 
 @final
 @dataclass
 class Selftest:
-    """Plants faults in one subject. `thorough` asks every probe even when one has caught the fault
-    already.
-    """
+    """Injects faults in one subject. `thorough` runs every probe, caught already or not."""
 
     subject: Subject
     probes: Sequence[Probe]
     thorough: bool = False
     healthy: dict[str, Finding] = field(default_factory=dict)
 
-    def run(self, faults: Iterable[str] = tuple(FAULTS)) -> Iterator[Row]:
-        """One row a fault, in the order of the catalogue."""
+    def run(self, faults: Iterable[str] | None = None) -> Iterator[Row]:
+        """One row for each fault: of those that are named, else of all."""
         for probe in self.probes:
             self.healthy[probe.name] = finding_of(self.subject, probe)
-        for name in faults:
-            yield self._row(FAULTS[name])
+        for name in registry.names() if faults is None else faults:
+            yield self._row(registry.fault(name))
 
     def _row(self, fault: Fault) -> Row:
         started = time.perf_counter()
         row = Row(target=self.subject.name, fault=fault.name)
         try:
-            with (
-                fault.inject(self.subject),
-                self.subject.passes.under(fault.name, fault.on_cache_only),
-            ):
+            with fault.injected(self.subject):
                 caught = tuple(self._caught(fault))
         except Unsupported as reason:
             return replace(row, reason=str(reason))
@@ -132,9 +123,11 @@ class Selftest:
             found = finding_of(self.subject, probe)
             if not self._noticed(found):
                 continue
-            told = diagnoser(self.subject, found)
-            yield Caught(probe=probe.name, diagnosis=told.diagnosis, location=told.location)
-            if not self.thorough and names(fault.name, told.diagnosis):
+            explained = diagnoser(self.subject, found)
+            yield Caught(
+                probe=probe.name, diagnosis=explained.diagnosis, location=explained.location
+            )
+            if not self.thorough and names(fault.name, explained.diagnosis):
                 return
 
     def _noticed(self, found: Finding) -> bool:
@@ -145,9 +138,7 @@ class Selftest:
 
 
 def coverage(rows: Sequence[Row], probes: Sequence[str], each: int | None = None) -> str:
-    """The page `docs/coverage.md`: for each fault and target which probes catch it, and whether it
-    was named and located.
-    """
+    """The page `docs/coverage.md`: which probes catch each fault, and how often it is named."""
     limit = f" --each {each}" if each else ""
     targets = list(dict.fromkeys(row.target for row in rows))
     faults = list(dict.fromkeys(row.fault for row in rows))
@@ -155,56 +146,46 @@ def coverage(rows: Sequence[Row], probes: Sequence[str], each: int | None = None
         "# What the probes catch",
         "",
         f"Written by `attncheck selftest {' '.join(targets)}{limit} --coverage docs/coverage.md`:",
-        "every fault of the catalogue, planted in healthy models. A number is how many of the targets show it to the probe; a",
-        "dot, none. `n/m`: named in n of the m targets that it was planted in.",
+        "every known fault, injected in healthy models. A number says in how many targets a probe",
+        "caught it; a dot, in none. `n/m`: named in n of the m targets in which it was injected.",
         "",
-        _totals(rows),
+        *_totals(rows),
         "",
         "| fault | " + " | ".join(probes) + " | caught | named | first module |",
         "|---" * (len(probes) + 4) + "|",
     ]
-    return "\n".join(
-        [
-            *head,
-            *(
-                _line(fault, [row for row in rows if row.fault == fault], probes)
-                for fault in faults
-            ),
-            "",
-        ]
-    )
+    lines = [_line(fault, [row for row in rows if row.fault == fault], probes) for fault in faults]
+    return "\n".join([*head, *lines, ""])
 
 
-def _totals(rows: Sequence[Row]) -> str:
+def _totals(rows: Sequence[Row]) -> list[str]:
     injected = [row for row in rows if not row.reason]
     found = [each for row in injected for each in row.caught]
-    named = sum(names(row.fault, each.diagnosis) for row in injected for each in row.caught)
+    caught, named = map(sum, _outcomes(injected))
+    naming = sum(len(row.named_by) for row in injected)
     wrong = sum(len(row.wrong) for row in injected)
-    healed = sum(each.diagnosis is not None and each.diagnosis.how == "repaired" for each in found)
-    return (
-        f"{len(injected)} times planted, {sum(map(_is_caught, injected))} times caught, {sum(map(_is_named, injected))} times named "
-        f"by a probe. Of the {len(found)} findings of single probes {named} name the fault, {wrong} name another one, {healed} "
-        f"say what heals it, and {len(found) - named - wrong - healed} leave it unexplained."
-    )
+    fixed = sum(each.diagnosis is not None and each.diagnosis.how == "repaired" for each in found)
+    rest = len(found) - naming - wrong - fixed
+    return [
+        f"{len(injected)} times injected, {caught} times caught, {named} times named by a probe.",
+        f"Of {len(found)} findings of single probes {naming} name the fault, {wrong} another one,",
+        f"{fixed} a repair that fixes it, and {rest} leave it unexplained.",
+    ]
+
+
+def _outcomes(rows: Sequence[Row]) -> tuple[list[bool], list[bool]]:
+    """Whether each fault was caught, and whether it was named."""
+    return [bool(row.caught) for row in rows], [bool(row.named_by) for row in rows]
 
 
 def _line(fault: str, rows: list[Row], probes: Sequence[str]) -> str:
     injected = [row for row in rows if not row.reason]
     if not injected:
-        return f"| {fault} |" + " |" * len(probes) + " cannot be planted in these targets | | |"
+        return f"| {fault} |" + " |" * len(probes) + " cannot be injected in these targets | | |"
     counts = [
         sum(any(each.probe == probe for each in row.caught) for row in injected) for probe in probes
     ]
-    caught, named = (sum(map(spec, injected)) for spec in (_is_caught, _is_named))
     places = [row.told.location.module for row in injected if row.told and row.told.location]
     cells = [str(number) if number else "·" for number in counts]
-    cells += [f"{caught}/{len(injected)}", f"{named}/{len(injected)}", places[0] if places else ""]
-    return f"| {fault} | " + " | ".join(cells) + " |"
-
-
-def _is_caught(row: Row) -> bool:
-    return bool(row.caught)
-
-
-def _is_named(row: Row) -> bool:
-    return any(names(row.fault, each.diagnosis) for each in row.caught)
+    cells += [f"{sum(column)}/{len(injected)}" for column in _outcomes(injected)]
+    return f"| {fault} | " + " | ".join([*cells, *places[:1]] if places else [*cells, ""]) + " |"

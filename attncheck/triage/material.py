@@ -13,7 +13,7 @@ from typing import final
 from torch import nn
 
 from attncheck.core.errors import CannotInject, Unsupported
-from attncheck.faults.engine.inject import LAYER, decoder_layers
+from attncheck.faults.engine.injection import LAYER, decoder_layers
 from attncheck.model.inputs import Row, Tokens
 from attncheck.model.subject import Subject
 

@@ -15,7 +15,7 @@ from attncheck.core.finding import Finding, Measurement, Verdict
 from attncheck.core.ruling import describe
 from attncheck.diagnosis.diagnose import Diagnoser
 from attncheck.diagnosis.failure import REFUSED
-from attncheck.faults.catalogue import FAULTS
+from attncheck.faults.registry import fault
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.inputs import Row
 from attncheck.model.subject import Subject
@@ -106,9 +106,8 @@ def control(
     started = time.perf_counter()
     for name in CONTROLS:
         log.says(f"control: {name} injected")
-        fault = FAULTS[name]
         try:
-            with fault.inject(subject), subject.passes.under(name, fault.on_cache_only):
+            with fault(name).injected(subject):
                 cases = (case for _, case in axes.measured(subject, material, patterns))
                 noticed = next((case for case in cases if axes.fails(case)), None)
         except REFUSED:

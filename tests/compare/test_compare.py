@@ -22,7 +22,7 @@ from attncheck.compare.record import CHUNKED, PADDED, PLAIN, record
 from attncheck.compare.sides import changed, compare_sides
 from attncheck.core.errors import TargetError, UsageError
 from attncheck.core.settings import Settings
-from attncheck.faults.catalogue import FAULTS
+from attncheck.faults import registry as faults
 from attncheck.model.subject import Subject
 from attncheck.targets.load import load
 
@@ -60,7 +60,7 @@ def test_the_way_and_the_first_module_of_a_planted_fault(
     subject: Subject, fault: str, way: str, module: str
 ) -> None:
     good = record(subject)
-    with FAULTS[fault].inject(subject), subject.passes.under(fault, False):
+    with faults.fault(fault).inject(subject), subject.passes.under(fault, False):
         bad = record(subject, good.rows, good.pad)
     found = compare(good, bad)
     assert found.verdict == "different"
@@ -72,7 +72,7 @@ def test_the_way_and_the_first_module_of_a_planted_fault(
 def test_divergence_by_position_starts_at_the_cut(subject: Subject) -> None:
     good = record(subject)
     with (
-        FAULTS["position-restart"].inject(subject),
+        faults.fault("position-restart").inject(subject),
         subject.passes.under("position-restart", False),
     ):
         bad = record(subject, good.rows, good.pad)

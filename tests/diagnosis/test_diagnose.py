@@ -13,7 +13,7 @@ from attncheck.core import registry
 from attncheck.core.finding import Finding, Measurement, Verdict
 from attncheck.diagnosis.diagnose import Diagnoser, diagnose
 from attncheck.diagnosis.failure import max_diff_at, open_case
-from attncheck.faults.catalogue import FAULTS
+from attncheck.faults import registry as faults
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.subject import Subject
 from attncheck.model.wrapped_forward import edited
@@ -82,7 +82,7 @@ def test_what_nothing_reproduces_is_not_named() -> None:
         told = explained(subject, "decode-paths").diagnosis
     assert told is not None
     assert told.how in ("repaired", "unexplained")
-    assert told.fault not in FAULTS
+    assert told.fault not in faults.names()
     assert "position-restart" in told.ruled_out
 
 
@@ -145,8 +145,7 @@ def test_a_window_is_reproduced_with_what_the_cache_keeps() -> None:
     found = finding_of(window, registry.load("decode-paths"))
     assert found.verdict is Verdict.PASS
     with (
-        FAULTS["window-off-by-one"].inject(window),
-        window.passes.under("window-off-by-one", False),
+        faults.fault("window-off-by-one").injected(window),
     ):
         told = explained(window, "decode-paths").diagnosis
     assert told is not None

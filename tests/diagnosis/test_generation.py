@@ -13,23 +13,22 @@ from diagnosing import explained, rotary
 from probing import loaded
 
 from attncheck.core.finding import Diagnosis, Finding
-from attncheck.faults.catalogue import FAULTS
+from attncheck.faults.engine.rotary_tables import is_table, tables_of
 from attncheck.faults.engine.trusted import Trusted
-from attncheck.faults.hypotheses import hypotheses
-from attncheck.faults.predict_rotary import is_turn, tables_of
+from attncheck.faults.registry import fault, hypotheses
 from attncheck.model.forward_spec import ForwardSpec, Mask2D
 from attncheck.model.generate_pass import written
 from attncheck.model.generation import greedy
 from attncheck.model.subject import Subject
 
 
-def injected(target: str, probe: str, *faults: str) -> Finding:
+def injected(target: str, probe: str, *names: str) -> Finding:
     subject = loaded(target)
     with contextlib.ExitStack() as stack:
-        for fault in faults:
-            stack.enter_context(FAULTS[fault].inject(subject))
-        if faults:
-            stack.enter_context(subject.passes.under("+".join(faults), on_cache_only=False))
+        for name in names:
+            stack.enter_context(fault(name).inject(subject))
+        if names:
+            stack.enter_context(subject.passes.under("+".join(names), on_cache_only=False))
         return explained(subject, probe)
 
 
@@ -135,16 +134,16 @@ def test_the_pass_of_a_generation_is_what_it_fed() -> None:
     assert written(subject, (prompt,), (made.tokens,), options={"use_cache": False}).chunks == ()
 
 
-def test_tables_are_seen_where_rotary_modules_hand_them_out() -> None:
+def test_rotary_tables_are_recorded_where_modules_return_them() -> None:
     trusted = Trusted(loaded("builtin:gqa"))
     row = trusted.subject.inputs.row
     tables = tables_of(trusted, row)
     assert list(tables) == ["model.rotary_emb"]
     assert tables["model.rotary_emb"][0][0].shape[1] == len(row)
     ones = torch.ones(1, 3, 4)
-    assert is_turn((ones, torch.zeros(1, 3, 4)))
-    assert not is_turn((ones, torch.arange(12.0).reshape(1, 3, 4)))
-    assert not is_turn(ones)
+    assert is_table((ones, torch.zeros(1, 3, 4)))
+    assert not is_table((ones, torch.arange(12.0).reshape(1, 3, 4)))
+    assert not is_table(ones)
 
 
 def test_no_table_is_guessed_where_none_depends_on_the_length() -> None:

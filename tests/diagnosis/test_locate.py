@@ -9,11 +9,11 @@ from torch import Tensor
 from zoo.animals import at_layer, hooked, next_key
 
 from attncheck.attention.call import AttentionCall
+from attncheck.attention.masks import allowed_BHTS, with_allowed
 from attncheck.core import registry
 from attncheck.core.finding import Location
 from attncheck.diagnosis.diagnose import diagnose
-from attncheck.faults.catalogue import FAULTS
-from attncheck.faults.engine.inject import allowed_BHTS, with_allowed
+from attncheck.faults import registry as faults
 from attncheck.run.runner import finding_of
 
 
@@ -116,8 +116,7 @@ def test_a_fault_of_one_head_is_in_its_layer() -> None:
 def test_the_key_that_is_read_is_told_where_the_window_is_lost() -> None:
     subject = loaded("builtin:window")
     with (
-        FAULTS["window-ignored"].inject(subject),
-        subject.passes.under("window-ignored", on_cache_only=False),
+        faults.fault("window-ignored").injected(subject),
     ):
         found = diagnose(subject, finding_of(subject, registry.load("decode-paths"))).location
     assert found is not None

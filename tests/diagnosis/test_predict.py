@@ -6,10 +6,9 @@ import pytest
 from probing import loaded
 
 from attncheck.diagnosis.failure import max_diff_at
-from attncheck.faults.catalogue import FAULTS
-from attncheck.faults.engine.trusted import Trusted, promised, segments_of
-from attncheck.faults.hypotheses import hypotheses
-from attncheck.faults.words import NAMES
+from attncheck.faults import registry as faults
+from attncheck.faults.engine.expected import expected_keys, segments_of
+from attncheck.faults.engine.trusted import Trusted
 from attncheck.judge.config_spec import Reach
 from attncheck.model.forward_spec import ForwardSpec, Mask2D, blocks
 
@@ -31,17 +30,17 @@ ON_SCHEDULE = (
 
 
 @pytest.mark.parametrize("fault", ON_SCHEDULE)
-def test_the_prediction_equals_the_planted_fault(fault: str) -> None:
+def test_the_prediction_equals_the_injected_fault(fault: str) -> None:
     subject = loaded("builtin:gqa")
     trusted, spec = Trusted(subject), ForwardSpec(subject.inputs.tokens, chunks=(8, 1, 2, 13))
     healthy = subject.logits(spec)
-    with FAULTS[fault].inject(subject), subject.passes.under(fault, False):
+    with faults.fault(fault).injected(subject):
         observed = subject.logits(spec)
     assert max_diff_at(healthy, observed) > 1e-3
-    fitting = [guess for guess in hypotheses(trusted, spec) if guess.fault == fault]
+    fitting = [guess for guess in faults.hypotheses(trusted, spec) if guess.fault == fault]
     residuals = [max_diff_at(guess.logits(trusted, spec), observed) for guess in fitting]
     assert min(residuals) <= subject.budget.value
-    others = [guess for guess in hypotheses(trusted, spec) if guess.fault != fault]
+    others = [guess for guess in faults.hypotheses(trusted, spec) if guess.fault != fault]
     assert len(others) > 20
     assert (
         min(max_diff_at(each.logits(trusted, spec), observed) for each in others)
@@ -56,8 +55,8 @@ def test_every_hypothesis_is_a_fault_of_the_catalogue() -> None:
     padded = ForwardSpec(
         subject.inputs.tokens, chunks=(half, subject.inputs.length - half), mask=Mask2D(rows)
     )
-    found = {guess.fault for guess in hypotheses(trusted, padded)}
-    assert found <= set(NAMES)
+    found = {guess.fault for guess in faults.hypotheses(trusted, padded)}
+    assert found <= set(faults.names())
     assert {
         "window-off-by-one",
         "window-ignored",
@@ -67,16 +66,16 @@ def test_every_hypothesis_is_a_fault_of_the_catalogue() -> None:
     } <= found
 
 
-def test_documents_are_told_apart_by_mask_or_by_positions() -> None:
+def test_documents_are_separated_by_mask_or_by_positions() -> None:
     row = ((5, 6, 7, 8),)
     assert segments_of(ForwardSpec(row, mask=blocks((2, 2)))) == ((0, 0, 1, 1),)
     assert segments_of(ForwardSpec(row, positions=((0, 1, 0, 1),))) == ((0, 0, 1, 1),)
     assert segments_of(ForwardSpec(row, positions=((0, 1, 0, 1),), use_cache=None)) is None
 
 
-def test_the_promise_is_causal_windowed_and_without_padding() -> None:
+def test_expected_keys_are_causal_windowed_and_without_padding() -> None:
     spec = ForwardSpec(((5, 6, 7, 8),), mask=Mask2D(((0, 1, 1, 1),)))
-    allowed = promised(spec, Reach("sliding", 2), loaded("builtin:gqa").device)[0, 0]
+    allowed = expected_keys(spec, Reach("sliding", 2), loaded("builtin:gqa").device)[0, 0]
     assert allowed.tolist() == [
         [False, False, False, False],
         [False, True, False, False],

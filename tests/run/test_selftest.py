@@ -1,6 +1,4 @@
-"""The selftest finds what is planted, says what it could not plant, and fails when something is
-missed.
-"""
+"""The self-test finds what is injected, says what it could not inject, and fails if one is missed."""
 
 from __future__ import annotations
 
@@ -43,10 +41,10 @@ def test_the_page_counts_targets() -> None:
     page = coverage(rows(), PROBES)
     assert "| causal-mask-missing | 1 | · | · | 1/1 | 1/1 | model.layers.0.self_attn |" in page
     assert "| label-shift | · | · | · | 0/1 | 0/1 |  |" in page
-    assert "cannot be planted" in page
+    assert "cannot be injected" in page
 
 
-def test_each_fault_is_planted_in_few_targets() -> None:
+def test_each_fault_is_injected_in_few_targets() -> None:
     injected = Row(target="one", fault="cache-stale", caught=())
     carried = [
         injected,
@@ -57,7 +55,7 @@ def test_each_fault_is_planted_in_few_targets() -> None:
     assert left(["cache-stale"], carried, None) == ["cache-stale"]
     page = coverage(carried, PROBES, 2)
     assert "`attncheck selftest one two --each 2 --coverage docs/coverage.md`" in page
-    assert "2 times planted, 0 times caught" in page
+    assert "2 times injected, 0 times caught" in page
 
 
 def test_a_repair_is_no_name() -> None:

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from attncheck.attention.interface import AttentionCall, intercept
 from attncheck.attention.layers import layer_index
+from attncheck.attention.masks import allowed_BHTS, with_allowed
 from attncheck.core.settings import Settings
-from attncheck.faults.catalogue import FAULTS
-from attncheck.faults.engine.inject import allowed_BHTS, with_allowed
+from attncheck.faults import registry as faults
 from attncheck.model.compat import CACHE_NAMES, cached_length
 from attncheck.model.subject import Subject
 from attncheck.model.wrapped_forward import edited
@@ -48,7 +48,7 @@ class Animal:
         return "-".join(filter(None, (self.kind, self.fault, self.note)))
 
     def injected(self, subject: Subject) -> AbstractContextManager[None]:
-        return self.inject(subject) if self.inject else FAULTS[self.fault].inject(subject)
+        return self.inject(subject) if self.inject else faults.fault(self.fault).inject(subject)
 
 
 def healthy(kind: str) -> Subject:

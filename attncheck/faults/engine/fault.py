@@ -1,30 +1,44 @@
-"""What a fault is to the engine: a name, the words that explain it, and a way to plant it in a
-healthy model.
-"""
+"""What one fault is: how it is injected into a healthy model and which hypotheses predict it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, final
+from dataclasses import dataclass, field
+from typing import final
 
-if TYPE_CHECKING:
-    from attncheck.model.subject import Subject
+from attncheck.faults.engine.hypothesis import Hypothesis, WrongForward
+from attncheck.model.subject import Subject
 
-Plant = Callable[["Subject"], AbstractContextManager[None]]
+Injected = AbstractContextManager[None]
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """One kind of attention bug. `inject(subject)` is a context in which the model has it.
+    """One kind of attention bug.
 
-    `on_cache_only` says that forwards without a cache stay as they are, so that their passes are
-    shared with the healthy model. `inject` raises `CannotInject` with the reason where the model
-    has no place for it.
+    `inject(subject)` is a context in which the model has the fault; it raises `CannotInject` with
+    the reason where the model has no place for it. `on_cache_only` says that forwards without a
+    cache stay right, so their logits are shared with the healthy model. `looks_like` names faults
+    whose logits are the same on some calls: a diagnosis may name one of them instead.
+
+    `hypotheses` makes the hypotheses of this fault that fit a forward, by rank. Of hypotheses that
+    predict the same logits the one of the lowest rank is named. Ranks are in groups: 100 what
+    generate() does, 200 positions, 300 masks, 400 the cache, 500 scores.
     """
 
     name: str
-    inject: Plant
+    inject: Callable[[Subject], Injected]
+    hypotheses: Mapping[int, Callable[[WrongForward], Iterator[Hypothesis]]] = field(
+        default_factory=dict
+    )
     on_cache_only: bool = False
+    looks_like: tuple[str, ...] = ()
+
+    @contextlib.contextmanager
+    def injected(self, subject: Subject) -> Iterator[None]:
+        """Inject the fault; its logits are remembered apart from those of the healthy model."""
+        with self.inject(subject), subject.passes.under(self.name, self.on_cache_only):
+            yield

@@ -1,10 +1,9 @@
-"""The trusted path on a schedule: chunks fed one after the other, with a key/value store of our own
-instead of a cache.
+"""The trusted path chunk by chunk, with a key/value store of our own instead of a cache.
 
-Positions are explicit (where none can be given, each chunk is fed with all that came before it),
-masks are written out, attention is ours; what is kept between calls is kept here, so that a fault
-of the cache is an edit of the store between two chunks. Recurrent states are out of reach: models
-that keep some are refused.
+Positions are explicit, masks are written out, and attention is ours. What is kept between calls is
+kept here, so a fault of the cache is an edit of the store between two chunks. Where no positions
+can be passed, each chunk is fed with all tokens before it. Models that keep recurrent states are
+refused, since those cannot be edited from outside.
 
 Axes: B batch, G key/value heads, H query heads, T new positions, S all positions, D head width.
 """
@@ -12,6 +11,7 @@ Axes: B batch, G key/value heads, H query heads, T new positions, S all position
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -21,20 +21,19 @@ import torch
 from torch import Tensor
 
 from attncheck.attention.call import AttentionCall
+from attncheck.attention.reference import AttentionParams, params_of
 from attncheck.core.errors import Unsupported
-from attncheck.faults.engine.kernel import Scores, attend, grouped, is_own_attention, scores_of
-from attncheck.faults.engine.trusted import Trusted, promised
+from attncheck.faults.engine.expected import expected_keys
+from attncheck.faults.engine.trusted import Trusted, attend_widely, is_own_attention
 from attncheck.judge.config_spec import Reach
-from attncheck.judge.layers import watching
+from attncheck.model.compat import cached_length
 from attncheck.model.forward_spec import ForwardSpec, Mask2D, Positions, counting
 
 
 @final
 @dataclass
 class Held:
-    """What one layer has stored: key_BGSD, value_BGSD, and its reach, since a window keeps only the
-    newest slots.
-    """
+    """What one layer has stored, and its span: a window keeps only the newest slots."""
 
     key_BGSD: Tensor
     value_BGSD: Tensor
@@ -43,11 +42,9 @@ class Held:
     @property
     def first(self) -> int:
         """The oldest slot that a cache of this layer would still hold."""
-        return (
-            max(0, self.key_BGSD.shape[2] - self.reach.size + 1)
-            if self.reach.kind == "sliding"
-            else 0
-        )
+        if self.reach.kind != "sliding":
+            return 0
+        return max(0, self.key_BGSD.shape[2] - self.reach.size + 1)
 
 
 Store = dict[int, Held]
@@ -58,9 +55,9 @@ Around = Callable[[int, int], AbstractContextManager[None]]
 @final
 @dataclass
 class _Run:
-    """Keeps the store. `whole` says that each chunk comes with all tokens before it, of which only
-    the new ones count.
+    """Keeps the store during the chunks of one forward.
 
+    `whole` says that each chunk comes with all tokens before it, of which only the new ones count.
     `local` counts linear biases of the new keys from 0 again in each chunk.
     """
 
@@ -79,25 +76,23 @@ class _Run:
         skipped = self.start if self.whole else 0
         held = self._appended(call, skipped)
         query_BHTD, total = call.query_BHTD[:, :, skipped:], held.key_BGSD.shape[2]
-        new, heads = query_BHTD.shape[2], query_BHTD.shape[1]
-        allowed = promised(self.spec, held.reach, query_BHTD.device)[
-            :, :, total - new : total, :total
-        ]
-        key, value = grouped(held.key_BGSD, heads), grouped(held.value_BGSD, heads)
-        out_BTHD = attend(query_BHTD, key, value, allowed, self._scores(call, total - new, total))
-        return torch.nn.functional.pad(out_BTHD, (0, 0, 0, 0, skipped, 0)), None
+        start = total - query_BHTD.shape[2]
+        allowed = expected_keys(self.spec, held.reach, query_BHTD.device)[:, :, start:total, :total]
+        params = self._params(call, allowed, start)
+        context_BTHD = attend_widely(query_BHTD, held.key_BGSD, held.value_BGSD, params)
+        return torch.nn.functional.pad(context_BTHD, (0, 0, 0, 0, skipped, 0)), None
 
-    def _scores(self, call: AttentionCall, start: int, total: int) -> Scores:
-        scores = scores_of(call)
-        if scores.bias is None:
-            return scores
+    def _params(self, call: AttentionCall, allowed: Tensor, start: int) -> AttentionParams:
+        params, total = params_of(call, allowed), allowed.shape[-1]
+        if params.bias is None:
+            return params
         if not self.whole and start:
             raise Unsupported("a bias of one chunk alone says nothing about the keys before it")
-        queries = slice(start, total) if scores.bias.shape[-2] > 1 else slice(None)
-        bias = scores.bias[..., queries, :total]
+        queries = slice(start, total) if params.bias.shape[-2] > 1 else slice(None)
+        bias = params.bias[..., queries, :total]
         if self.local and start:
             bias = torch.cat([bias[..., :start], bias[..., : total - start]], -1)
-        return replace(scores, bias=bias)
+        return replace(params, bias=bias)
 
     def _appended(self, call: AttentionCall, skipped: int) -> Held:
         layer = self.trusted.layer(call)
@@ -117,40 +112,42 @@ def scheduled_logits(
     around: Around = lambda start, stop: contextlib.nullcontext(),
     local: bool = False,
 ) -> Tensor:
-    """logits_BTV of `spec`, chunk by chunk; `edit` changes the store before every chunk but the
-    first.
+    """logits_BTV of `spec`; `edit` changes the store before every chunk but the first.
 
-    Each chunk runs inside `around` of its borders; `local` restarts linear biases with each.
+    Each chunk runs inside `around(start, stop)`; `local` restarts linear biases with each.
 
     Raises:
-        Unsupported: positions cannot be given, attention is out of reach, or the model keeps
+        Unsupported: positions cannot be passed, attention is out of reach, or the model keeps
         recurrent states.
     """
     whole = _whole(trusted, positions)
     run = _Run(trusted, spec, whole, local)
-    told = positions or spec.positions or counting(len(spec.tokens), spec.length)
-    replies, start = [], 0
-    with torch.no_grad(), watching(trusted.subject, run.handle):
-        for size in spec.chunks or (spec.length,):
+    given = positions or spec.positions or counting(len(spec.tokens), spec.length)
+    outputs = []
+    with torch.no_grad(), trusted.subject.handle_calls(run.handle):
+        for start, stop in chunk_bounds(spec):
             if start and edit is not None:
                 edit(run.store)
             run.start = start
-            with around(start, start + size):
+            with around(start, stop):
                 logits_BTV = _chunk(
-                    trusted, spec, None if whole else told, 0 if whole else start, start + size
+                    trusted, spec, None if whole else given, 0 if whole else start, stop
                 )
-            replies.append(logits_BTV[:, -size:])
-            start += size
-    return torch.cat(replies, 1)
+            outputs.append(logits_BTV[:, start - stop :])
+    return torch.cat(outputs, 1)
+
+
+def chunk_bounds(spec: ForwardSpec) -> list[tuple[int, int]]:
+    """Where each chunk of a forward begins and ends."""
+    return list(itertools.pairwise((0, *itertools.accumulate(spec.chunks or (spec.length,)))))
 
 
 def _whole(trusted: Trusted, positions: Positions | None) -> bool:
-    """Whether chunks have to be fed with all that came before: where no positions can say that it
-    is there.
+    """Whether chunks must come with all tokens before them, as no positions can be passed.
 
     Raises:
         Unsupported: attention is out of reach, the model keeps recurrent states, or positions
-        cannot be given.
+        cannot be passed.
     """
     if trusted.out_of_reach is not None:
         raise Unsupported(trusted.out_of_reach)
@@ -166,13 +163,30 @@ def _chunk(
     trusted: Trusted, spec: ForwardSpec, positions: Positions | None, start: int, stop: int
 ) -> Tensor:
     passes = trusted.subject.passes
+
+    def cut(rows: Positions | None) -> Tensor | None:
+        if rows is None:
+            return None
+        return torch.tensor([row[start:stop] for row in rows], device=passes.device)
+
+    return passes.call(
+        tuple(row[start:stop] for row in spec.tokens),
+        positions_BT=cut(positions),
+        mask=cut(spec.mask.rows if isinstance(spec.mask, Mask2D) else None),
+        use_cache=False,
+    ).logits_BTV
+
+
+def model_step(
+    trusted: Trusted, spec: ForwardSpec, start: int, stop: int, cache: object
+) -> tuple[Tensor, object]:
+    """logits_BTV of tokens start..stop on the model's own cache, and that cache."""
+    passes = trusted.subject.passes
+    positions_BT = None
+    if trusted.subject.can.takes_positions and cached_length(cache) == start:
+        rows = counting(len(spec.tokens), stop - start, start + trusted.origin)
+        positions_BT = torch.tensor(rows, device=passes.device)
     tokens = tuple(row[start:stop] for row in spec.tokens)
-    told = (
-        None
-        if positions is None
-        else torch.tensor([row[start:stop] for row in positions], device=passes.device)
-    )
-    mask = None
-    if isinstance(spec.mask, Mask2D):
-        mask = torch.tensor([row[start:stop] for row in spec.mask.rows], device=passes.device)
-    return passes.call(tokens, positions_BT=told, mask=mask, use_cache=False).logits_BTV
+    with torch.no_grad():
+        output = passes.call(tokens, cache=cache, positions_BT=positions_BT, use_cache=True)
+    return output.logits_BTV, output.cache

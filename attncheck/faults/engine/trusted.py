@@ -1,9 +1,8 @@
-"""The trusted path: one cache-free forward with explicit positions and attention written out, with
-at most one fault in it.
+"""The trusted path: one cache-free forward with explicit positions and attention written out.
 
-A `Change` is a fault in the form in which the path can have it: other positions, another set of
-readable keys, other scores. The schedule of the failing pass is kept: each chunk of queries sees
-what it would have seen.
+It serves as the reference that no bug of the model's masks, cache or kernels can reach. A `Change`
+puts exactly one fault into it. The schedule of the failing forward is kept: the queries of each
+chunk see what they would have seen then.
 
 Axes: B batch, H query heads, G key/value heads, T query positions, S key positions, D head width.
 """
@@ -11,7 +10,6 @@ Axes: B batch, H query heads, G key/value heads, T query positions, S key positi
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -24,16 +22,17 @@ from torch import Tensor
 from attncheck.attention.call import AttentionCall
 from attncheck.attention.layers import layer_index
 from attncheck.attention.masks import allowed_BHTS
+from attncheck.attention.reference import AttentionParams, attend, params_of, tiled
 from attncheck.core.errors import Unsupported
-from attncheck.faults.engine.kernel import (
-    Scores,
-    attend,
-    grouped,
-    is_own_attention,
-    scores_of,
+from attncheck.faults.engine.expected import (
+    Allowed,
+    View,
+    edited,
+    expected_keys,
+    held,
+    segments_of,
 )
 from attncheck.judge.config_spec import FULL, Reach, promised_reach
-from attncheck.judge.layers import watching
 from attncheck.model.caches import states
 from attncheck.model.forward_spec import (
     ForwardSpec,
@@ -49,32 +48,15 @@ from attncheck.numerics.divergence import beyond
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class View:
-    """Which part of which layer is computed: queries start..stop of `spec`, keys 0..stop, under
-    this layer's `reach`.
-    """
-
-    spec: ForwardSpec
-    layer: int
-    start: int
-    stop: int
-    reach: Reach = FULL
-
-
-Allowed = Callable[[Tensor, View], Tensor]
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
 class Change:
-    """One fault on the trusted path. `layers` limits it to some layers; None means every layer.
+    """One fault on the trusted path, in every layer or in `layers` only.
 
-    `allowed` gets (B, 1, T, S) booleans of one chunk and returns them changed; `reach` gives a
-    layer another reach, and `only_held` says that the cache still keeps no more than the promised
-    one; `scores` changes scale, cap, sinks and bias; `stored_as` has keys and values pass through
-    another dtype; `added` adds what may be read to the scores as 1, and hides nothing; `mask_2d`
-    replaces the 2D mask that the model is handed (its positions may follow it); `seen` is shown
-    what each layer may read by the promise and with the change.
+    `allowed` changes the readable keys of one chunk, (B, 1, T, S) booleans; `reach` gives a layer
+    another span, and `only_held` limits it to the keys that a cache of the right span still holds;
+    `params` changes scale, cap, sinks and bias; `tiled` deals key/value heads out in turn;
+    `stored_as` rounds keys and values to another dtype; `added` adds the boolean mask to the scores
+    instead of hiding keys; `mask_2d` replaces the 2D mask argument (positions may follow from it).
+    `seen` is shown the keys that each layer may read, as expected and with the change.
     """
 
     positions: Positions | None = None
@@ -82,30 +64,17 @@ class Change:
     allowed: Allowed | None = None
     reach: Callable[[Reach], Reach] | None = None
     only_held: bool = False
-    scores: Callable[[Scores], Scores] | None = None
+    params: Callable[[AttentionParams], AttentionParams] | None = None
     tiled: bool = False
     stored_as: torch.dtype | None = None
     added: bool = False
     layers: range | None = None
     seen: Callable[[View, Tensor, Tensor], None] | None = None
 
-    def within(self, layers: range) -> Change:
-        """The same fault in some layers only."""
-        return replace(self, layers=layers)
-
-    @property
-    def at_kernel(self) -> bool:
-        """Whether it changes something in attention itself, so that one layer can have it and
-        another not.
-        """
-        return self.allowed is not None or self.needs_kernel
-
     @property
     def needs_kernel(self) -> bool:
-        """Whether it changes more than positions and readable keys, which arguments can say as
-        well.
-        """
-        return any((self.scores, self.tiled, self.stored_as, self.added, self.reach))
+        """Whether the arguments of a forward cannot express it."""
+        return any((self.params, self.tiled, self.stored_as, self.added, self.reach))
 
 
 NOTHING = Change()
@@ -114,9 +83,9 @@ NOTHING = Change()
 @final
 @dataclass(frozen=True)
 class Trusted:
-    """The trusted path of one subject. `own_masks` takes the masks that the model builds on a plain
-    forward for the promise.
+    """The trusted path of one subject.
 
+    `own_masks` takes the masks that the model builds on a plain forward as the expected ones.
     `by_arguments` leaves attention to the model, so that only positions and masks can be changed.
     """
 
@@ -127,17 +96,15 @@ class Trusted:
     @property
     def out_of_reach(self) -> str | None:
         """Why attention is not written out, or None where it is."""
-        return (
-            "attention is left to the model"
-            if self.by_arguments
-            else self.subject.can.watch.reason or None
-        )
+        if self.by_arguments:
+            return "attention is left to the model"
+        return self.subject.can.watch.reason or None
 
     def logits(self, spec: ForwardSpec, change: Change = NOTHING) -> Tensor:
         """logits_BTV of `spec` with one fault in it.
 
         Raises:
-            Unsupported: this model leaves no way to put the change in.
+            Unsupported: this model leaves no way to make the change.
         """
         with torch.no_grad(), self.attending(spec, change):
             mask = None if self.out_of_reach is None else self._mask_argument(spec, change)
@@ -146,7 +113,7 @@ class Trusted:
     def attending(
         self, spec: ForwardSpec, change: Change = NOTHING
     ) -> AbstractContextManager[object]:
-        """While active, full forwards over `spec` attend as promised, with the change."""
+        """While active, full forwards over `spec` attend as expected, with the change."""
         if self.out_of_reach is not None:
             return contextlib.nullcontext()
 
@@ -155,7 +122,7 @@ class Trusted:
                 return call.run()
             return self._attention(call, spec, change), None
 
-        return watching(self.subject, handle)
+        return self.subject.handle_calls(handle)
 
     def _forward(self, spec: ForwardSpec, change: Change, mask: Tensor | None) -> Tensor:
         passes = self.subject.passes
@@ -180,44 +147,30 @@ class Trusted:
         if change.layers is not None or self.subject.facts.window:
             raise Unsupported("one 4D mask serves every layer")
         view = View(spec=spec, layer=0, start=0, stop=spec.length)
-        allowed = edited(promised(spec, FULL, self.subject.device), change, view)
+        allowed = edited(expected_keys(spec, FULL, self.subject.device), change.allowed, view)
         return float_mask(allowed[:, 0].cpu(), self.subject.dtype, self.subject.device)
 
     def _attention(self, call: AttentionCall, spec: ForwardSpec, change: Change) -> Tensor:
         layer = self.layer(call)
-        inside = change.layers is None or layer in change.layers
-        change = change if inside else NOTHING
-        kept = self.reach(call, spec)
-        reach = change.reach(kept) if change.reach else kept
+        if change.layers is not None and layer not in change.layers:
+            change = NOTHING
+        right = self.reach(call, spec)
+        reach = change.reach(right) if change.reach else right
         view = View(spec=spec, layer=layer, start=0, stop=spec.length, reach=reach)
-        base = (
-            self._own(call, spec)
-            if self.own_masks and not change.reach
-            else promised(spec, view.reach, call.query_BHTD.device)
-        )
-        scores = change.scores(scores_of(call)) if change.scores else scores_of(call)
-        heads = call.query_BHTD.shape[1]
-        stored = (
+        expected = expected_keys(spec, reach, call.query_BHTD.device)
+        if self.own_masks and not change.reach:
+            expected = allowed_BHTS(call) & expected_keys(spec, FULL, call.query_BHTD.device)
+        allowed = edited(expected, change.allowed, view)
+        if change.only_held:
+            allowed = allowed & held(spec, right, allowed)
+        if change.seen is not None:
+            change.seen(view, expected_keys(spec, right, allowed.device), allowed)
+        key_BGSD, value_BGSD = (
             each.to(change.stored_as or each.dtype).to(each.dtype)
             for each in (call.key_BGSD, call.value_BGSD)
         )
-        key, value = (grouped(each, heads, change.tiled) for each in stored)
-        allowed = edited(base, change, view)
-        if change.only_held:
-            allowed = allowed & held(spec, kept, allowed)
-        if change.seen is not None:
-            change.seen(view, promised(spec, kept, allowed.device), allowed)
-        if change.added:
-            scores = replace(
-                scores,
-                bias=allowed.to(call.query_BHTD.dtype)
-                + (0 if scores.bias is None else scores.bias),
-            )
-            allowed = torch.ones_like(allowed)
-        return attend(call.query_BHTD, key, value, allowed, scores)
-
-    def _own(self, call: AttentionCall, spec: ForwardSpec) -> Tensor:
-        return allowed_BHTS(call) & promised(spec, FULL, call.query_BHTD.device)
+        params = _changed(params_of(call, allowed), change)
+        return attend_widely(call.query_BHTD, key_BGSD, value_BGSD, params)
 
     def layer(self, call: AttentionCall) -> int:
         """The number of the layer that makes this call."""
@@ -230,9 +183,7 @@ class Trusted:
 
     @cached_property
     def origin(self) -> int:
-        """The position of the first token where the model counts by itself: 0, or one after the
-        padding id.
-        """
+        """The position that the model itself gives the first token: 0, or padding id + 1."""
         plain = ForwardSpec(self.subject.inputs.tokens)
         usual_BTV, budget = self.logits(plain), self.subject.budget.value
         pad = getattr(self.subject.text_config, "pad_token_id", None)
@@ -244,109 +195,80 @@ class Trusted:
 
     @cached_property
     def keeps_states(self) -> bool:
-        """Whether something else than keys and values is kept between calls."""
-        return bool(
-            states(
-                self.subject.passes.cache(ForwardSpec(self.subject.inputs.tokens, use_cache=True))
-            )
+        """Whether anything but keys and values is kept between calls."""
+        return bool(states(self.filled_cache()))
+
+    def filled_cache(self) -> Any:
+        """The model's own cache after a forward over the main input."""
+        return self.subject.passes.cache(ForwardSpec(self.subject.inputs.tokens, use_cache=True))
+
+    @cached_property
+    def first_call(self) -> AttentionCall | None:
+        """The first attention of the decoder to its own tokens, over the main input."""
+        calls = self.subject.record_calls(
+            self.subject.inputs.tokens,
+            lambda call: (
+                replace(call, options=dict(call.options)) if is_own_attention(call) else None
+            ),
         )
+        return next((call for call in calls if call is not None), None)
 
     def windows(self, spec: ForwardSpec) -> frozenset[Reach]:
-        """The different reaches of this model's layers, where any layer has a window; else nothing."""
-        seen: set[Reach] = set()
+        """The different spans of this model's layers, where any layer has a window; else none."""
+        return frozenset() if isinstance(spec.mask, Mask4D) else self._windows
 
-        def watch(call: AttentionCall) -> Any:
-            if is_own_attention(call):
-                seen.add(self.reach(call, spec))
-            return call.run()
-
-        with watching(self.subject, watch), torch.no_grad():
-            self.subject.passes.call(self.subject.inputs.tokens, use_cache=False)
-        return frozenset(seen) if seen - {FULL} else frozenset()
+    @cached_property
+    def _windows(self) -> frozenset[Reach]:
+        plain = ForwardSpec(self.subject.inputs.tokens)
+        found = self.subject.record_calls(
+            plain.tokens, lambda call: self.reach(call, plain) if is_own_attention(call) else None
+        )
+        reaches = frozenset(reach for reach in found if reach is not None)
+        return reaches if reaches - {FULL} else frozenset()
 
     def segmented(self, spec: ForwardSpec) -> bool:
-        """Whether the pass holds several documents that may not read each other."""
+        """Whether the forward holds several documents that may not read each other."""
         segments = segments_of(spec)
         return segments is not None and any(len(set(row)) > 1 for row in segments)
 
     def reach(self, call: AttentionCall, spec: ForwardSpec) -> Reach:
-        """How far back this layer may read in this pass: a 4D mask replaces its window."""
+        """How far back this layer may read in this forward: a 4D mask replaces its window."""
         if isinstance(spec.mask, Mask4D):
             return FULL
         promise = promised_reach(self.subject.text_config, call.module, self.layer(call))
-        said = call.options.get("sliding_window", getattr(call.module, "sliding_window", None))
-        if len(promise.reaches) == 1 or not promise.reaches:
-            return promise.reaches[0] if promise.reaches else FULL
+        if len(promise.reaches) < 2:
+            return next(iter(promise.reaches), FULL)
+        window = call.options.get("sliding_window", getattr(call.module, "sliding_window", None))
         return next(
-            (each for each in promise.reaches if (each.kind == "sliding") == bool(said)), FULL
+            (each for each in promise.reaches if (each.kind == "sliding") == bool(window)), FULL
         )
 
 
-def segments_of(spec: ForwardSpec) -> tuple[tuple[int, ...], ...] | None:
-    """The document of each token: what a 4D mask says, or positions that restart where nothing else
-    is said.
-    """
-    if isinstance(spec.mask, Mask4D):
-        return spec.mask.segments
-    if spec.positions is None or spec.cached or spec.mask is not None:
-        return None
-    return tuple(_numbered(row) for row in spec.positions)
-
-
-def _numbered(row: tuple[int, ...]) -> tuple[int, ...]:
-    numbers, number = [0], 0
-    for before, now in itertools.pairwise(row):
-        number += now <= before
-        numbers.append(number)
-    return tuple(numbers)
-
-
-def promised(spec: ForwardSpec, reach: Reach, device: torch.device) -> Tensor:
-    """(B, 1, T, T) booleans: causal, within the layer's reach, inside the document, no padding."""
-    length = spec.length
-    allowed = reach.allowed_TS(length, length, device).expand(len(spec.tokens), 1, length, length)
-    segments = segments_of(spec)
-    if segments is not None:
-        number_BT = torch.tensor(segments, device=device)
-        allowed = allowed & (number_BT[:, None, :, None] == number_BT[:, None, None, :])
-    if isinstance(spec.mask, Mask2D):
-        allowed = (
-            allowed
-            & torch.tensor(spec.mask.rows, dtype=torch.bool, device=device)[:, None, None, :]
+def _changed(params: AttentionParams, change: Change) -> AttentionParams:
+    if change.tiled:
+        params = replace(params, heads=tiled(len(params.heads), 1 + max(params.heads)))
+    if change.params is not None:
+        params = change.params(params)
+    if change.added:
+        bias = params.allowed.to(torch.float64)
+        params = replace(
+            params,
+            bias=bias if params.bias is None else bias + params.bias,
+            allowed=torch.ones_like(params.allowed),
         )
-    return allowed
+    return params
 
 
-def first_held(view: View) -> int:
-    """The oldest key that the cache still holds when the chunk of this view is fed."""
-    return max(0, view.start - view.reach.size + 1) if view.reach.kind == "sliding" else 0
+def attend_widely(
+    query_BHTD: Tensor, key_BGSD: Tensor, value_BGSD: Tensor, params: AttentionParams
+) -> Tensor:
+    """Reference attention in at least float32, (B, T, H, D), as kernels return it."""
+    context_BTHD = attend(query_BHTD, key_BGSD, value_BGSD, params, at_least=torch.float32)
+    return context_BTHD.contiguous()
 
 
-def held(spec: ForwardSpec, reach: Reach, like: Tensor) -> Tensor:
-    """(1, 1, T, S) booleans: keys that a cache of this reach still holds at each chunk, or that the
-    chunk brings itself.
-    """
-    kept = torch.zeros_like(like[:1, :1])
-    for each in chunk_views(View(spec=spec, layer=0, start=0, stop=spec.length, reach=reach)):
-        kept[:, :, each.start : each.stop, first_held(each) :] = True
-    return kept
-
-
-def chunk_views(view: View) -> list[View]:
-    """The chunks of a pass, each as a view of its own."""
-    views, start = [], 0
-    for size in view.spec.chunks or (view.spec.length,):
-        views.append(replace(view, start=start, stop=start + size))
-        start += size
-    return views
-
-
-def edited(allowed: Tensor, change: Change, view: View) -> Tensor:
-    """The readable keys with the fault in each chunk; no chunk can read what comes after it."""
-    if change.allowed is None:
-        return allowed
-    out = torch.zeros_like(allowed)
-    for each in chunk_views(view):
-        rows = allowed[:, :, each.start : each.stop, : each.stop]
-        out[:, :, each.start : each.stop, : each.stop] = change.allowed(rows, each)
-    return out
+def is_own_attention(call: AttentionCall) -> bool:
+    """Whether a decoder layer attends to its own tokens: not to an encoder, nor both ways."""
+    causal = call.options.get("is_causal", getattr(call.module, "is_causal", True))
+    same_length = call.query_BHTD.shape[2] == call.key_BGSD.shape[2]
+    return (call.inline or causal is not False) and bool(same_length)

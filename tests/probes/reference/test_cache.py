@@ -15,10 +15,10 @@ from probing import case, finding, loaded
 from torch import Tensor, nn
 
 from attncheck.attention.call import AttentionCall
+from attncheck.attention.masks import allowed_BHTS, with_allowed
 from attncheck.core import registry
 from attncheck.core.finding import Measurement, Verdict, verdict_of
-from attncheck.faults.catalogue import FAULTS
-from attncheck.faults.engine.inject import allowed_BHTS, with_allowed
+from attncheck.faults import registry as faults
 from attncheck.judge.layers import watching
 from attncheck.model.subject import Subject
 
@@ -156,7 +156,7 @@ def test_a_cache_that_drops_keys_of_the_whole_past_is_found() -> None:
 
 def test_a_mask_that_is_wrong_only_with_a_cache_is_found() -> None:
     subject = loaded("builtin:gqa")
-    with FAULTS["mask-top-left"].inject(subject):
+    with faults.fault("mask-top-left").inject(subject):
         broken = _broken(subject)
     assert set(broken) == {"attention output of 4 layers, a chunk on the cache", STEP, PADDED}
     assert all("it reads other keys than promised" in each.note for each in broken.values())
@@ -164,7 +164,7 @@ def test_a_mask_that_is_wrong_only_with_a_cache_is_found() -> None:
 
 def test_padding_that_is_read_is_found() -> None:
     subject = loaded("builtin:gqa")
-    with FAULTS["padding-visible"].inject(subject):
+    with faults.fault("padding-visible").inject(subject):
         broken = _broken(subject)
     assert "attention output of 4 layers, left padding, prefill" in broken
     assert broken[PADDED].note.startswith(

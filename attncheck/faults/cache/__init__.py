@@ -1,0 +1,1 @@
+"""Faults in the keys, values and states that are kept between calls."""

@@ -1,0 +1,47 @@
+"""What it is
+    The cache stores each key/value head once for every query head that shares it.
+
+How it looks
+    The output is right; the cache is as many times larger as query heads share a key/value head.
+
+Where it comes from
+    `repeat_kv` before `cache.update` instead of after it.
+
+What to change
+    Store the key/value heads as projected and repeat (or expand) them when they are read.
+
+Axes: B batch, G key/value heads, S cached positions, D head width.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor
+from transformers import DynamicCache
+
+from attncheck.faults.engine import Fault, store_edits
+from attncheck.model.subject import Subject
+
+
+@contextlib.contextmanager
+def inject(subject: Subject) -> Iterator[None]:
+    """Let `DynamicCache.update` repeat every head before it stores, and return each once."""
+    groups = max(2, (subject.facts.heads or 1) // (subject.facts.kv_heads or 1))
+    store_edits.needs_keys(subject)
+    original = DynamicCache.update
+
+    def update(self: Any, key_BGSD: Tensor, value_BGSD: Tensor, *rest: Any, **options: Any) -> Any:
+        repeated = (each.repeat_interleave(groups, 1) for each in (key_BGSD, value_BGSD))
+        return tuple(each[:, ::groups] for each in original(self, *repeated, *rest, **options))
+
+    DynamicCache.update = update
+    try:
+        yield
+    finally:
+        DynamicCache.update = original
+
+
+FAULT = Fault(name="kv-stored-repeated", inject=inject, on_cache_only=True)

@@ -1,0 +1,206 @@
+"""How faults are injected: in the arguments of a forward, in attention calls, in hidden states.
+
+Axes: B batch, H query heads, G key/value heads, T query positions, S key positions, D head width, W
+hidden width.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attncheck.attention.call import AttentionCall, Handler
+from attncheck.attention.masks import allowed_BHTS, with_allowed
+from attncheck.core.errors import CannotInject
+from attncheck.model.compat import cached_length
+from attncheck.model.forward_spec import ForwardSpec
+from attncheck.model.inputs import Row
+from attncheck.model.subject import Subject
+from attncheck.model.wrapped_forward import Edit, edited
+from attncheck.numerics.hooks import hooked
+
+LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block|layer)\.(\d+)$")
+IGNORED = -100
+"""A label that the loss leaves out."""
+Rule = Callable[[Row, int, int], list[int]]
+"""Positions of a chunk, from the right ones of the whole row, for P cached and T new tokens."""
+
+
+@contextlib.contextmanager
+def at_kernel(subject: Subject, handler: Handler) -> Iterator[None]:
+    """Change every attention call, at the kernel or in the model's own arithmetic.
+
+    Raises:
+        CannotInject: the model runs no attention that could be changed.
+    """
+    subject.can.watch.require(CannotInject)
+    with subject.handle_calls(handler):
+        yield
+
+
+def at_own_kernel(subject: Subject, handler: Handler) -> AbstractContextManager[None]:
+    """Change the calls of the current implementation only, as when one kernel drops an option.
+
+    Raises:
+        CannotInject: the model runs no attention that could be changed.
+    """
+    own = subject.attn
+    return at_kernel(subject, lambda call: handler(call) if subject.attn == own else call.run())
+
+
+def at_allowed(
+    subject: Subject, change: Callable[[Tensor], Tensor]
+) -> AbstractContextManager[None]:
+    """Change the keys that each query may read, as booleans (B, H, T, S)."""
+
+    def handler(call: AttentionCall) -> Any:
+        return with_allowed(call, change(allowed_BHTS(call, CannotInject))).run()
+
+    return at_kernel(subject, handler)
+
+
+def at_arguments(subject: Subject, edit: Edit) -> AbstractContextManager[None]:
+    """Change the arguments of the model's forward."""
+    return edited(subject.model, edit)
+
+
+def without_argument(subject: Subject, name: str | None) -> AbstractContextManager[None]:
+    """Drop one argument of every forward."""
+    return edited(subject.model, lambda call: {key: call[key] for key in call if key != name})
+
+
+def with_positions(
+    subject: Subject, positions: Callable[[dict[str, Any], int, int], Tensor | None]
+) -> AbstractContextManager[None]:
+    """Replace `position_ids` by what `positions` gives for a call with P cached and T new tokens.
+
+    None leaves the call as it is.
+    """
+    adapter = subject.forward_adapter
+
+    def edit(call: dict[str, Any]) -> dict[str, Any]:
+        ids_BT = call.get(adapter.ids_name)
+        if not isinstance(ids_BT, Tensor):
+            return call
+        given = positions(call, tokens_before(subject, call), ids_BT.shape[1])
+        if given is None:
+            return call
+        if given.ndim == 1:
+            given = given.to(ids_BT.device).expand(ids_BT.shape).contiguous()
+        return {**call, str(adapter.positions_name): given}
+
+    return at_arguments(subject, edit)
+
+
+def with_cached_positions(subject: Subject, rule: Rule) -> AbstractContextManager[None]:
+    """Give every call on a filled cache the positions of a rule.
+
+    Raises:
+        CannotInject: the model does not read positions, or does not decode in steps.
+    """
+    (subject.can.reads_positions & subject.can.steps).require(CannotInject)
+    first = subject.can.first_position
+
+    def positions(call: dict[str, Any], before: int, new: int) -> Tensor | None:
+        if not before:
+            return None
+        return torch.tensor(rule(tuple(range(before + new)), before, new)) + first
+
+    return with_positions(subject, positions)
+
+
+def with_labels(subject: Subject, change: Callable[[Tensor], None]) -> AbstractContextManager[None]:
+    """Change a copy of the labels of every call in place."""
+
+    def edit(call: dict[str, Any]) -> dict[str, Any]:
+        labels_BT = call.get("labels")
+        if not isinstance(labels_BT, Tensor):
+            return call
+        changed_BT = labels_BT.clone()
+        change(changed_BT)
+        return {**call, "labels": changed_BT}
+
+    return at_arguments(subject, edit)
+
+
+def require_counting_cache(subject: Subject) -> None:
+    """Check that steps agree with one forward and that the cache counts its tokens.
+
+    Raises:
+        CannotInject: they do not, or it does not.
+    """
+    subject.can.steps_agree.require(CannotInject)
+    if not cached_length(subject.passes.cache(ForwardSpec(subject.inputs.tokens, use_cache=True))):
+        raise CannotInject("the cache does not count its tokens")
+
+
+def cache_argument(subject: Subject, call: dict[str, Any]) -> Any:
+    """The cache among the arguments of a call, or None."""
+    return call.get(subject.forward_adapter.cache_name or "")
+
+
+def tokens_before(subject: Subject, call: dict[str, Any]) -> int:
+    """How many tokens the cache of this call holds."""
+    return cached_length(cache_argument(subject, call))
+
+
+def decoder_layers(subject: Subject) -> list[nn.Module]:
+    """The longest numbered list of layers that run over all T tokens of the main input at once.
+
+    Raises:
+        CannotInject: there is none.
+    """
+    ran = _layers_run(subject)
+    groups: dict[str, list[tuple[int, nn.Module]]] = {}
+    for name, module in subject.model.named_modules():
+        match = LAYER.search(name)
+        if match and id(module) in ran:
+            groups.setdefault(name[: match.start()], []).append((int(match.group(1)), module))
+    if not groups:
+        raise CannotInject("no numbered list of layers was found")
+    longest = max(groups.values(), key=lambda group: len(group))
+    return [module for _, module in sorted(longest, key=lambda item: item[0])]
+
+
+def _layers_run(subject: Subject) -> set[int]:
+    """The modules that return hidden states (B, T, W) of the main input.
+
+    Layers of a text or picture encoder beside the decoder return another length.
+    """
+    ran: set[int] = set()
+    length = subject.inputs.length
+
+    def hook(module: nn.Module, args: Any, output: Any) -> None:
+        hidden = output[0] if isinstance(output, tuple) and output else output
+        if isinstance(hidden, Tensor) and hidden.ndim == 3 and hidden.shape[1] == length:
+            ran.add(id(module))
+
+    listed = (each for name, each in subject.model.named_modules() if LAYER.search(name))
+    with hooked(each.register_forward_hook(hook) for each in listed), torch.no_grad():
+        subject.passes.call(subject.inputs.tokens, use_cache=False)
+    return ran
+
+
+@contextlib.contextmanager
+def at_hidden(subject: Subject, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """Change the hidden states that leave the first layer, (B, T, W)."""
+    layer = decoder_layers(subject)[0]
+
+    def hook(module: nn.Module, args: Any, output: Any) -> Any:
+        if isinstance(output, tuple):
+            return (change(output[0]), *output[1:])
+        return change(output) if isinstance(output, Tensor) else output
+
+    with layer.register_forward_hook(hook):
+        yield
+
+
+def repeats(call: AttentionCall) -> int:
+    """Query heads per key/value head."""
+    return int(call.query_BHTD.shape[1] // call.key_BGSD.shape[1])

@@ -1,0 +1,109 @@
+"""Faults of the cache as edits: of the cache argument of a call, and of the trusted path's store.
+
+Axes: B batch, G key/value heads, S stored positions, D head width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attncheck.core.errors import CannotInject
+from attncheck.faults.engine.hypothesis import Hypothesis, WrongForward
+from attncheck.faults.engine.injection import at_arguments, cache_argument
+from attncheck.faults.engine.schedule import Edit, Held, Store, scheduled_logits
+from attncheck.faults.engine.trusted import Trusted
+from attncheck.model.caches import CachedTensor, key_values, tensors_of
+from attncheck.model.compat import cached_length
+from attncheck.model.forward_spec import ForwardSpec
+from attncheck.model.subject import Subject
+
+
+def at_cache(subject: Subject, change: Callable[[Any], None]) -> AbstractContextManager[None]:
+    """Change what a filled cache holds before each call that continues on it."""
+
+    def edit(call: dict[str, Any]) -> dict[str, Any]:
+        cache = cache_argument(subject, call)
+        if next(tensors_of(cache), None) is not None:
+            with torch.no_grad():
+                change(cache)
+        return call
+
+    return at_arguments(subject, edit)
+
+
+def at_cached(
+    subject: Subject, change: Callable[[CachedTensor, int], None]
+) -> AbstractContextManager[None]:
+    """Change each key and value tensor of a filled cache; `change` gets the number of filled slots.
+
+    Raises:
+        CannotInject: the cache holds no keys and values.
+    """
+    needs_keys(subject)
+
+    def edit(cache: Any) -> None:
+        for each in key_values(cache):
+            change(each, filled(cache, each.tensor))
+
+    return at_cache(subject, edit)
+
+
+def needs_keys(subject: Subject) -> list[CachedTensor]:
+    """The keys and values that the model caches for the main input.
+
+    Raises:
+        CannotInject: there are none.
+    """
+    found = key_values(sample(subject))
+    if not found:
+        raise CannotInject("the cache holds no keys and values")
+    return found
+
+
+def sample(subject: Subject) -> Any:
+    """The model's own cache, filled with the main input."""
+    return subject.passes.cache(ForwardSpec(subject.inputs.tokens, use_cache=True))
+
+
+def filled(cache: Any, tensor: Tensor) -> int:
+    """How many slots hold tokens: all of a growing cache, the first ones of a static buffer.
+
+    A sliding cache has seen more tokens than it has slots.
+    """
+    return min(tensor.shape[2], cached_length(cache) or tensor.shape[2])
+
+
+def edits_store(forward: WrongForward) -> bool:
+    """Whether the trusted path has a store to edit: it attends in chunks and keeps no states."""
+    return forward.chunked and forward.attends and not forward.trusted.keeps_states
+
+
+def stored(fault: str, parameter: str, edit: Callable[[], Edit]) -> Hypothesis:
+    """A fault as an edit of the store, made anew for each prediction: some edits keep a memory."""
+
+    def predict(trusted: Trusted, spec: ForwardSpec) -> Tensor:
+        return scheduled_logits(trusted, spec, edit())
+
+    return Hypothesis(fault, parameter, predict=predict)
+
+
+def in_each_layer(change: Callable[[Held], None]) -> Edit:
+    """The same change of what every layer has stored."""
+
+    def edit(store: Store) -> None:
+        for held in store.values():
+            change(held)
+
+    return edit
+
+
+def stored_everywhere(
+    fault: str, parameter: str, change: Callable[[Held], None]
+) -> Iterator[Hypothesis]:
+    """A fault as the same change of what every layer has stored."""
+    yield stored(fault, parameter, lambda: in_each_layer(change))

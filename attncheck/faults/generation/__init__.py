@@ -1,0 +1,1 @@
+"""Faults in what generate() passes to the model and reads from it."""

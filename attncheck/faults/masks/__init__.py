@@ -1,0 +1,1 @@
+"""Faults in which keys each query may read."""

@@ -1,0 +1,65 @@
+"""What it is
+    The diagonal of the causal mask is shifted: each query reads one key too many, the one after its
+    own.
+
+How it looks
+    Only the next token changes the present logits. The loss collapses in training because the label
+    is visible.
+
+Where it comes from
+    `tril(diagonal=1)` or `triu(diagonal=2)`; `<=` instead of `<` on positions that already count
+    from one.
+
+What to change
+    Allow key j for query i exactly when j <= i: `tril(diagonal=0)`, counted from the end of the
+    cache.
+
+Axes: B batch, H query heads, T query positions, S key positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from attncheck.faults.engine import (
+    Allowed,
+    Fault,
+    Hypothesis,
+    Injected,
+    View,
+    WrongForward,
+    injection,
+    masks,
+)
+from attncheck.model.subject import Subject
+
+
+def inject(subject: Subject) -> Injected:
+    """Let every query read what the next query reads as well; the last one stays as it is."""
+    return injection.at_allowed(
+        subject, lambda allowed: allowed | torch.cat([allowed[:, :, 1:], allowed[:, :, -1:]], 2)
+    )
+
+
+def _hypotheses(forward: WrongForward) -> Iterator[Hypothesis]:
+    for step in (1, -1, 2):
+        yield masks.masked("mask-off-by-one", "" if step == 1 else f"by {step:+d}", _shifted(step))
+
+
+def _shifted(step: int) -> Allowed:
+    def shifted(allowed: Tensor, view: View) -> Tensor:
+        diagonal = allowed.shape[-1] - allowed.shape[-2]
+        reached = torch.ones_like(allowed).tril(diagonal + step)
+        if step < 0:
+            return allowed & reached
+        later = reached & ~torch.ones_like(allowed).tril(diagonal)
+        # Padding stays hidden: only keys that some query of the chunk reads can become visible.
+        return allowed | (later & allowed.any(2, keepdim=True))
+
+    return shifted
+
+
+FAULT = Fault(name="mask-off-by-one", inject=inject, hypotheses={310: _hypotheses})

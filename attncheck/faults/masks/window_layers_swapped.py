@@ -1,0 +1,55 @@
+"""What it is
+    The layers with a window and the layers without one are swapped.
+
+How it looks
+    Right up to the window; beyond it every layer differs from the config's `layer_types`.
+
+Where it comes from
+    `layer_idx % 2` instead of `(layer_idx + 1) % 2`; layers counted from one; a pattern read from
+    the wrong end.
+
+What to change
+    Take the type of each layer from `config.layer_types[layer_idx]` and from nowhere else.
+
+Axes: B batch, H query heads, T query positions, S key positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import Tensor
+
+from attncheck.attention.call import AttentionCall
+from attncheck.core.errors import CannotInject
+from attncheck.faults.engine import Fault, Hypothesis, Injected, WrongForward, windows
+from attncheck.judge.config_spec import FULL
+from attncheck.model.subject import Subject
+
+
+def inject(subject: Subject) -> Injected:
+    """Let layers with a window read all that their cache holds, and give the others the window."""
+    found = windows.windows_of(subject)
+    attending = subject.record_calls(subject.inputs.tokens, lambda call: id(call.module))
+    if not set(attending) - found.modules:
+        raise CannotInject("every layer has a window: there is nothing to swap")
+
+    def change(call: AttentionCall, allowed: Tensor, real: Tensor) -> Tensor:
+        far = windows.distance(allowed) >= found.size
+        return allowed | (real & far) if id(call.module) in found.modules else allowed & ~far
+
+    return windows.at_windows(subject, change)
+
+
+def _hypotheses(forward: WrongForward) -> Iterator[Hypothesis]:
+    reaches = forward.trusted.windows(forward.spec) if windows.has_windows(forward) else ()
+    if FULL not in reaches:
+        return
+    window, fault = next(reach for reach in reaches if reach != FULL), "window-layers-swapped"
+    yield from windows.respanned(
+        forward, fault, "", lambda reach: window if reach == FULL else FULL
+    )
+    yield from windows.respanned(forward, fault, "all layers have the window", lambda reach: window)
+
+
+FAULT = Fault(name="window-layers-swapped", inject=inject, hypotheses={350: _hypotheses})

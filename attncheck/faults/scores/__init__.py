@@ -1,0 +1,1 @@
+"""Faults in heads, scores and softmax."""

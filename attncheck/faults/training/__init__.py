@@ -1,0 +1,1 @@
+"""Faults in the loss and its gradient."""
