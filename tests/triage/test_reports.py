@@ -4,6 +4,8 @@ end.
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import re
 import shlex
 import sys
@@ -14,6 +16,8 @@ import pytest
 
 from attncheck.__main__ import main
 from attncheck.attention.interface import EAGER, attention_table
+from attncheck.core.settings import Settings
+from attncheck.targets.load import load
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "triage.md"
@@ -30,10 +34,9 @@ def reports() -> list[tuple[str, str, str]]:
     return [(command, answer, words) for command, answer, words in rows]
 
 
-@pytest.fixture(autouse=True)
-def at_the_root(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Targets are given relative to the root; kernels that the zoo changes for good are put back."""
-    monkeypatch.chdir(ROOT)
+@contextlib.contextmanager
+def kernels_restored() -> Iterator[None]:
+    """Put kernels back that a faulty model changes for the rest of the process."""
     table = attention_table()
     kernels = dict(table)
     eager = {
@@ -47,9 +50,28 @@ def at_the_root(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         setattr(module, EAGER, kernel)
 
 
+@pytest.fixture(autouse=True)
+def at_the_root(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Targets are given relative to the root."""
+    monkeypatch.chdir(ROOT)
+    with kernels_restored():
+        yield
+
+
 def test_at_least_twelve_reports_are_acted_out() -> None:
     assert len({command for command, _, _ in reports()}) >= 12
     assert {answer for _, answer, _ in reports()} == set(EXIT)
+
+
+def test_a_fault_stays_when_an_earlier_model_is_collected() -> None:
+    target = "tests/triage/zoo.py:window_forgotten"
+    load(target, Settings())
+    with kernels_restored():
+        load(target, Settings())
+    load(target, Settings())
+    faulty = dict(attention_table())
+    gc.collect()
+    assert attention_table() == faulty
 
 
 @pytest.mark.parametrize(

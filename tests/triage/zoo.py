@@ -6,7 +6,7 @@ Each function is a target: `attncheck triage tests/triage/zoo.py:NAME`.
 
 from __future__ import annotations
 
-import contextlib
+import atexit
 import copy
 from typing import Any
 
@@ -23,20 +23,21 @@ from attncheck.targets.amplify import amplify
 # Axes: B batch, H query heads, G key/value heads, T query positions, S key positions, D head width,
 # R rows, C columns.
 
-PLANTED = contextlib.ExitStack()
-KEPT: list[Any] = []
-"""Models with a changed kernel: plants know their modules by identity, so these may not be
-collected and give it away.
-"""
 TEXT = "the a cat dog sat ran on mat and saw moon over hill one two three four five six seven end"
 WORDS = TEXT.split()
 EOS = len(WORDS) - 1
 
 
-def _planted(model: Any, handler: Handler) -> Any:
-    """The model with its attention kernel changed for good."""
-    PLANTED.enter_context(intercept(model, handler))
-    KEPT.append(model)
+def _injected(model: Any, handler: Handler) -> Any:
+    """The model with its attention kernel changed for the rest of the process.
+
+    `atexit` keeps both alive. This file is imported anew for every target: if the interception were
+    collected with an earlier import, it would restore that import's kernels in the middle of a
+    later test; if the model were, another model's modules could get the ids of its own.
+    """
+    interception = intercept(model, handler)
+    interception.__enter__()
+    atexit.register(lambda: (interception, model))
     return model
 
 
@@ -62,7 +63,7 @@ def scaled_twice() -> Any:
         call.query_BHTD = call.query_BHTD * call.query_BHTD.shape[-1] ** -0.5
         return call.run()
 
-    return _planted(healthy(), handler)
+    return _injected(healthy(), handler)
 
 
 def cap_dropped_with_padding() -> Any:
@@ -97,7 +98,7 @@ def cap_dropped_with_padding() -> Any:
             call.options["softcap"] = None
         return call.run()
 
-    return _planted(model, handler)
+    return _injected(model, handler)
 
 
 def sampling() -> Any:
@@ -156,7 +157,7 @@ def shared_keys_need_a_cache() -> Any:
         return call.run()
 
     wrap_forward(model, edit)
-    return _planted(model, handler)
+    return _injected(model, handler)
 
 
 def mask_made_with_the_cache() -> Any:
@@ -177,7 +178,7 @@ def mask_made_with_the_cache() -> Any:
         return call.run()
 
     wrap_forward(model, edit)
-    return _planted(model, handler)
+    return _injected(model, handler)
 
 
 def overflows() -> Any:
@@ -292,7 +293,7 @@ def window_forgotten() -> Any:
             )
         return call.run()
 
-    return _planted(model, handler)
+    return _injected(model, handler)
 
 
 def near_ties() -> Any:
