@@ -11,8 +11,8 @@ from typing import final
 from attncheck.core.finding import Finding
 from attncheck.report.baseline import Baseline
 from attncheck.report.model import Report, TargetReport
+from attncheck.suite.expected import settle
 from attncheck.suite.plan import Job
-from attncheck.suite.settle import settle
 
 
 @final

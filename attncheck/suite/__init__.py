@@ -1,1 +1,1 @@
-"""YAML suites: many models, settings and probes in one file. Loads neither torch nor transformers."""
+"""YAML suites: many models, settings and probes in one file. Loads no torch, no transformers."""

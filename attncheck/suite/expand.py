@@ -1,6 +1,4 @@
-"""A suite -> the plan: models x settings x probes, with names, options and targets checked where
-they stand.
-"""
+"""From a suite to its plan: models x settings x probes, each name checked where it is written."""
 
 from __future__ import annotations
 
@@ -11,11 +9,11 @@ from pathlib import Path
 
 from attncheck.core.errors import TargetError
 from attncheck.core.verdict import Verdict
-from attncheck.suite.chosen import probes_of
 from attncheck.suite.expected import with_expected
 from attncheck.suite.load import Part, load_parts
 from attncheck.suite.matrix import combinations
 from attncheck.suite.plan import Job, Plan, Selection
+from attncheck.suite.probes import probes_of
 from attncheck.suite.schema import ModelEntry
 from attncheck.suite.source import Place
 from attncheck.targets.target import parse
@@ -44,15 +42,15 @@ def load_plan(file: Path, selection: Selection | None = None) -> Plan:
             ("models",), f"{len(found)} combinations of models and settings; {MOST_JOBS} at most"
         )
     jobs = with_expected(parts, [job for job, _ in found])
-    narrowed = (
-        _narrowed(job, tags, selection or Selection())
+    selected = (
+        _selected(job, tags, selection or Selection())
         for job, (_, tags) in zip(jobs, found, strict=True)
     )
-    return _with_gate(parts, Plan(file=file, jobs=tuple(job for job in narrowed if job.probes)))
+    return _with_gate(parts, Plan(file=file, jobs=tuple(job for job in selected if job.probes)))
 
 
 def _with_gate(parts: tuple[Part, ...], plan: Plan) -> Plan:
-    """How the outcome counts and where it goes; a later file wins."""
+    """The plan with its gate and its reports; a later file overrides an earlier one."""
     for part in parts:
         suite = part.suite
         plan = replace(
@@ -67,7 +65,7 @@ def _with_gate(parts: tuple[Part, ...], plan: Plan) -> Plan:
     return plan
 
 
-def _narrowed(job: Job, tags: Tags, selection: Selection) -> Job:
+def _selected(job: Job, tags: Tags, selection: Selection) -> Job:
     kept = tuple(
         (name, given) for name, given in job.probes if selection.keeps(job.tags | tags[name], name)
     )
@@ -93,9 +91,7 @@ def _jobs(
 
 
 def _target(part: Part, index: int, entry: ModelEntry) -> str:
-    """The target as it is called from the current folder: a path in a suite is relative to the
-    suite.
-    """
+    """The target seen from the current folder: a path in a suite is relative to the suite."""
     place: Place = ("models", index, "target")
     path, colon, attribute = entry.target.rpartition(":")
     file = path if path.endswith(".py") else entry.target

@@ -1,6 +1,4 @@
-"""A suite file with everything it includes, each part still knowing the file and the place that it
-came from.
-"""
+"""A suite file with everything that it includes; each part keeps its file and positions."""
 
 from __future__ import annotations
 
@@ -20,23 +18,30 @@ from attncheck.suite.source import Place, Source, read
 
 NAMES = ("attncheck.yaml", "attncheck.yml")
 MOST_FILES = 50
+KINDS = {
+    dict: "a mapping",
+    list: "a list",
+    str: "a string",
+    bool: "a boolean",
+    type(None): "null",
+}
 
 
 @final
 @dataclass(frozen=True)
 class Part:
-    """One file of a suite: its content, and its source for complaints."""
+    """One file of a suite: its content, and its source for error messages."""
 
     source: Source
     suite: SuiteFile
 
     @property
     def home(self) -> Path:
-        """What relative paths in it are relative to."""
+        """The folder that relative paths are relative to."""
         return self.source.file.parent
 
     def path(self, text: str) -> str:
-        """A relative path of this file as it is called from the current folder."""
+        """A path of this file, seen from the current folder."""
         return os.path.relpath(self.home / text) if not os.path.isabs(text) else text
 
 
@@ -53,7 +58,7 @@ def find_suite(start: Path | None = None) -> Path | None:
 
 
 def load_parts(file: Path) -> tuple[Part, ...]:
-    """The file and all that it includes, the included ones first.
+    """The file and all that it includes, included files first.
 
     Raises:
         SuiteError: with file, line, column, what stands there and what was expected.
@@ -84,7 +89,7 @@ def validated(source: Source) -> SuiteFile:
     """The content of one file, checked against the schema.
 
     Raises:
-        SuiteError: the first complaint, where it stands.
+        SuiteError: the first error in the file.
     """
     if not isinstance(source.data, dict):
         raise source.error(
@@ -98,13 +103,13 @@ def validated(source: Source) -> SuiteFile:
 
 
 def _order(source: Source, error: Any) -> tuple[bool, int, int]:
-    """A mistyped key is told before the key that is missing because of it."""
+    """A mistyped key comes before the key that is missing because of it."""
     mark = source.mark(_place(source, error["loc"]))
     return error["type"] == "missing", mark.line, mark.column
 
 
 def _place(source: Source, location: tuple[Any, ...]) -> Place:
-    """Where pydantic's location stands in the file: short forms have a level less, or another name."""
+    """The place of pydantic's location, which has more levels than the short forms of entries."""
     place: Place = ()
     for part in location:
         if (*place, part) in source.values:
@@ -130,42 +135,31 @@ def _message(error: Any) -> str:
     context = error.get("ctx") or {}
     expected = str(context.get("expected", "")).replace("'", "`")
     if expected and isinstance(error.get("input"), str):
-        hint = nearest(
-            error["input"], [each.strip(" `") for each in expected.replace(" or ", ",").split(",")]
-        )
+        names = [each.strip(" `") for each in expected.replace(" or ", ",").split(",")]
+        hint = nearest(error["input"], names)
         return f"expected {expected}" + (f"; {hint}" if hint else "")
-    text: str = error["msg"].replace("Value error, ", "").replace("Input should be", "expected")
-    got = (
-        ""
-        if isinstance(error.get("input"), str) or "error" in context
-        else f", got {_kind(error.get('input'))}"
-    )
-    return text + got
+    shown = isinstance(error.get("input"), str) or "error" in context
+    return expectation(error["msg"]) + ("" if shown else f", got {_kind(error.get('input'))}")
+
+
+def expectation(message: str) -> str:
+    """A message of pydantic in our words."""
+    return message.replace("Value error, ", "").replace("Input should be", "expected")
 
 
 def _kind(value: Any) -> str:
-    names: dict[type, str] = {
-        dict: "a mapping",
-        list: "a list",
-        str: "a text",
-        bool: "a truth value",
-        type(None): "nothing",
-    }
-    return names.get(type(value), f"`{value}`")
+    return KINDS.get(type(value), f"`{value}`")
 
 
 def _unknown_key(location: tuple[Any, ...]) -> str:
     valid = sorted(_model_at(location[:-1]).model_fields)
-    hint = nearest(str(location[-1]), valid)
-    return (
-        f"unknown key; {hint}"
-        if hint
-        else f"unknown key: expected one of {', '.join(f'`{name}`' for name in valid)}"
-    )
+    if hint := nearest(str(location[-1]), valid):
+        return f"unknown key; {hint}"
+    return f"unknown key: expected one of {', '.join(f'`{name}`' for name in valid)}"
 
 
 def _model_at(location: tuple[Any, ...]) -> type[BaseModel]:
-    """The pydantic model whose keys stand at a location."""
+    """The pydantic model whose fields are the keys at a location."""
     model: type[BaseModel] = SuiteFile
     for part in location:
         if isinstance(part, str) and part in model.model_fields:

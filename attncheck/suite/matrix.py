@@ -1,4 +1,4 @@
-"""The settings of one model in a suite: every combination of the axes, less what is excluded."""
+"""The settings of one model in a suite: all combinations of the axes but the excluded ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_COMBINATIONS = 1_000
 def combinations(
     parts: tuple[Part, ...], part: Part, index: int, entry: ModelEntry
 ) -> Iterator[Settings]:
-    """Every combination of the axes: the suite's settings, with the model's own in their place."""
+    """Every combination of the axes; the model's own settings override those of the suite."""
     entries = [(each, each.suite.settings, ("settings",)) for each in parts]
     merged: dict[str, Any] = {}
     for owner, settings, place in [*entries, (part, entry.settings, ("models", index, "settings"))]:
@@ -36,11 +36,9 @@ def combinations(
         )
     fixed = {name: value for name, value in merged.items() if name not in AXES}
     for values in itertools.product(*(merged[axis] for axis in axes)):
-        spec: dict[str, Any] = {**dict(zip(axes, values, strict=True)), **fixed}
-        if not any(matches(spec, excluded) for excluded in entry.exclude):
-            chosen: dict[str, Any] = {
-                name: None if value == "default" else value for name, value in spec.items()
-            }
+        one: dict[str, Any] = {**dict(zip(axes, values, strict=True)), **fixed}
+        if not any(matches(one, excluded) for excluded in entry.exclude):
+            chosen: dict[str, Any] = {k: None if v == "default" else v for k, v in one.items()}
             yield Settings(**chosen)
 
 
@@ -71,10 +69,10 @@ def _prompt(part: Part, place: Place, name: str) -> str:
 
 
 def check_names(part: Part, place: Place, settings: Mapping[str, Any]) -> None:
-    """Refuse a pattern that names a setting that there is not.
+    """Check the names in a pattern of settings.
 
     Raises:
-        SuiteError: at the unknown name.
+        SuiteError: a name that is no setting.
     """
     for name in settings:
         if name not in SettingsEntry.model_fields:
@@ -83,9 +81,9 @@ def check_names(part: Part, place: Place, settings: Mapping[str, Any]) -> None:
             )
 
 
-def matches(spec: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Whether settings are those of a pattern; what the pattern leaves out may be anything."""
+def matches(settings: Mapping[str, Any], pattern: Mapping[str, Any]) -> bool:
+    """Whether settings match a pattern; a setting that the pattern leaves out may be anything."""
     return all(
-        spec.get(name) in (value if isinstance(value, list) else [value])
-        for name, value in wanted.items()
+        settings.get(name) in (value if isinstance(value, list) else [value])
+        for name, value in pattern.items()
     )

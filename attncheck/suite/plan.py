@@ -69,6 +69,11 @@ class Selection:
         return tagged and named and not matches_any(self.skip, probe)
 
 
+def matching(glob: str, names: Iterable[str]) -> list[str]:
+    """The names that a glob matches."""
+    return [name for name in names if fnmatchcase(name, glob)]
+
+
 def matches_any(globs: Iterable[str], name: str) -> bool:
     """Whether one of the globs matches a name."""
     return any(fnmatchcase(name, glob) for glob in globs)

@@ -1,11 +1,9 @@
-"""The keys of a suite file, as pydantic models: what may stand where, and the JSON Schema for
-editors.
-"""
+"""The keys of a suite file as pydantic models, and the JSON Schema for editors."""
 
 from __future__ import annotations
 
 from datetime import date
-from typing import Annotated, Any, Literal, final
+from typing import Annotated, Any, Literal, TypeVar, final
 
 from pydantic import (
     BaseModel,
@@ -26,12 +24,21 @@ from attncheck.core.verdict import Verdict
 JSON_SCHEMA = "https://json-schema.org/draft/2020-12/schema"
 
 
+T = TypeVar("T")
+
+
 def _listed(value: Any) -> Any:
     return value if isinstance(value, list) or value is None else [value]
 
 
+def _key(description: str = "", default: Any = None) -> Any:
+    if callable(default):
+        return Field(default_factory=default, description=description or None)
+    return Field(default, description=description or None)
+
+
 class _OneOrMany:
-    """A list that may be written as its only item."""
+    """A list; one with a single item may be written as that item."""
 
     @classmethod
     def __get_pydantic_json_schema__(
@@ -45,9 +52,8 @@ class _Entry(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
 
+Many = Annotated[list[T], BeforeValidator(_listed), _OneOrMany]
 Word = Annotated[str, Field(min_length=1)]
-Words = Annotated[list[Word], BeforeValidator(_listed), _OneOrMany]
-Verdicts = Annotated[list[Verdict], BeforeValidator(_listed), _OneOrMany]
 Format = Literal["json", "junit", "sarif", "markdown", "html"]
 CacheKind = Literal["default", "dynamic", "static", "offloaded", "static offloaded", "quantised"]
 Options = dict[str, Any]
@@ -55,38 +61,33 @@ Options = dict[str, Any]
 
 @final
 class SettingsEntry(_Entry):
-    """How to load: a list of `attn`, `dtype`, `device`, `cache`, `length` or `seed` is one axis of
-    the matrix.
+    """How to load models. With a list of `attn`, `dtype`, `device`, `cache`, `length` or `seed`,
+    everything runs once for each item.
     """
 
-    attn: Words | None = Field(
-        None, description="Attention implementations; `default` is the model's own."
+    attn: Many[Word] | None = _key("Attention implementations; `default` is the model's own.")
+    dtype: Many[DtypeName] | None = _key(
+        "Dtype of the weights; `auto` is the highest precision that fits and runs."
     )
-    dtype: Annotated[list[DtypeName], BeforeValidator(_listed), _OneOrMany] | None = Field(
-        None, description="Weights; `auto` is the highest precision that fits and runs."
+    device: Many[Word] | None = _key("auto, cpu, cuda, cuda:N or mps.")
+    cache: Many[CacheKind] | None = _key(
+        "Kind of cache in cached forwards; `default` is the model's own."
     )
-    device: Words | None = Field(None, description="auto, cpu, cuda, cuda:N or mps.")
-    cache: Annotated[list[CacheKind], BeforeValidator(_listed), _OneOrMany] | None = Field(
-        None, description="The kind of cache that cached passes fill; `default` is the model's own."
+    length: Many[PositiveInt] | None = _key(
+        "Length of the input in tokens; by default chosen from the config."
     )
-    length: Annotated[list[PositiveInt], BeforeValidator(_listed), _OneOrMany] | None = Field(
-        None, description="Tokens of the main input; chosen from the config when left out."
-    )
-    seed: Annotated[list[int], BeforeValidator(_listed), _OneOrMany] | None = None
-    device_map: Word | None = Field(
-        None, description="auto, or a JSON file with a device (or disk) for each module."
-    )
-    compiled: Word | None = Field(
-        None,
-        description="A backend of torch.compile, inductor as a rule: the compiled model is compared as well.",
+    seed: Many[int] | None = None
+    device_map: Word | None = _key("auto, or a JSON file with a device (or disk) for each module.")
+    compiled: Word | None = _key(
+        "Backend of torch.compile, such as inductor: compare the compiled model as well."
     )
     revision: Word | None = None
     trust_remote_code: bool | None = None
-    random_init: bool | None = Field(
-        None, description="Draw the weights here, from the config alone."
+    random_init: bool | None = _key(
+        "Read the config only; build a small model with amplified weights."
     )
-    layers: PositiveInt | None = Field(None, description="Keep the first N layers.")
-    prompt: Word | None = Field(None, description="Text, or @FILE relative to this file.")
+    layers: PositiveInt | None = _key("Keep the first N layers.")
+    prompt: Word | None = _key("Text, or @FILE with a path relative to this file.")
     offline: bool | None = None
 
 
@@ -94,13 +95,9 @@ class SettingsEntry(_Entry):
 class ProbeEntry(_Entry):
     """A probe with its options: `NAME`, `NAME: {option: value}`, or the long form with `probe:`."""
 
-    probe: Word = Field(
-        description="A probe's name, a glob over the names, or FILE.py:Class relative to this file."
-    )
-    options: Options = Field(
-        default_factory=dict, description="Options of the probe (`attncheck explain NAME`)."
-    )
-    tags: Words = Field(default_factory=list)
+    probe: Word = _key("Name of a probe, a glob, or FILE.py:Class relative to this file.", ...)
+    options: Options = _key("Options of the probe (`attncheck explain NAME`).", dict)
+    tags: Many[Word] = _key(default=list)
 
     @model_validator(mode="before")
     @classmethod
@@ -116,45 +113,27 @@ class ProbeEntry(_Entry):
     def __get_pydantic_json_schema__(
         cls, core: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        long = handler(core)
         short = {
             "type": "object",
             "minProperties": 1,
             "maxProperties": 1,
             "not": {"required": ["probe"]},
+            "additionalProperties": {"type": ["object", "null"]},
         }
-        return {
-            "anyOf": [
-                {"type": "string"},
-                long,
-                {**short, "additionalProperties": {"type": ["object", "null"]}},
-            ]
-        }
-
-
-Probes = list[ProbeEntry]
+        return {"anyOf": [{"type": "string"}, handler(core), short]}
 
 
 @final
 class ModelEntry(_Entry):
-    """A model: its target alone, or the target with settings and probes of its own."""
+    """A model: a target, or a target with settings and probes of its own."""
 
-    target: Word = Field(
-        description="org/name, a folder, a .gguf file, builtin:NAME, FILE.py:factory."
-    )
-    tags: Words = Field(default_factory=list, description="Words that `--tag` selects by.")
-    settings: SettingsEntry = Field(
-        default_factory=SettingsEntry,  # type: ignore[arg-type]
-        description="Replaces the suite's settings for this model.",
-    )
-    exclude: list[dict[str, Any]] = Field(
-        default_factory=list, description="Combinations of settings to leave out."
-    )
-    probes: Probes | None = Field(None, description="In place of the suite's probes.")
-    skip: Words = Field(default_factory=list, description="Probes to leave out (globs).")
-    options: dict[str, Options] = Field(
-        default_factory=dict, description="Options by probe, over the suite's."
-    )
+    target: Word = _key("org/name, a folder, a .gguf file, builtin:NAME, FILE.py:factory.", ...)
+    tags: Many[Word] = _key("Tags that `--tag` selects by.", list)
+    settings: SettingsEntry = _key("Override the suite's settings for this model.", SettingsEntry)
+    exclude: list[dict[str, Any]] = _key("Combinations of settings to exclude.", list)
+    probes: list[ProbeEntry] | None = _key("Replace the suite's probes for this model.")
+    skip: Many[Word] = _key("Probes to skip (globs).", list)
+    options: dict[str, Options] = _key("Options by probe; they override the suite's.", dict)
 
     @model_validator(mode="before")
     @classmethod
@@ -170,24 +149,22 @@ class ModelEntry(_Entry):
 
 @final
 class ExpectedEntry(_Entry):
-    """A failure that is known and accepted until a date."""
+    """A known failure that is accepted, until a date if one is given."""
 
-    model: Word = Field("*", description="A glob over targets.")
-    probe: Word = Field("*", description="A glob over probes.")
-    case: Word = Field("*", description="A glob over the names of the cases that may fail.")
-    settings: dict[str, Any] = Field(default_factory=dict, description="Only under these settings.")
-    verdict: Verdicts = Field(default_factory=lambda: [Verdict.FAIL])
+    model: Word = _key("Targets (a glob).", "*")
+    probe: Word = _key("Probes (a glob).", "*")
+    case: Word = _key("Names of the cases that may fail (a glob).", "*")
+    settings: dict[str, Any] = _key("Only under these settings.", dict)
+    verdict: Many[Verdict] = _key(default=lambda: [Verdict.FAIL])
     reason: Word
     link: str = ""
-    expires: date | None = Field(None, description="The last day on which it is accepted.")
+    expires: date | None = _key("Last day on which the failure is accepted.")
 
     @field_validator("verdict")
     @classmethod
     def _not_passing(cls, value: list[Verdict]) -> list[Verdict]:
         if Verdict.PASS in value or Verdict.SKIP in value:
-            raise ValueError(
-                "expected one of `fail`, `warn`, `noise`, `vacuous`, `error`: neither pass nor skip fails a run"
-            )
+            raise ValueError("expected one of `fail`, `warn`, `noise`, `vacuous`, `error`")
         return value
 
 
@@ -196,23 +173,17 @@ class SuiteFile(_Entry):
     """A suite of models, settings and probes for `attncheck run --suite`."""
 
     version: Literal[1] = 1
-    include: Words = Field(
-        default_factory=list, description="Files to take in first, relative to this one."
-    )
-    models: list[ModelEntry] = Field(default_factory=list)
-    settings: SettingsEntry = Field(default_factory=SettingsEntry)  # type: ignore[arg-type]
-    probes: Probes | None = Field(None, description="All installed probes when left out.")
-    skip: Words = Field(default_factory=list, description="Probes to leave out (globs).")
-    expected_failures: list[ExpectedEntry] = Field(default_factory=list)
-    strict: bool | None = Field(None, description="vacuous, warn and noise count as failure.")
-    fail_on: Verdicts = Field(
-        default_factory=list, description="Further verdicts that count as failure."
-    )
+    include: Many[Word] = _key("Suite files to read first, relative to this one.", list)
+    models: list[ModelEntry] = _key(default=list)
+    settings: SettingsEntry = _key(default=SettingsEntry)
+    probes: list[ProbeEntry] | None = _key("Probes to run; by default all that are installed.")
+    skip: Many[Word] = _key("Probes to skip (globs).", list)
+    expected_failures: list[ExpectedEntry] = _key(default=list)
+    strict: bool | None = _key("Count vacuous, warn and noise as failure.")
+    fail_on: Many[Verdict] = _key("Count these verdicts as failure too.", list)
     fail_fast: bool | None = None
-    baseline: Word | None = Field(None, description="Known findings, relative to this file.")
-    reports: dict[Format, Word] = Field(
-        default_factory=dict, description="Reports to write, relative to this file."
-    )
+    baseline: Word | None = _key("File of accepted findings, relative to this file.")
+    reports: dict[Format, Word] = _key("Reports to write, relative to this file.", dict)
 
 
 def suite_schema() -> dict[str, Any]:

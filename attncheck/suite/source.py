@@ -1,6 +1,4 @@
-"""YAML text -> plain data that remembers where each value stood, so that every complaint names a
-line and a column.
-"""
+"""YAML text as plain data that remembers the line and column of each value, for error messages."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ SHOWN = 60
 @final
 @dataclass(frozen=True)
 class Mark:
-    """A position in a file, counted from 1, and the text that stands there."""
+    """A position in a file, counted from 1, and the text there."""
 
     line: int = 1
     column: int = 1
@@ -36,9 +34,7 @@ class Mark:
 @final
 @dataclass(frozen=True)
 class Source:
-    """One parsed file. `values` and `keys` hold the mark of each value and of each key by its place
-    in `data`.
-    """
+    """One parsed file, with the position of each value and of each key in `data`."""
 
     file: Path
     data: Any = None
@@ -46,7 +42,7 @@ class Source:
     keys: dict[Place, Mark] = field(default_factory=dict)
 
     def mark(self, place: Place, key: bool = False) -> Mark:
-        """Where a place stands; the nearest place around it where it has no position of its own."""
+        """The position of a place, or of the nearest place around it that has one."""
         first = self.keys if key else self.values
         for end in range(len(place), -1, -1):
             if place[:end] in first:
@@ -56,11 +52,11 @@ class Source:
         return Mark()
 
     def error(self, place: Place, message: str, key: bool = False) -> SuiteError:
-        """A complaint about a place, in one line: `FILE:LINE:COLUMN: `text`: message`."""
-        return self.complaint(self.mark(place, key), message)
+        """An error at a place, in one line: `FILE:LINE:COLUMN: `text`: message`."""
+        return self.error_at(self.mark(place, key), message)
 
-    def complaint(self, mark: Mark, message: str) -> SuiteError:
-        """A complaint about a position."""
+    def error_at(self, mark: Mark, message: str) -> SuiteError:
+        """An error at a position."""
         text = " ".join(mark.text.split())
         shown = f"`{text[:SHOWN]}{'…' if len(text) > SHOWN else ''}`: " if text else ""
         return SuiteError(
@@ -76,8 +72,8 @@ def read(file: Path) -> Source:
     """Read and parse one file.
 
     Raises:
-        SuiteError: it cannot be read, is no YAML, has a key twice, or names an environment variable
-        that is not set.
+        SuiteError: the file cannot be read, is no YAML, repeats a key, or names an environment
+            variable that is not set.
     """
     try:
         text = file.read_text(encoding="utf-8")
@@ -86,7 +82,8 @@ def read(file: Path) -> Source:
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise SuiteError(
-            f"{file}:{line}:1: not UTF-8 text: byte {error.start} is {error.object[error.start]:#04x}"
+            f"{file}:{line}:1: not UTF-8 text: "
+            f"byte {error.start} is {error.object[error.start]:#04x}"
         ) from error
     return parse(text, file)
 
@@ -98,7 +95,7 @@ def parse(text: str, file: Path, environment: Mapping[str, str] | None = None) -
         loader = yaml.SafeLoader(text)
         node = loader.get_single_node()
         if node is None:
-            raise source.complaint(
+            raise source.error_at(
                 Mark(), "the file is empty: expected a mapping with the key `models`"
             )
         data = _Walk(loader, source, os.environ if environment is None else environment).value(
@@ -106,15 +103,15 @@ def parse(text: str, file: Path, environment: Mapping[str, str] | None = None) -
         )
     except yaml.reader.ReaderError as error:
         line = text[: error.position].count("\n") + 1
-        raise source.complaint(
+        raise source.error_at(
             Mark(line), f"a character that YAML does not allow: {error.character!r}"
         ) from error
     except yaml.MarkedYAMLError as error:
-        raise source.complaint(
+        raise source.error_at(
             _marked(error), f"not valid YAML: {error.problem or error.context}"
         ) from error
     except RecursionError as error:
-        raise source.complaint(Mark(), "nested too deeply") from error
+        raise source.error_at(Mark(), "nested too deeply") from error
     return Source(file, data, source.values, source.keys)
 
 
@@ -126,7 +123,7 @@ def _marked(error: yaml.MarkedYAMLError) -> Mark:
 @final
 @dataclass
 class _Walk:
-    """One walk over the nodes of a file."""
+    """A walk over the nodes of a file that collects their positions."""
 
     loader: yaml.SafeLoader
     source: Source
@@ -135,16 +132,16 @@ class _Walk:
     around: tuple[int, ...] = ()
 
     def value(self, node: Any, place: Place) -> Any:
-        """The data of one node; its mark is kept under `place`."""
+        """The data of one node, whose position is stored under `place`."""
         self.seen += 1
         mark = self._mark(node)
         self.source.values[place] = mark
         if self.seen > MOST_NODES or id(node) in self.around:
-            raise self.source.complaint(mark, "an alias that repeats itself without end")
+            raise self.source.error_at(mark, "an alias that contains itself")
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node, mark)
         if node.tag not in PLAIN_TAGS:
-            raise self.source.complaint(mark, f"unknown tag `{node.tag}`")
+            raise self.source.error_at(mark, f"unknown tag `{node.tag}`")
         before, self.around = self.around, (*self.around, id(node))
         found = (
             self._mapping(node, place)
@@ -168,7 +165,7 @@ class _Walk:
         for key, child in node.value:
             mark = self._mark(key)
             if not isinstance(key, yaml.ScalarNode):
-                raise self.source.complaint(mark, "a key must be a plain word")
+                raise self.source.error_at(mark, "expected a plain string as key")
             # Keys that `<<` brings in come first, so that the mapping's own win.
             self.source.keys[(*place, key.value)] = mark
             found[key.value] = self.value(child, (*place, key.value))
@@ -181,8 +178,8 @@ class _Walk:
                 continue
             mark = self._mark(key)
             if key.value in seen:
-                raise self.source.complaint(
-                    mark, f"this key stands here twice, first in line {seen[key.value].line}"
+                raise self.source.error_at(
+                    mark, f"this key is repeated; it was first given in line {seen[key.value].line}"
                 )
             seen[key.value] = mark
 
@@ -190,7 +187,7 @@ class _Walk:
         try:
             found = self.loader.construct_object(node)
         except UNREADABLE as error:
-            raise self.source.complaint(mark, f"not a value that YAML can read: {error}") from error
+            raise self.source.error_at(mark, f"not a valid YAML value: {error}") from error
         return self._expanded(found, mark) if isinstance(found, str) else found
 
     def _expanded(self, text: str, mark: Mark) -> str:
@@ -199,9 +196,10 @@ class _Walk:
             if name in self.environment:
                 return self.environment[name]
             if default is None:
-                raise self.source.complaint(
+                raise self.source.error_at(
                     mark,
-                    f"the environment variable `{name}` is not set (`${{{name}:-VALUE}}` gives it a default)",
+                    f"the environment variable `{name}` is not set "
+                    f"(`${{{name}:-VALUE}}` gives it a default)",
                 )
             return str(default)
 

@@ -1,6 +1,4 @@
-"""Every complaint about a suite: one line with file, line, column, what stands there, what was
-expected.
-"""
+"""Every error of a suite: one line with file, line, column, the text there and what was expected."""
 
 from pathlib import Path
 
@@ -23,7 +21,7 @@ models:
 expected_failures:
   - model: builtin:broken-*
     probe: future-token
-    reason: planted
+    reason: injected
     expires: 2027-01-01
 """
 
@@ -53,9 +51,9 @@ MUTATIONS = [
     (
         "2027-01-01",
         "2027-13-01",
-        "15:14: `2027-13-01`: not a value that YAML can read: month must be in 1..12",
+        "15:14: `2027-13-01`: not a valid YAML value: month must be in 1..12",
     ),
-    ("    reason: planted\n", "", "12:5: the key `reason` is missing here"),
+    ("    reason: injected\n", "", "12:5: the key `reason` is missing here"),
     ("  - target:", "  - targt:", "9:5: `targt`: unknown key; did you mean `target`?"),
     ("models:", "modles:", "7:1: `modles`: unknown key; did you mean `models`?"),
     (
@@ -80,9 +78,9 @@ MUTATIONS = [
     (
         "  - kv-*\n",
         "  - kv-*\nprobes: []\n",
-        "7:1: `probes`: this key stands here twice, first in line 3",
+        "7:1: `probes`: this key is repeated; it was first given in line 3",
     ),
-    ("- kv-*", "- &a [*a]", "6:5: an alias that repeats itself without end"),
+    ("- kv-*", "- &a [*a]", "6:5: an alias that contains itself"),
     (
         "- kv-*",
         "- !!python/object:os.system {}",
@@ -128,6 +126,13 @@ def test_message(tmp_path: Path, old: str, new: str, message: str) -> None:
         ),
         (b"models: [builtin:gqa]\nseed: 1\n", ":2:1: `seed`: unknown key"),
         (b"models: [builtin:gqa]\nfail_on: fial\n", ":2:10: `fial`: expected `pass`, `fail`"),
+        (b"models: 'x'\nprobes: true\n", ":1:9: `x`: expected a valid list"),
+        (
+            b"models: [builtin:gqa]\nprobes: true\n",
+            ":2:9: `true`: expected a valid list, got a boolean",
+        ),
+        (b"models:\n  - target: null\n", ":2:13: `null`: expected a valid string, got null"),
+        (b"models: [builtin:gqa]\n[a]: 1\n", ":2:1: expected a plain string as key"),
     ],
 )
 def test_whole_file(tmp_path: Path, content: bytes, message: str) -> None:
@@ -150,7 +155,7 @@ def test_files_that_include_each_other(tmp_path: Path) -> None:
         load_plan(tmp_path / "a.yaml")
 
 
-def test_a_complaint_about_an_included_file_names_that_file(tmp_path: Path) -> None:
+def test_an_error_in_an_included_file_names_that_file(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("include: [b.yaml]\nmodels: [builtin:gqa]\n")
     (tmp_path / "b.yaml").write_text("settings:\n  seed: x\n")
     with pytest.raises(SuiteError, match=r"b\.yaml:2:9: `x`: expected a valid integer"):

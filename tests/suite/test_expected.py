@@ -7,8 +7,8 @@ from datetime import date
 import pytest
 
 from attncheck.core.finding import Control, Finding, Measurement, Verdict
+from attncheck.suite.expected import settle
 from attncheck.suite.plan import ExpectedFailure
-from attncheck.suite.settle import settle
 
 TODAY = date(2027, 1, 1)
 
