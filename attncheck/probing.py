@@ -51,7 +51,7 @@ from attncheck.model.buffers import buffers_of, changed
 from attncheck.model.caches import CachedTensor, key_values, repeated_heads
 from attncheck.model.compat import cache_of, cached_length, text_config
 from attncheck.model.decoding import approximate, continued, filled, pieces, unstored, yardstick
-from attncheck.model.digest import digests
+from attncheck.model.digest import digests, same_digest
 from attncheck.model.directional_derivatives import projections, slope_of, why_no_slope
 from attncheck.model.encoder_inputs import for_rows
 from attncheck.model.forward_spec import (
@@ -211,6 +211,8 @@ __all__ = [
     "ranks",
     "recording",
     "repeated_heads",
+    "same_digest",
+    "same_digest",
     "scale_cases",
     "sharded",
     "skipped",

@@ -34,9 +34,8 @@ def record(
         raise UsageError(f"--output {output}: no such folder `{output.parent}`")
     settings = options.settings()
     from attncheck.cli.progress import ProgressLine
-    from attncheck.compare.record import described
     from attncheck.compare.record import record as recorded
-    from attncheck.compare.trace import save
+    from attncheck.compare.record import save
     from attncheck.targets.load import load
 
     with ProgressLine(not display.no_progress, 1) as line:
@@ -44,6 +43,6 @@ def record(
         recording = recorded(load(target, settings))
     save(recording, output)
     typer.echo(
-        f"{output}: {described(recording)}, {len(recording.ways)} call patterns, "
+        f"{output}: {recording}, {len(recording.forwards)} call patterns, "
         f"{len(recording.weights)} weights"
     )

@@ -1,5 +1,4 @@
-"""Two recordings compared: how far apart by position, who would choose another token, and which
-module is first.
+"""Two recordings compared: the difference by position, the best tokens, and the first module.
 
 Axes: B batch, T positions, V vocabulary, N real tokens, K numbers kept for each position.
 """
@@ -15,74 +14,78 @@ from torch import Tensor
 
 from attncheck.compare.record import RecordedForward, Recording
 from attncheck.core.finding import BEYOND_ROUNDING
+from attncheck.model.digest import same_digest
 from attncheck.numerics.divergence import max_abs
 from attncheck.numerics.first_divergence import FirstDivergence, first_divergence
 
 Sameness = Literal["identical", "rounding", "undecided", "different"]
+ORDER: tuple[Sameness, ...] = ("different", "undecided", "rounding", "identical")
 TOP = (1, 5, 10)
 SHARES = (0.5, 0.9, 0.99, 1.0)
 RESOLVED = 1e-3
 EPS = {"float64": 2.3e-16, "float32": 1.2e-7, "bfloat16": 7.9e-3, "float16": 9.8e-4}
+FEW_EPS = 8.0
+"""How many eps may separate module outputs of unequal precisions."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class ForwardComparison:
-    """One way of asking on both sides. `by_position` is the largest difference at each T, `top` the
-    share of equal top-k.
+    """One forward on both sides.
+
+    `by_position` is the largest difference at each T, `top` the share of equal top-k tokens, `kl`
+    the KL divergence at each percentile.
     """
 
     way: str
     verdict: Sameness
     max_abs: float
     budget: float
-    scale: float
-    nonfinite: int
-    flips: int
-    positions: int
-    first_position: int | None
-    by_position: tuple[float, ...]
-    top: tuple[tuple[int, float], ...]
-    kl: tuple[tuple[float, float], ...]
+    scale: float = 0.0
+    nonfinite: int = 0
+    flips: int = 0
+    positions: int = 0
+    first_position: int | None = 0
+    by_position: tuple[float, ...] = ()
+    top: tuple[tuple[int, float], ...] = ()
+    kl: tuple[tuple[float, float], ...] = ()
     first: FirstDivergence | None = None
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
-    """All ways of asking that both sides have, and the weights that are not the same."""
+class RunComparison:
+    """All forwards that both sides have, the weights that differ, and those of one side only."""
 
     left: Recording
     right: Recording
-    ways: tuple[ForwardComparison, ...]
+    forwards: tuple[ForwardComparison, ...]
     weights: tuple[str, ...]
     missing: tuple[str, ...]
 
     @property
     def verdict(self) -> Sameness:
-        """The worst of the ways; different where nothing could be compared."""
-        order: tuple[Sameness, ...] = ("different", "undecided", "rounding", "identical")
-        seen = {way.verdict for way in self.ways}
-        return next((verdict for verdict in order if verdict in seen), "different")
+        """The worst of the forwards; different where nothing could be compared."""
+        return self.worst.verdict if self.worst else "different"
 
     @property
     def worst(self) -> ForwardComparison | None:
-        """The way that says the most: the plainest of those that differ."""
-        return next((way for way in self.ways if way.verdict == self.verdict), None)
+        """The first, and so the plainest, of the forwards with the worst verdict."""
+        return min(self.forwards, key=lambda each: ORDER.index(each.verdict), default=None)
 
 
-def compare(left: Recording, right: Recording) -> Comparison:
-    """Every way that both recordings hold, in the order of the left one."""
-    others = {way.name: way for way in right.ways}
-    ways = [
-        _apart(way, others[way.name], (left.dtype, right.dtype))
-        for way in left.ways
-        if way.name in others
-    ]
-    return Comparison(
+def compare(left: Recording, right: Recording) -> RunComparison:
+    """Every forward that both recordings hold, in the order of the left one."""
+    others = {each.name: each for each in right.forwards}
+    dtypes = (left.dtype, right.dtype)
+    return RunComparison(
         left=left,
         right=right,
-        ways=tuple(ways),
+        forwards=tuple(
+            _compared(each, others[each.name], dtypes)
+            for each in left.forwards
+            if each.name in others
+        ),
         weights=tuple(_changed(left, right)),
         missing=tuple(sorted(set(left.weights) ^ set(right.weights))),
     )
@@ -90,42 +93,29 @@ def compare(left: Recording, right: Recording) -> Comparison:
 
 def _changed(left: Recording, right: Recording) -> Iterator[str]:
     """Names of weights whose sums differ by more than the coarser precision explains."""
-    slack = (
-        4 * max(EPS.get(left.dtype, 1e-7), EPS.get(right.dtype, 1e-7))
-        if left.dtype != right.dtype
-        else 1e-9
-    )
+    slack = 1e-9
+    if left.dtype != right.dtype:
+        slack = 4 * max(EPS.get(left.dtype, 1e-7), EPS.get(right.dtype, 1e-7))
     for name, sums in left.weights.items():
         other = right.weights.get(name)
-        if other is not None and not _same(sums, other, slack):
+        if other is not None and not same_digest(sums, other, slack):
             yield name
 
 
-def _same(left: Tensor, right: Tensor, slack: float) -> bool:
-    """Sums of one tensor against another's, beside the sum of its sizes (the weighted one beside
-    its own largest).
-    """
-    size = max(float(left[1]), float(right[1]), 1e-30)
-    limits = (
-        torch.tensor([size, size, max(float(left[2]), 1e-30), 8191 * size], dtype=torch.float64)
-        * slack
-    )
-    return bool(((left - right).abs() <= limits).all())
-
-
-def _apart(
+def _compared(
     left: RecordedForward, right: RecordedForward, dtypes: tuple[str, str]
 ) -> ForwardComparison:
     if left.logits_BTV.shape != right.logits_BTV.shape:
-        return _incomparable(left)
-    left_NV, right_NV = (_wide(way.logits_BTV)[left.real_BT] for way in (left, right))
+        return ForwardComparison(
+            way=left.name, verdict="different", max_abs=float("inf"), budget=left.budget
+        )
+    left_NV, right_NV = (each.logits_BTV.double()[left.real_BT] for each in (left, right))
     finite_NV = torch.isfinite(left_NV) & torch.isfinite(right_NV)
     delta_NV = torch.where(finite_NV, (left_NV - right_NV).abs(), 0.0)
     budget = left.budget + right.budget
     by_T = _by_position(delta_NV.amax(-1), left.real_BT)
     scale = max_abs(torch.where(finite_NV, right_NV, 0.0))
     largest, lost = float(delta_NV.max()), int((~finite_NV).sum())
-    wrong = [place for place, value in enumerate(by_T) if value > budget]
     return ForwardComparison(
         way=left.name,
         verdict=_verdict(largest, budget, scale, lost),
@@ -135,39 +125,16 @@ def _apart(
         nonfinite=lost,
         flips=int((left_NV.argmax(-1) != right_NV.argmax(-1)).sum()),
         positions=len(delta_NV),
-        first_position=wrong[0] if wrong else None,
+        first_position=next((place for place, value in enumerate(by_T) if value > budget), None),
         by_position=tuple(by_T),
         top=tuple((k, _agreement(left_NV, right_NV, k)) for k in TOP if k < left_NV.shape[-1]),
         kl=tuple(zip(SHARES, _percentiles(left_NV, right_NV), strict=True)),
-        first=first_of(left, right, dtypes) if largest else None,
-    )
-
-
-def _wide(logits_BTV: Tensor) -> Tensor:
-    return logits_BTV.double()
-
-
-def _incomparable(left: RecordedForward) -> ForwardComparison:
-    return ForwardComparison(
-        way=left.name,
-        verdict="different",
-        max_abs=float("inf"),
-        budget=left.budget,
-        scale=0.0,
-        nonfinite=0,
-        flips=0,
-        positions=0,
-        first_position=0,
-        by_position=(),
-        top=(),
-        kl=(),
+        first=_first(left, right, dtypes) if largest else None,
     )
 
 
 def _verdict(largest: float, budget: float, scale: float, lost: int) -> Sameness:
-    """Beyond rounding is different; within it is rounding, unless this precision is too coarse to
-    tell.
-    """
+    """Within the budget it is rounding, unless this precision is too coarse to tell."""
     if lost or largest > budget:
         return "different"
     if not largest:
@@ -194,18 +161,18 @@ def _percentiles(left_NV: Tensor, right_NV: Tensor) -> list[float]:
     return [float(kl_N.quantile(share)) for share in SHARES]
 
 
-def first_of(
+def _first(
     left: RecordedForward, right: RecordedForward, dtypes: tuple[str, str]
 ) -> FirstDivergence | None:
-    """The first event of both sides that differs beyond rounding.
+    """The first module that differs beyond rounding.
 
-    Between equal precisions the limit is a multiple of the measured noise; between unequal ones, of
-    the coarser's.
+    In float64 the limit is a multiple of the measured noise; otherwise a few eps of the coarser
+    precision.
     """
     return first_divergence(
         left.outputs,
         right.outputs,
         real_BT=left.real_BT,
-        times=BEYOND_ROUNDING if "float64" in dtypes and dtypes[0] == dtypes[1] else 8.0,
+        times=BEYOND_ROUNDING if set(dtypes) == {"float64"} else FEW_EPS,
         eps=max(EPS.get(dtype, 1e-7) for dtype in dtypes),
     )

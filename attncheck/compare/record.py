@@ -1,42 +1,46 @@
-"""A run written down: the logits of a few ways of asking, what every module put out, and what the
-weights are.
+"""A recorded run: the logits of a few forwards, the output of every module, and sums of the weights.
 
-What is kept of a module is a fingerprint of a few numbers for each position, so that a recording of
-a large model stays small.
+A module's output is kept as a fingerprint of a few numbers per position, so that the recording of a
+large model stays small. The file holds tensors in safetensors and the rest as JSON in its header;
+every release reads it.
 
-Axes: B batch, T positions, V vocabulary, K numbers kept for each position.
+Axes: B batch, T positions, V vocabulary.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, final
 
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
-from attncheck.core.errors import TargetError, Unsupported
+from attncheck.core.errors import TargetError, first_line
+from attncheck.diagnosis.failure import REFUSED, real_tokens
 from attncheck.model.digest import digests
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.inputs import Tokens
 from attncheck.model.padding import Padded, pad_id
-from attncheck.model.passes import REFUSALS
 from attncheck.model.subject import Subject
-from attncheck.numerics.module_outputs import ModuleOutputs, outputs_with_floors
+from attncheck.numerics.module_outputs import ModuleOutput, ModuleOutputs, outputs_with_floors
 from attncheck.run.session import environment
 
+SCHEMA = "attncheck-trace/1"
+SUFFIX = ".safetensors"
 PLAIN, CHUNKED, PADDED = "one forward", "in chunks on a cache", "left-padded batch"
 SHORTER = 3
-"""How many tokens the second row of the padded batch is shorter."""
+"""How many tokens the second sequence of the padded batch is shorter."""
 
 
 @final
 @dataclass(frozen=True)
 class RecordedForward:
-    """One way of asking: its logits where tokens are real, how far rounding carries them, every
-    module's fingerprint.
-    """
+    """The logits and module outputs of one forward, and how far rounding moves the logits."""
 
     name: str
     logits_BTV: Tensor
@@ -48,80 +52,142 @@ class RecordedForward:
 @final
 @dataclass(frozen=True)
 class Recording:
-    """A whole run. `weights` holds a few sums of every tensor; `meta` says what ran where, as text."""
+    """A whole run. `weights` holds four sums of every tensor, `meta` the versions and settings."""
 
     name: str
     rows: Tokens
     pad: int
     dtype: str
-    ways: tuple[RecordedForward, ...]
+    forwards: tuple[RecordedForward, ...]
     weights: dict[str, Tensor]
     meta: dict[str, str] = field(default_factory=dict)
 
+    def __str__(self) -> str:
+        attn, release = self.meta.get("attn"), self.meta.get("transformers")
+        return f"{self.name} ({self.dtype}, {attn}, transformers {release})"
+
 
 def record(subject: Subject, rows: Tokens = (), pad: int | None = None) -> Recording:
-    """Ask one model in every way that it takes, about `rows` (its own material when left out).
+    """Record a model in every forward that it supports, on `rows` or else on its own inputs.
 
     Raises:
-        TargetError: the rows hold tokens that this model has not.
+        TargetError: the rows hold tokens outside the model's vocabulary.
     """
     inputs = subject.inputs
     rows = rows or (inputs.row, inputs.other(inputs.row, salt=31)[SHORTER:])
-    if max(map(max, rows)) >= subject.facts.vocab:
-        raise TargetError(
-            f"{subject.name}: token {max(map(max, rows))} is outside its vocabulary of {subject.facts.vocab}"
-        )
+    largest, vocab = max(map(max, rows)), subject.facts.vocab
+    if largest >= vocab:
+        raise TargetError(f"{subject.name}: token {largest} is outside its vocabulary of {vocab}")
     filler = pad_id(subject) if pad is None else pad
-    ways = []
-    for name, spec in _forwards(subject, rows, filler):
+    forwards = []
+    for name, spec in _specs(subject, rows, filler):
         try:
-            ways.append(_way(subject, name, spec))
-        except (Unsupported, *REFUSALS):
+            forwards.append(_recorded(subject, name, spec))
+        except REFUSED:
             continue
+    settings = {"attn": str(subject.attn), "dtype": subject.dtype_name}
     return Recording(
         name=subject.name,
         rows=rows,
         pad=filler,
         dtype=subject.dtype_name,
-        ways=tuple(ways),
+        forwards=tuple(forwards),
         weights=digests(subject.model),
-        meta={
-            **{key: str(value) for key, value in environment().items()},
-            "attn": str(subject.attn),
-            "dtype": subject.dtype_name,
-        },
+        meta={**{key: str(value) for key, value in environment().items()}, **settings},
     )
 
 
-def _forwards(subject: Subject, rows: Tokens, pad: int) -> Iterator[tuple[str, ForwardSpec]]:
+def _specs(subject: Subject, rows: Tokens, pad: int) -> Iterator[tuple[str, ForwardSpec]]:
     row = rows[0]
     third = max(1, len(row) // 3)
     yield PLAIN, ForwardSpec((row,))
     if subject.can.steps:
-        chunks = (
-            (third, 1, len(row) - third - 1)
-            if subject.can.cache and len(row) > third + 1
-            else (len(row) - 1, 1)
-        )
+        several = subject.can.cache and len(row) > third + 1
+        chunks = (third, 1, len(row) - third - 1) if several else (len(row) - 1, 1)
         yield CHUNKED, ForwardSpec((row,), chunks=chunks)
     if len(rows) > 1 and subject.can.reads_mask and subject.can.takes_positions:
         batch = Padded(rows=rows, length=max(map(len, rows)) + 1, pad=pad, inputs=subject.inputs)
         yield PADDED, batch.spec("left", explicit=True)
 
 
-def _way(subject: Subject, name: str, spec: ForwardSpec) -> RecordedForward:
+def _recorded(subject: Subject, name: str, spec: ForwardSpec) -> RecordedForward:
     modules = {name: module for name, module in subject.model.named_modules() if name}
     shape = (len(spec.tokens), spec.length)
-    logits_BTV = subject.logits(spec)
+    logits_BTV, real_BT = subject.logits(spec), real_tokens(spec)
     outputs = outputs_with_floors(modules, lambda: subject.passes.replay(spec), shape)
     if subject.settings.tp is None:
         outputs = {event: replace(each, width=0) for event, each in outputs.items()}
-    rows = getattr(spec.mask, "rows", None)
-    real_BT = torch.tensor(rows, dtype=torch.bool) if rows else torch.ones(shape, dtype=torch.bool)
-    return RecordedForward(name, logits_BTV.cpu(), real_BT, subject.budget.value, outputs)
+    return RecordedForward(
+        name,
+        logits_BTV.cpu(),
+        torch.ones(shape, dtype=torch.bool) if real_BT is None else real_BT,
+        subject.budget.value,
+        outputs,
+    )
 
 
-def described(recording: Recording) -> str:
-    """What ran, in a line."""
-    meta: dict[str, Any] = recording.meta
-    return f"{recording.name} ({recording.dtype}, {meta.get('attn')}, transformers {meta.get('transformers')})"
+def save(recording: Recording, path: Path) -> None:
+    """Write a recording."""
+    tensors = {f"weights/{name}": value for name, value in recording.weights.items()}
+    ways = []
+    for number, each in enumerate(recording.forwards):
+        home = f"ways/{number}"
+        tensors[f"{home}/logits"] = each.logits_BTV.contiguous()
+        tensors[f"{home}/real"] = each.real_BT.contiguous()
+        for place, output in enumerate(each.outputs.values()):
+            tensors[f"{home}/prints/{place}"] = output.print_BTK.contiguous()
+        events = [
+            {"module": module, "side": side, "floor": output.floor}
+            for (module, side), output in each.outputs.items()
+        ]
+        ways.append({"name": each.name, "budget": each.budget, "events": events})
+    header = {
+        "schema": SCHEMA,
+        "name": recording.name,
+        "rows": recording.rows,
+        "pad": recording.pad,
+        "dtype": recording.dtype,
+        "meta": recording.meta,
+        "ways": ways,
+    }
+    save_file(tensors, str(path), metadata={"attncheck": json.dumps(header)})
+
+
+def load(path: Path) -> Recording:
+    """Read a recording.
+
+    Raises:
+        TargetError: no such file, or not a recording of this form.
+    """
+    if not path.is_file():
+        raise TargetError(f"{path}: no such file")
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            header = json.loads((file.metadata() or {}).get("attncheck", "{}"))
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dictionary
+    except (SafetensorError, OSError, ValueError) as error:
+        raise TargetError(f"{path}: not a recording ({first_line(error)})") from error
+    if header.get("schema") != SCHEMA:
+        found = header.get("schema")
+        raise TargetError(f"{path}: expected a recording of `{SCHEMA}`, got `{found}`")
+    weights = (name.removeprefix("weights/") for name in tensors if name.startswith("weights/"))
+    return Recording(
+        name=header["name"],
+        rows=tuple(tuple(row) for row in header["rows"]),
+        pad=header["pad"],
+        dtype=header["dtype"],
+        forwards=tuple(_read(f"ways/{n}", way, tensors) for n, way in enumerate(header["ways"])),
+        weights={name: tensors[f"weights/{name}"] for name in weights},
+        meta=dict(header["meta"]),
+    )
+
+
+def _read(home: str, way: dict[str, Any], tensors: dict[str, Tensor]) -> RecordedForward:
+    outputs = {
+        (each["module"], each["side"]): ModuleOutput(
+            tensors[f"{home}/prints/{place}"], each["floor"]
+        )
+        for place, each in enumerate(way["events"])
+    }
+    real_BT = tensors[f"{home}/real"].to(torch.bool)
+    return RecordedForward(way["name"], tensors[f"{home}/logits"], real_BT, way["budget"], outputs)

@@ -1,4 +1,4 @@
-"""What stands on each side of a comparison: a target under some settings, or a recorded file.
+"""The two sides of a comparison: each a target under some settings, or a recorded file.
 
 `attn=eager,dtype=bfloat16` on the command line changes the settings of one side.
 """
@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
-from attncheck.compare import trace, weights
-from attncheck.compare.divergence import Comparison, Sameness, compare
-from attncheck.compare.record import Recording, record
+from attncheck.compare import weights
+from attncheck.compare.divergence import RunComparison, Sameness, compare
+from attncheck.compare.record import SUFFIX, Recording, record
+from attncheck.compare.record import load as load_recording
 from attncheck.compare.weights import WeightDifference
 from attncheck.core.errors import UsageError, unknown
 from attncheck.core.settings import DTYPES, Settings
@@ -35,17 +36,19 @@ CHANGEABLE: dict[str, Callable[[str], Any]] = {
 @final
 @dataclass(frozen=True)
 class TwoSides:
-    """The outcome of a comparison. Where both sides are models in memory: how the weights differ,
-    and, where the precision was too coarse to tell, the same comparison in a higher one.
+    """The outcome of a comparison.
+
+    With two models in memory, `how` says how weights differ, and `raised` is the same comparison in
+    a higher precision, where the first was too coarse to tell.
     """
 
-    comparison: Comparison
+    comparison: RunComparison
     how: Sequence[WeightDifference] = ()
-    raised: Comparison | None = None
+    raised: RunComparison | None = None
 
     @property
     def verdict(self) -> Sameness:
-        """What the comparison comes to: the higher precision decides where the asked one could not."""
+        """The verdict; a higher precision decides where the requested one could not."""
         if self.raised is None:
             return self.comparison.verdict
         return "different" if self.raised.verdict == "different" else "rounding"
@@ -65,70 +68,59 @@ def changed(settings: Settings, texts: Sequence[str]) -> Settings:
             raise UsageError(f"`{pair}`: expected NAME=VALUE, for instance attn=eager")
         if name not in CHANGEABLE:
             raise UsageError(unknown("setting", name, CHANGEABLE))
-        found[name] = _value(name, value)
+        try:
+            found[name] = CHANGEABLE[name](value)
+        except ValueError as error:
+            raise UsageError(f"`{pair}`: expected a whole number") from error
     if found.get("dtype", "auto") not in DTYPES:
         raise UsageError(unknown("dtype", found["dtype"], DTYPES))
     return replace(settings, **found)
 
 
-def _value(name: str, value: str) -> Any:
-    try:
-        return CHANGEABLE[name](value)
-    except ValueError as error:
-        raise UsageError(f"`{name}={value}`: expected a whole number") from error
-
-
-def is_trace(text: str) -> bool:
+def is_recording(text: str) -> bool:
     """Whether a side is a recorded file."""
-    return text.endswith(trace.SUFFIX)
+    return text.endswith(SUFFIX)
 
 
 def compare_sides(
     left: str, right: str, of_left: Settings, of_right: Settings, says: Callable[[str], None]
 ) -> TwoSides:
-    """Record both sides on the same tokens and compare. A side without a dtype takes that of a
-    recorded other side.
+    """Record both sides on the same tokens and compare them.
+
+    Beside a recorded side, the other takes that one's dtype unless it states its own.
 
     Raises:
         TargetError: a side cannot be loaded, or lacks a token of the other.
     """
-    if is_trace(right) and not is_trace(left):
+    if is_recording(right) and not is_recording(left):
         return compare_sides(right, left, of_right, of_left, says)
     first, one = _recorded(left, of_left, None, says)
-    wanted = (
-        of_right
-        if of_right.dtype != "auto" or not is_trace(left)
-        else replace(of_right, dtype=first.dtype)
-    )
-    second, other = _recorded(right, wanted, first, says)
+    if is_recording(left) and of_right.dtype == "auto":
+        of_right = replace(of_right, dtype=first.dtype)
+    second, other = _recorded(right, of_right, first, says)
     comparison = compare(first, second)
     if one is None or other is None:
-        return TwoSides(comparison, [], None)
+        return TwoSides(comparison)
     how = weights.differing(one.model, other.model, comparison.weights)
-    return TwoSides(
-        comparison, how, _raised(one, other, first) if comparison.verdict == "undecided" else None
-    )
+    undecided = comparison.verdict == "undecided"
+    return TwoSides(comparison, how, _raised(one, other, first) if undecided else None)
 
 
-def _raised(one: Subject, other: Subject, first: Recording) -> Comparison | None:
-    """The same comparison in the highest precision that fits both: what is left of the difference
-    there decides.
-    """
+def _raised(one: Subject, other: Subject, like: Recording) -> RunComparison | None:
+    """The same comparison in the highest precision that fits both: what differs there decides."""
     dtype = one.higher_dtype() or one.dtype_name
     try:
         with one.at(dtype) as left, other.at(dtype) as right:
-            return compare(
-                record(left, first.rows, first.pad), record(right, first.rows, first.pad)
-            )
+            return compare(*(record(each, like.rows, like.pad) for each in (left, right)))
     except (RuntimeError, NotImplementedError, TypeError):
-        return None  # quantised weights refuse another precision: the verdict then stays undecided
+        return None  # quantized weights refuse another precision: the verdict stays undecided
 
 
 def _recorded(
     text: str, settings: Settings, like: Recording | None, says: Callable[[str], None]
 ) -> tuple[Recording, Subject | None]:
-    if is_trace(text):
-        return trace.load(Path(text)), None
+    if is_recording(text):
+        return load_recording(Path(text)), None
     says(f"loading {text}")
     subject = load(text, settings)
     says(f"recording {text}")

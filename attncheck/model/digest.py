@@ -21,3 +21,10 @@ def digest(value: Tensor) -> Tensor:
     flat = whole(value.detach()).double().flatten().cpu()
     place = torch.arange(flat.numel(), dtype=torch.float64) % 8191
     return torch.stack([flat.sum(), flat.abs().sum(), flat.square().sum(), (flat * place).sum()])
+
+
+def same_digest(left: Tensor, right: Tensor, slack: float) -> bool:
+    """Whether two digests agree up to `slack`, relative to the sizes of the sums."""
+    size, squares = max(float(left[1]), float(right[1]), 1e-30), max(float(left[2]), 1e-30)
+    limits = torch.tensor([size, size, squares, 8191 * size], dtype=torch.float64) * slack
+    return bool(((left - right).abs() <= limits).all())

@@ -16,9 +16,10 @@ import torch
 from conftest import tiny_llama
 
 from attncheck.__main__ import main
-from attncheck.compare import trace, weights
+from attncheck.compare import weights
 from attncheck.compare.divergence import compare
-from attncheck.compare.record import CHUNKED, PADDED, PLAIN, record
+from attncheck.compare.record import CHUNKED, PADDED, PLAIN, record, save
+from attncheck.compare.record import load as load_recording
 from attncheck.compare.sides import changed, compare_sides
 from attncheck.core.errors import TargetError, UsageError
 from attncheck.core.settings import Settings
@@ -33,9 +34,9 @@ def quiet(what: str) -> None:
     return None
 
 
-def test_a_model_is_identical_to_itself_in_every_way_of_asking(subject: Subject) -> None:
+def test_a_model_is_identical_to_itself_in_every_call_pattern(subject: Subject) -> None:
     found = compare(record(subject), record(load("builtin:gqa", Settings())))
-    assert [way.way for way in found.ways] == [PLAIN, CHUNKED, PADDED]
+    assert [way.way for way in found.forwards] == [PLAIN, CHUNKED, PADDED]
     assert found.verdict == "identical"
     assert not found.weights
 
@@ -43,7 +44,7 @@ def test_a_model_is_identical_to_itself_in_every_way_of_asking(subject: Subject)
 def test_two_implementations_differ_by_rounding(subject: Subject) -> None:
     found = compare(record(subject), record(load("builtin:gqa", Settings(attn="eager"))))
     assert found.verdict == "rounding"
-    (plain, *_) = found.ways
+    (plain, *_) = found.forwards
     assert 0 < plain.max_abs <= plain.budget < 1e-12
     assert dict(plain.top)[1] == 1.0
 
@@ -76,7 +77,7 @@ def test_divergence_by_position_starts_at_the_cut(subject: Subject) -> None:
         subject.passes.under("position-restart", False),
     ):
         bad = record(subject, good.rows, good.pad)
-    (chunked,) = [way for way in compare(good, bad).ways if way.way == CHUNKED]
+    (chunked,) = [way for way in compare(good, bad).forwards if way.way == CHUNKED]
     assert chunked.first_position == 8
     assert max(chunked.by_position[:8]) <= chunked.budget < min(chunked.by_position[9:])
     assert [share for share, _ in chunked.kl] == [0.5, 0.9, 0.99, 1.0]
@@ -85,8 +86,8 @@ def test_divergence_by_position_starts_at_the_cut(subject: Subject) -> None:
 
 def test_a_trace_holds_everything_and_reads_back(subject: Subject, tmp_path: Path) -> None:
     recording = record(subject)
-    trace.save(recording, tmp_path / "t.safetensors")
-    back = trace.load(tmp_path / "t.safetensors")
+    save(recording, tmp_path / "t.safetensors")
+    back = load_recording(tmp_path / "t.safetensors")
     assert (back.rows, back.dtype, back.pad, back.meta) == (
         recording.rows,
         "float64",
@@ -94,16 +95,16 @@ def test_a_trace_holds_everything_and_reads_back(subject: Subject, tmp_path: Pat
         recording.meta,
     )
     assert compare(recording, back).verdict == "identical"
-    assert list(back.ways[0].outputs) == list(recording.ways[0].outputs)
+    assert list(back.forwards[0].outputs) == list(recording.forwards[0].outputs)
 
 
 def test_a_file_that_is_no_trace_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     path.write_bytes(b"nothing")
     with pytest.raises(TargetError, match="not a recording"):
-        trace.load(path)
+        load_recording(path)
     with pytest.raises(TargetError, match="no such file"):
-        trace.load(tmp_path / "y.safetensors")
+        load_recording(tmp_path / "y.safetensors")
 
 
 def test_record_and_compare_from_the_command_line(
@@ -187,7 +188,7 @@ def test_changed_weights_are_named_before_any_code(saved: Callable[..., Path]) -
     [
         (lambda rows: weights.interleaved(rows, 4), "halves of 4 heads interleaved"),
         (
-            lambda rows: weights.apart(weights.interleaved(rows, 2), 8),
+            lambda rows: weights.taken_apart(weights.interleaved(rows, 2), 8),
             "interleaved for 2 heads and taken apart for 8",
         ),
         (lambda rows: torch.cat([rows[5:], rows[:5]]), "the same rows in another order"),
@@ -197,10 +198,12 @@ def test_rows_in_another_order_are_told_from_other_rows(
     order: Callable[[Any], Any], said: str
 ) -> None:
     matrix = torch.randn(96, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    (found,) = [weights._how("w", matrix, matrix[order(torch.arange(96))])]
+    (found,) = [weights.difference("w", matrix, matrix[order(torch.arange(96))])]
     assert (found.kind, said in found.words) == ("order", True)
     assert (
-        weights._how("w", matrix, matrix + torch.randn(96, 8, dtype=torch.float64) * 0.05).kind
+        weights.difference(
+            "w", matrix, matrix + torch.randn(96, 8, dtype=torch.float64) * 0.05
+        ).kind
         == "noise"
     )
 

@@ -24,6 +24,7 @@ from attncheck.probing import (
     digests,
     is_sharded,
     ranks,
+    same_digest,
     sharded,
     skipped,
     verdict_of,
@@ -114,7 +115,11 @@ class BesideWhole:
         """
         mine = digests(self.subject.model)
         right = ranks.by_first("the weights", lambda: digests(self.whole[0].model))
-        wrong = [name for name in right if name in mine and not _same(mine[name], right[name])]
+        wrong = [
+            name
+            for name in right
+            if name in mine and not same_digest(mine[name], right[name], SLACK)
+        ]
         wrong = sorted(
             {name for each in ranks.gathered("wrong weights", wrong) for name in each},
             key=list(right).index,
@@ -195,13 +200,3 @@ def _sharded_modules(model: nn.Module) -> list[str]:
     """The modules of whose own weights each process has a part."""
     own = ((name, module.parameters(recurse=False)) for name, module in model.named_modules())
     return [name for name, weights in own if any(map(is_sharded, weights))]
-
-
-def _same(left: Tensor, right: Tensor) -> bool:
-    """Equal sums, beside the sum of sizes (the weighted one beside its own largest)."""
-    size = max(float(left[1]), float(right[1]), 1e-30)
-    limits = (
-        torch.tensor([size, size, max(float(left[2]), 1e-30), 8191 * size], dtype=torch.float64)
-        * SLACK
-    )
-    return bool(((left - right).abs() <= limits).all())
