@@ -212,7 +212,6 @@ __all__ = [
     "recording",
     "repeated_heads",
     "same_digest",
-    "same_digest",
     "scale_cases",
     "sharded",
     "skipped",
