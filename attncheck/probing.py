@@ -5,7 +5,9 @@ A probe measures a model and judges what it measured, in two steps that never mi
 the model and decides nothing; `judge` is pure, so that a saved report can be judged again.
 
 - The probe: `Probe`, `Cost`, `attempt`, `judge_cases`.
-- Its cases: `Measurement`, `merged`, `skipped`, `verdict_of`, with `Evidence`, `Ruling`, `Verdict`.
+- Its cases, each a `Measurement`: a `Comparison` of two tensors (from `subject.compare`), a number
+  that is `AtMost` a limit, a `Figure` that is only shown, or `skipped`; with `Divergence`, `Cause`,
+  `Rerun`, `merged`, `verdict_of`, `Evidence`, `Ruling`, `Verdict`.
 - The model: `Subject` (`subject.logits`, `subject.compare`, `subject.inputs`, `subject.can`), with
   `Capability`, `Unsupported` and `REFUSALS`, the exceptions that a model may answer a call with.
 - A forward: `ForwardSpec` with its tokens, positions and masks; `Padded` and `pad_rows` for batches;
@@ -28,10 +30,16 @@ from attncheck.core.capability import Capability
 from attncheck.core.errors import Unsupported, first_line
 from attncheck.core.finding import (
     BEYOND_ROUNDING,
+    AtMost,
+    Cause,
+    Comparison,
     Control,
+    Divergence,
     Evidence,
-    Expectation,
+    Figure,
     Measurement,
+    Relation,
+    Rerun,
     Ruling,
     Verdict,
     merged,
@@ -124,15 +132,19 @@ __all__ = [
     "REFUSALS",
     "STEPS",
     "Asked",
+    "AtMost",
     "AttentionCall",
     "Budget",
     "CachedTensor",
     "Capability",
+    "Cause",
+    "Comparison",
     "Control",
     "Cost",
+    "Divergence",
     "Event",
     "Evidence",
-    "Expectation",
+    "Figure",
     "ForwardSpec",
     "Inputs",
     "Loss",
@@ -147,6 +159,8 @@ __all__ = [
     "Reach",
     "ReachPromise",
     "Recorder",
+    "Relation",
+    "Rerun",
     "Row",
     "Ruling",
     "Side",

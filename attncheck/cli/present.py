@@ -16,7 +16,8 @@ from attncheck.core.allocator import return_freed_memory
 from attncheck.core.errors import UsageError, unknown
 from attncheck.report import table
 from attncheck.report.github import tell_github
-from attncheck.report.model import Report, finding_dict, finite, to_json
+from attncheck.report.model import Report
+from attncheck.report.record import finding_json, to_json
 from attncheck.report.write import FORMATS, Writer
 from attncheck.run.runner import ControlStarted, ProbeFinished, ProbeStarted
 from attncheck.run.session import SessionEvent, TargetFinished, TargetLoaded, TargetStarted
@@ -90,8 +91,8 @@ class Presenter:
         elif self.output == "lines" and isinstance(event, TargetFinished):
             self.console.print(table.target_line(event.target))
         elif self.output == "jsonl" and isinstance(event, ProbeFinished):
-            line = {"target": event.target, **finding_dict(event.finding)}
-            print(json.dumps(finite(line), ensure_ascii=False), flush=True)
+            line = {"target": event.target, **finding_json(event.finding)}
+            print(json.dumps(line, ensure_ascii=False), flush=True)
         if isinstance(event, (ProbeFinished, TargetFinished)):
             return_freed_memory()
             self.writer.write(report, must=isinstance(event, TargetFinished))

@@ -49,7 +49,7 @@ def replay(
 
 
 def _read(path: Path) -> Report:
-    from attncheck.report.model import from_json
+    from attncheck.report.record import from_json
 
     try:
         return from_json(path.read_text(encoding="utf-8"))

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from attncheck.core.finding import (
+    AtMost,
+    Comparison,
     Evidence,
     Measurement,
+    Quantity,
     Ruling,
     Verdict,
     verdict_of,
@@ -51,10 +54,12 @@ def describe(case: Measurement) -> str:
 
 
 def _amount(case: Measurement) -> str:
-    if case.expect in ("at-most", "figure") and case.value is not None:
-        limit = f", expected at most {case.limit:.4g}" if case.limit is not None else ""
+    if isinstance(case, Quantity):
+        limit = f", expected at most {case.limit:.4g}" if isinstance(case, AtMost) else ""
         return f"{case.value:.4g} {case.unit}{limit}"
-    where = f" from position {case.first_position}" if case.first_position is not None else ""
+    assert isinstance(case, Comparison)
+    first = case.divergence.first_position
+    where = f" from position {first}" if first is not None else ""
     what = case.unit or "logits"
     if case.expect == "differ":
         return f"{what} move by {case.max_abs:.2g}, no more than rounding ({case.budget:.1g}), where they must change"

@@ -13,7 +13,7 @@ from typing import Any, final
 from attncheck.attention.layers import layer_number
 from attncheck.core.errors import Unsupported, first_line
 from attncheck.core.finding import Diagnosis, Finding, Location, Measurement, Verdict, verdict_of
-from attncheck.diagnosis.failure import Failure, failing, open_case
+from attncheck.diagnosis.failure import Failure, failing, open_case, unmeasured
 from attncheck.diagnosis.locate import (
     in_attention,
     locate,
@@ -110,23 +110,34 @@ def _named_by_the_probe(finding: Finding) -> Finding | None:
     twice.
     """
     case = next(
-        (each for each in finding.cases if each.fault and verdict_of(each) is finding.verdict), None
+        (
+            each
+            for each in finding.cases
+            if each.cause.fault and verdict_of(each) is finding.verdict
+        ),
+        None,
     )
     if case is None:
         return finding if finding.verdict is not Verdict.FAIL else None
     found = Diagnosis(
-        fault=case.fault, how="reproduced", residual=case.fault_residual, advice=advice(case.fault)
+        fault=case.cause.fault,
+        how="reproduced",
+        residual=case.cause.residual,
+        advice=advice(case.cause.fault),
     )
     return replace(finding, diagnosis=found, location=_place_of(case))
 
 
 def _place_of(case: Measurement) -> Location | None:
-    return Location(module=case.module, layer=layer_number(case.module)) if case.module else None
+    module = case.cause.module
+    return Location(module=module, layer=layer_number(module)) if module else None
 
 
 def _placed(finding: Finding) -> Finding:
     """With the module that the failing case names itself, where the search has found no place."""
-    cases = (case for case in finding.cases if case.module and verdict_of(case) is finding.verdict)
+    cases = (
+        case for case in finding.cases if case.cause.module and verdict_of(case) is finding.verdict
+    )
     named = next(cases, None) if finding.location is None else None
     return finding if named is None else replace(finding, location=_place_of(named))
 
@@ -252,7 +263,7 @@ def _stand_ins(subject: Subject, finding: Finding) -> list[Measurement]:
         ForwardSpec(rows, chunks=chunks),
         ForwardSpec(tokens, mask=all_ones(tokens)),
     ]
-    cases = (Measurement(name="a plain call", spec=(each, each)) for each in spec)
+    cases = (unmeasured("a plain call", each, each) for each in spec)
     return [case for case in cases if _shows(subject, case)]
 
 

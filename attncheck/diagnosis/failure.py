@@ -14,7 +14,15 @@ import torch
 from torch import Tensor
 
 from attncheck.core.errors import Unsupported
-from attncheck.core.finding import Finding, Measurement, Verdict, verdict_of
+from attncheck.core.finding import (
+    Comparison,
+    Divergence,
+    Finding,
+    Measurement,
+    Rerun,
+    Verdict,
+    verdict_of,
+)
 from attncheck.faults.engine.trusted import Trusted
 from attncheck.model.forward_spec import ForwardSpec, Mask2D
 from attncheck.model.passes import REFUSALS
@@ -148,15 +156,17 @@ def failing(finding: Finding) -> list[Measurement]:
     chunks, no long row.
     """
     found = [
-        case for case in finding.cases if case.spec is not None and verdict_of(case) is Verdict.FAIL
+        case
+        for case in finding.cases
+        if case.rerun is not None and verdict_of(case) is Verdict.FAIL
     ]
     return sorted(found, key=_telling)
 
 
 def _telling(case: Measurement) -> tuple[bool, bool, bool, bool, int, float]:
-    spec: ForwardSpec = case.spec[0] if case.spec else ForwardSpec(())
+    spec: ForwardSpec = case.rerun.got if case.rerun else ForwardSpec(())
     several = len(spec.chunks) > 2 and any(size > 1 for size in spec.chunks[1:])
-    plain = not several if spec.chunks else case.made is not None
+    plain = not several if spec.chunks else bool(case.rerun and case.rerun.provenance)
     length = spec.length // LONG if spec.tokens else 0
     return (
         padded(spec),
@@ -166,6 +176,11 @@ def _telling(case: Measurement) -> tuple[bool, bool, bool, bool, int, float]:
         length,
         -case.excess,
     )
+
+
+def unmeasured(name: str, got: ForwardSpec, want: ForwardSpec) -> Comparison:
+    """A case of two forwards that were not compared yet."""
+    return Comparison(name, Divergence(max_abs=0.0, positions=0), 0.0, rerun=Rerun(got, want))
 
 
 def padded(spec: ForwardSpec) -> bool:
@@ -183,8 +198,7 @@ def open_case(subject: Subject, case: Measurement, by_arguments: bool = False) -
     Raises:
         Unsupported: a pass cannot be asked again.
     """
-    assert case.spec is not None
-    budget = max(subject.budget.value, case.budget or 0.0)
+    budget = max(subject.budget.value, case.budget if isinstance(case, Comparison) else 0.0)
     promised = _opened(Trusted(subject, by_arguments=by_arguments), case, budget)
     if by_arguments or not promised.sides[1].wrong:
         return promised
@@ -196,10 +210,10 @@ def open_case(subject: Subject, case: Measurement, by_arguments: bool = False) -
 
 
 def _opened(trusted: Trusted, case: Measurement, budget: float) -> Failure:
-    assert case.spec is not None
-    got, want = case.spec
-    first = _side(trusted, got, budget, case.made)
-    if case.made is not None and case.made.how == AFTER:
+    assert case.rerun is not None
+    got, want, made = case.rerun.got, case.rerun.want, case.rerun.provenance
+    first = _side(trusted, got, budget, made)
+    if made is not None and made.how == AFTER:
         trusted.subject.passes.drop(
             want
         )  # what is remembered of it is the answer after the other call

@@ -11,7 +11,7 @@ from typing import final
 from attncheck.core import registry
 from attncheck.core.finding import Finding, Measurement, Verdict, verdict_of
 from attncheck.core.ruling import describe
-from attncheck.diagnosis.failure import Failure, open_case
+from attncheck.diagnosis.failure import Failure, open_case, unmeasured
 from attncheck.diagnosis.recorded import spec_from_dict
 from attncheck.model.subject import Subject
 
@@ -57,7 +57,7 @@ def _sides(subject: Subject, finding: Finding) -> str:
     if "got" not in finding.replay:
         return ""
     spec = (spec_from_dict(finding.replay["got"]), spec_from_dict(finding.replay["want"]))
-    failure: Failure = open_case(subject, Measurement(name="recorded", spec=spec))
+    failure: Failure = open_case(subject, unmeasured("recorded", *spec))
     words = [
         name
         for name, side in zip(("the call", "its yardstick"), failure.sides, strict=True)

@@ -14,7 +14,7 @@ from typing import Any
 
 from attncheck.attention.layers import layer_type
 from attncheck.attention.rope_spec import rope_parameters
-from attncheck.core.finding import Measurement, Verdict, skipped
+from attncheck.core.finding import AtMost, Cause, Measurement, Verdict, skipped
 from attncheck.judge.config_spec import SAME
 from attncheck.judge.judge import Verdicted
 from attncheck.model.subject import Subject
@@ -53,17 +53,14 @@ def scale_cases(subject: Subject, layers: list[Verdicted]) -> Iterator[Measureme
         if _mistaken(subject, layer) or _has_siblings(subject, layer, claimed, odd)
     ]
     shown = (failed or odd or claimed)[0]
-    yield Measurement(
-        name=f"scale of {len(claimed)} layers",
-        expect="at-most",
+    yield AtMost(
+        f"scale of {len(claimed)} layers",
+        float(len(odd)),
+        "layers have a scale that neither the width of their queries nor the config explains",
         broken=Verdict.FAIL if failed else Verdict.WARN,
-        value=float(len(odd)),
-        limit=0.0,
-        unit="layers have a scale that neither the width of their queries nor the config explains",
         positions=len(claimed),
         note=f"{shown.name}: {_words(subject, shown)}" if odd else "",
-        fault="softmax-scale" if failed else "",
-        module=shown.name if odd else "",
+        cause=Cause("softmax-scale" if failed else "", module=shown.name if odd else ""),
     )
 
 

@@ -15,7 +15,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from attncheck.core.finding import Measurement
+from attncheck.core.finding import AtMost, Cause, Measurement
 from attncheck.judge.layers import Attended
 from attncheck.judge.projections import ROUNDINGS, source_of
 
@@ -86,15 +86,13 @@ def order_cases(reader: OrderReader) -> Iterator[Measurement]:
     if not reader.found:
         return
     wrong = [each for each in reader.found if not each.rises and not _designed(each, reader.found)]
-    yield Measurement(
-        name=f"order of heads of {len({each.name for each in reader.found})} layers",
-        expect="at-most",
-        value=float(sum(len(each.blocks) for each in wrong)),
-        limit=0.0,
-        unit="heads are not in the order of their projection",
+    yield AtMost(
+        f"order of heads of {len({each.name for each in reader.found})} layers",
+        float(sum(len(each.blocks) for each in wrong)),
+        "heads are not in the order of their projection",
         positions=sum(len(each.blocks) for each in reader.found),
         note=str(wrong[0]) if wrong else "",
-        module=wrong[0].name if wrong else "",
+        cause=Cause(module=wrong[0].name if wrong else ""),
     )
 
 

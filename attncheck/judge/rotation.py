@@ -19,7 +19,7 @@ from torch import Tensor
 from attncheck.attention.layers import layer_type
 from attncheck.attention.rope_spec import COMPUTED_IN, RopeSpec, rope_specs
 from attncheck.attention.rotary_tables import stored_tables
-from attncheck.core.finding import Measurement, Verdict, skipped
+from attncheck.core.finding import Cause, Comparison, Divergence, Measurement, Verdict, skipped
 from attncheck.judge.config_spec import known_factor
 from attncheck.judge.layers import Attended
 from attncheck.judge.projections import ROUNDINGS
@@ -170,16 +170,18 @@ def _compared(sides: list[Side], table: float, own: str) -> Measurement:
         if wrong and all(each.side.turning.pairs for each in wrong)
         else (False, "")
     )
-    return Measurement(
-        name=f"rotation of {len(layers)} layers, one forward",
+    return Comparison(
+        f"rotation of {len(layers)} layers, one forward",
+        Divergence(
+            max_abs=shown.radians,
+            positions=sum(side.turning.turn_BTP.shape[1] for side in sides),
+        ),
+        shown.budget,
+        "rounding of the frequencies in the dtype that they are made in, times the position",
         broken=Verdict.WARN if excused else Verdict.FAIL,
-        max_abs=shown.radians,
-        budget=shown.budget,
-        budget_from="rounding of the frequencies in the dtype that they are made in, times the position",
-        positions=sum(side.turning.turn_BTP.shape[1] for side in sides),
         unit="angles in radians",
         note=f"{shown.side}: {shown.words}{more}{why}" if wrong else "",
-        module=shown.side.name if wrong else "",
+        cause=Cause(module=shown.side.name if wrong else ""),
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any, final
 from torch import Tensor
 
 from attncheck.attention.layers import layer_type
-from attncheck.core.finding import Measurement
+from attncheck.core.finding import AtMost, Cause, Measurement
 from attncheck.judge.layers import Attended
 
 Print = tuple[float, ...]
@@ -71,15 +71,13 @@ def shared_cases(reader: SharedReader) -> Iterator[Measurement]:
         return
     wrong = [(later, source) for later, source in shared if later.word != source.word]
     note = "{0.name}: a layer of type `{0.word}` reads the keys of {1.name}, which is of type `{1.word}`"
-    yield Measurement(
-        name=f"keys that {len(shared)} layers share with an earlier one",
-        expect="at-most",
-        value=float(len(wrong)),
-        limit=0.0,
-        unit="layers read the keys of a layer of another type",
+    yield AtMost(
+        f"keys that {len(shared)} layers share with an earlier one",
+        float(len(wrong)),
+        "layers read the keys of a layer of another type",
         positions=len(shared),
         note=note.format(*wrong[0]) if wrong else "",
-        module=wrong[0][0].name if wrong else "",
+        cause=Cause(module=wrong[0][0].name if wrong else ""),
     )
 
 

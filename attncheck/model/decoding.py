@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attncheck.core.finding import Measurement, Verdict
+from attncheck.core.finding import AtMost, Measurement, Verdict
 from attncheck.model.cache_kinds import new_cache, send_through
 from attncheck.model.forward_spec import ForwardSpec, Positions
 from attncheck.model.inputs import Row, Tokens
@@ -98,13 +98,12 @@ def approximate(subject: Subject, name: str, kind: str) -> Measurement:
         send_through(cache, store)
     rounded_BTV = continued(subject, cache, (row[half:],))
     apart, explained = (max_abs_diff(each, full_BTV) for each in (got_BTV, rounded_BTV))
-    return Measurement(
-        name=name,
-        expect="at-most",
-        broken=Verdict.WARN,
-        value=apart,
+    return AtMost(
+        name,
+        apart,
+        "largest logit difference",
         limit=HEADROOM * max(explained, subject.budget.value),
-        unit="largest logit difference",
+        broken=Verdict.WARN,
         positions=got_BTV.shape[1],
         nonfinite=holes(got_BTV),
         note=f"one trip through {type(store).__name__} moves the logits by {explained:.2g}",

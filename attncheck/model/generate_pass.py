@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attncheck.core.finding import Measurement
+from attncheck.core.finding import Comparison, Rerun
 from attncheck.model.forward_spec import ForwardSpec, Mask2D
 from attncheck.model.generation import Generated, greedy, kept_logits, padded, run
 from attncheck.model.inputs import Row, Tokens
@@ -72,26 +72,25 @@ def _chunks(prompt: int, new: int, options: Mapping[str, Any]) -> tuple[int, ...
 
 
 def with_generate(
-    case: Measurement,
+    case: Comparison,
     spec: tuple[ForwardSpec, ForwardSpec],
     new: int,
     again: Callable[[Subject], Tensor],
     handed: tuple[Row | None, ...] = (),
-) -> Measurement:
+) -> Comparison:
     """The case of a generate() with what a diagnosis needs: `spec` (got, want), the last `new`
     columns of got kept.
     """
     length = spec[0].length
     return replace(
         case,
-        spec=spec,
-        made=Provenance(GENERATE, again, tuple(range(length - new, length)), handed),
+        rerun=Rerun(*spec, Provenance(GENERATE, again, tuple(range(length - new, length)), handed)),
     )
 
 
 def with_batch(
-    subject: Subject, case: Measurement, rows: Tokens, answers: Tokens, options: Mapping[str, Any]
-) -> Measurement:
+    subject: Subject, case: Comparison, rows: Tokens, answers: Tokens, options: Mapping[str, Any]
+) -> Comparison:
     """`with_generate` for a left-padded batch, whose case is the one of its worst row."""
     new, usual = len(answers[0]), ForwardSpec(((*rows[0], *answers[0]),))
 
@@ -104,7 +103,7 @@ def with_batch(
     )
 
 
-def with_kept(subject: Subject, case: Measurement, keep: int) -> Measurement:
+def with_kept(subject: Subject, case: Comparison, keep: int) -> Comparison:
     """The case of `logits_to_keep` on the main input."""
     usual = ForwardSpec(subject.inputs.tokens)
 
@@ -112,12 +111,12 @@ def with_kept(subject: Subject, case: Measurement, keep: int) -> Measurement:
         return kept_logits(subject, usual.tokens, keep)
 
     made = Provenance(KEPT, again, tuple(range(usual.length - keep, usual.length)))
-    return replace(case, spec=(usual, usual), made=made)
+    return replace(case, rerun=Rerun(usual, usual, made))
 
 
 def with_greedy(
-    subject: Subject, case: Measurement, made: Generated, padding: int = 0, **options: Any
-) -> Measurement:
+    subject: Subject, case: Comparison, made: Generated, padding: int = 0, **options: Any
+) -> Comparison:
     """`with_generate` for one prompt: `made` is what `greedy` returned for it."""
     prompt, new = made.prompt[padding:], len(made.tokens)
     spec = (

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from attncheck.core.allocator import returning_memory
 from attncheck.core.errors import Unsupported, first_line
-from attncheck.core.finding import Measurement
+from attncheck.core.finding import Comparison, Measurement
 from attncheck.model.passes import REFUSALS
 from attncheck.model.subject import Subject
 from attncheck.numerics.budget import measure_budget
@@ -102,9 +102,7 @@ def input_gradient(subject: Subject, upto: int | None = None, attn: str | None =
     return found[0].detach()
 
 
-def compare_gradients(
-    subject: Subject, name: str, got_BTW: Tensor, want_BTW: Tensor
-) -> Measurement:
+def compare_gradients(subject: Subject, name: str, got_BTW: Tensor, want_BTW: Tensor) -> Comparison:
     """One case: a gradient against the one that it must equal, under what other orders of summation
     do to the usual one.
     """
@@ -112,11 +110,9 @@ def compare_gradients(
     budget = measure_budget(
         lambda: input_gradient(subject), usual_BTW, subject.dtype_name, subject.numerics
     )
-    apart = replace(compare_logits(got_BTW, want_BTW, budget.value), kl=0.0, top1_flips=0)
+    divergence = replace(compare_logits(got_BTW, want_BTW, budget.value), kl=0.0, top1_flips=0)
     source = budget.source.replace(subject.dtype_name, f"{subject.dtype_name} gradient", 1)
-    return Measurement(
-        name=name, budget=budget.value, budget_from=source, unit="gradients", **vars(apart)
-    )
+    return Comparison(name, divergence, budget.value, source, unit="gradients")
 
 
 def switched_gradient(subject: Subject, name: str, attn: str) -> Measurement:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from attncheck.attention.masks import readable
 from attncheck.core.errors import Unsupported
-from attncheck.core.finding import Measurement, Verdict, verdict_of
+from attncheck.core.finding import Comparison, Rerun, Verdict, verdict_of
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.inputs import Row
 from attncheck.model.noise_floor import own_budget
@@ -51,7 +51,7 @@ def kept(length: int) -> tuple[int, ...]:
     return tuple(sorted({at for at in (*range(0, length, STRIDE), *ends) if at < length}))
 
 
-def ends_compared(subject: Subject, name: str) -> list[Measurement]:
+def ends_compared(subject: Subject, name: str) -> list[Comparison]:
     """The logits of prefixes of a long row against those of the whole: one case for each length."""
     row = long_row(subject)
     ends = [end for end in ENDS if end < len(row)] or [len(row) - 1]
@@ -61,7 +61,7 @@ def ends_compared(subject: Subject, name: str) -> list[Measurement]:
     ]
 
 
-def decoded(subject: Subject, name: str, chunks: Callable[[int], tuple[int, ...]]) -> Measurement:
+def decoded(subject: Subject, name: str, chunks: Callable[[int], tuple[int, ...]]) -> Comparison:
     """A long row fed in chunks on a cache against one forward of it."""
     row = long_row(subject)
     sizes = chunks(len(row))
@@ -70,7 +70,7 @@ def decoded(subject: Subject, name: str, chunks: Callable[[int], tuple[int, ...]
     )
 
 
-def _compared(subject: Subject, name: str, row: Row, spec: ForwardSpec, note: str) -> Measurement:
+def _compared(subject: Subject, name: str, row: Row, spec: ForwardSpec, note: str) -> Comparison:
     everywhere_N, whole = kept(len(row)), ForwardSpec((row,))
     here_N = tuple(at for at in everywhere_N if at < spec.length)
     budget = own_budget(subject.passes, whole, subject.dtype_name, subject.numerics, everywhere_N)
@@ -81,9 +81,15 @@ def _compared(subject: Subject, name: str, row: Row, spec: ForwardSpec, note: st
         raise Unsupported(
             "layers choose keys by content, and equal scores are settled by how long the row is"
         )
-    first = None if case.first_position is None else here_N[case.first_position]
-    both = (spec, whole) if spec.length == len(row) else None
-    return replace(case, first_position=first, cuts=spec.cuts, profile=(), spec=both)
+    first = case.divergence.first_position
+    # Columns are not positions here: only some positions of the row were kept.
+    divergence = replace(
+        case.divergence,
+        first_position=None if first is None else here_N[first],
+        profile=replace(case.divergence.profile, values=()),
+    )
+    both = Rerun(spec, whole) if spec.length == len(row) else None
+    return replace(case, divergence=divergence, cuts=spec.cuts, rerun=both)
 
 
 def _chooses_by_content(subject: Subject, row: Row) -> bool:

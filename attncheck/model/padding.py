@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from attncheck.core.errors import Unsupported
-from attncheck.core.finding import Measurement, Verdict
+from attncheck.core.finding import AtMost, Measurement, Verdict
 from attncheck.model.forward_spec import ForwardSpec, Mask2D, Positions
 from attncheck.model.inputs import Inputs, Row, Tokens
 from attncheck.model.subject import Subject
@@ -153,13 +153,11 @@ def eager_in_plain_float64(subject: Subject, batch: Padded) -> Measurement:
         subject.settings.dtype,
         subject.loaded.own_dtype,
     )
-    return Measurement(
-        name="eager in plain float64",
-        expect="at-most",
+    return AtMost(
+        "eager in plain float64",
+        float(lost),
+        "values that are not finite",
         broken=Verdict.FAIL if wanted else Verdict.WARN,
-        value=float(lost),
-        limit=0.0,
-        unit="values that are not finite",
         positions=logits_BTV.shape[0] * logits_BTV.shape[1],
         nonfinite=lost,
         note="left padding under eager attention in float64: this combination only",

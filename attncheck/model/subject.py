@@ -19,7 +19,7 @@ from attncheck.attention.call import AttentionCall, Handler
 from attncheck.attention.inline import Refusals
 from attncheck.attention.recorder import capture, record
 from attncheck.core.capability import Capability
-from attncheck.core.finding import Expectation, Measurement, Verdict
+from attncheck.core.finding import Comparison, Relation, Rerun, Verdict
 from attncheck.core.settings import Settings
 from attncheck.model.capabilities import Capabilities
 from attncheck.model.forward_spec import ForwardSpec
@@ -189,13 +189,13 @@ class Subject:
         got_BTV: Tensor,
         want_BTV: Tensor,
         *,
-        expect: Expectation = "equal",
+        expect: Relation = "equal",
         broken: Verdict = Verdict.FAIL,
         offset: int = 0,
         note: str = "",
         spec: tuple[ForwardSpec, ForwardSpec] | None = None,
         budget: Budget | None = None,
-    ) -> Measurement:
+    ) -> Comparison:
         """One case: `got_BTV` against `want_BTV` under this model's budget or another. `offset` is
         the T of the first column.
 
@@ -204,16 +204,16 @@ class Subject:
         """
         budget = budget or self.budget
         divergence = compare_logits(got_BTV, want_BTV, budget.value, offset)
-        return Measurement(
-            name=name,
+        return Comparison(
+            name,
+            divergence,
+            budget.value,
+            budget.source,
             expect=expect,
             broken=broken,
             note=note,
-            spec=spec,
+            rerun=Rerun(*spec) if spec else None,
             cuts=spec[0].cuts if spec else (),
-            budget=budget.value,
-            budget_from=budget.source,
-            **vars(divergence),
         )
 
     def capability(self, name: str) -> Capability:

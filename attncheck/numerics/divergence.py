@@ -12,35 +12,14 @@ from typing import final
 import torch
 from torch import Tensor
 
+from attncheck.core.divergence import Divergence, Profile
+
 KL_ROWS = 8
 MOST_STRETCHES = 96
 SLICE = 1 << 17
 """Numbers compared at a time: what a comparison needs beside the two tensors is a few times this,
 whatever their length.
 """
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Divergence:
-    """Largest and mean absolute logit difference, KL (nats) at the worst rows, argmax flips, and
-    where it starts.
-
-    `profile` is the largest difference in each stretch of `stride` positions from `start` on, where
-    any is above the budget.
-    """
-
-    max_abs: float
-    mean_abs: float
-    kl: float
-    top1_flips: int
-    positions: int
-    first_position: int | None
-    scale: float
-    nonfinite: int
-    profile: tuple[float, ...] = ()
-    start: int = 0
-    stride: int = 1
 
 
 def compare_logits(got_BTV: Tensor, want_BTV: Tensor, budget: float, offset: int = 0) -> Divergence:
@@ -58,16 +37,7 @@ def compare_logits(got_BTV: Tensor, want_BTV: Tensor, budget: float, offset: int
             f"cannot compare logits {tuple(got_BTV.shape)} with {tuple(want_BTV.shape)}"
         )
     if got_BTV.numel() == 0:
-        return Divergence(
-            max_abs=0.0,
-            mean_abs=0.0,
-            kl=0.0,
-            top1_flips=0,
-            positions=0,
-            first_position=None,
-            scale=0.0,
-            nonfinite=0,
-        )
+        return Divergence(max_abs=0.0, mean_abs=0.0, kl=0.0, top1_flips=0, positions=0, scale=0.0)
     if torch.equal(got_BTV, want_BTV) and isfinite(size := max(map(max_abs, slices(want_BTV)))):
         return _identical(want_BTV, size)
     return _measured(got_BTV, want_BTV, budget, offset)
@@ -135,9 +105,7 @@ def _identical(want_BTV: Tensor, scale: float) -> Divergence:
         kl=0.0,
         top1_flips=0,
         positions=want_BTV.shape[0] * want_BTV.shape[1],
-        first_position=None,
         scale=scale,
-        nonfinite=0,
     )
 
 
@@ -203,9 +171,9 @@ def _measured(got_BTV: Tensor, want_BTV: Tensor, budget: float, offset: int) -> 
         first_position=first,
         scale=max(part.scale for part in parts),
         nonfinite=sum(part.nonfinite for part in parts),
-        profile=() if first is None else _profile(worst_BT.amax(0), stride),
-        start=offset,
-        stride=stride,
+        profile=Profile(
+            () if first is None else _profile(worst_BT.amax(0), stride), offset, stride
+        ),
     )
 
 

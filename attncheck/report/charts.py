@@ -9,20 +9,21 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from attncheck.core.finding import Finding, Measurement, Verdict, verdict_of
+from attncheck.core.divergence import Profile
+from attncheck.core.finding import Finding
+from attncheck.core.measurement import AtMost, Comparison, Figure, Measurement, Quantity, verdict_of
+from attncheck.core.verdict import WORST_FIRST, Verdict
 from attncheck.report.numbers import number
 
 MOST_STRIPS = 24
 MOST_ROWS = 96
 WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 480, 200, 62, 10, 26
-FLOOR = 1e-18
 UNITS = {"B": "Bytes", "x the cache": "Times the whole cache"}
-ORDER = (Verdict.FAIL, Verdict.ERROR, Verdict.WARN, Verdict.NOISE, Verdict.VACUOUS)
 
 
 @final
 @dataclass(frozen=True)
-class Cell:
+class StripCell:
     """One stretch of positions in a strip: x and width in positions, heat between 0 (the budget)
     and 1 (the largest).
     """
@@ -40,7 +41,7 @@ class Strip:
 
     name: str
     verdict: str
-    cells: tuple[Cell, ...]
+    cells: tuple[StripCell, ...]
     cuts: tuple[int, ...]
 
 
@@ -92,8 +93,8 @@ class Bars:
 
 @final
 @dataclass(frozen=True)
-class Reach:
-    """Who reads whom in one layer: rows of queries, characters as in `Measurement.reach`."""
+class VisibleKeys:
+    """The visible keys of one layer: rows of queries, characters as in `AtMost.visible`."""
 
     name: str
     rows: tuple[str, ...]
@@ -101,43 +102,50 @@ class Reach:
 
 
 def strips(finding: Finding) -> Strips | None:
-    """Where along the positions the cases of a finding diverge, those that did not hold first."""
-    cases = [
-        case
-        for case in finding.cases
-        if case.profile and case.budget and verdict_of(case) is not Verdict.PASS
-    ]
+    """Where along the positions the cases of a finding diverge, the worst verdicts first."""
+    cases = sorted(_profiled(finding), key=lambda case: WORST_FIRST.index(verdict_of(case)))
     if not cases:
         return None
-    cases.sort(key=lambda case: ORDER.index(verdict_of(case)))
     shown = cases[:MOST_STRIPS]
-    end = max(case.start + len(case.profile) * case.stride for case in shown)
-    top = max(max(case.profile) for case in shown)
+    end = max(_end(case.divergence.profile) for case in shown)
+    top = max(max(case.divergence.profile.values) for case in shown)
     rows = tuple(_strip(case, top) for case in shown)
     return Strips(rows=rows, end=end, hidden=len(cases) - len(shown))
 
 
-def _strip(case: Measurement, top: float) -> Strip:
-    budget = case.budget or FLOOR
+def _profiled(finding: Finding) -> list[Comparison]:
+    """The comparisons that did not pass and have a profile to draw."""
+    return [
+        case
+        for case in finding.cases
+        if isinstance(case, Comparison)
+        and case.divergence.profile.values
+        and case.budget
+        and verdict_of(case) is not Verdict.PASS
+    ]
+
+
+def _end(profile: Profile) -> int:
+    return profile.start + len(profile.values) * profile.stride
+
+
+def _strip(case: Comparison, top: float) -> Strip:
+    profile = case.divergence.profile
+    starts = range(profile.start, _end(profile), profile.stride)
     cells = (
-        Cell(
-            x=case.start + index * case.stride,
-            width=case.stride,
-            heat=round(_share(value, budget, top), 3),
-            title=f"{_positions(case, index)}: {number(value)}",
+        StripCell(
+            x=start,
+            width=profile.stride,
+            heat=round(_share(value, case.budget, top), 3),
+            title=f"{_positions(start, profile.stride)}: {number(value)}",
         )
-        for index, value in enumerate(case.profile)
+        for start, value in zip(starts, profile.values, strict=True)
     )
     return Strip(case.name, verdict_of(case).value, tuple(cells), case.cuts)
 
 
-def _positions(case: Measurement, index: int) -> str:
-    first = case.start + index * case.stride
-    return (
-        f"position {first}"
-        if case.stride == 1
-        else f"positions {first} to {first + case.stride - 1}"
-    )
+def _positions(first: int, stride: int) -> str:
+    return f"position {first}" if stride == 1 else f"positions {first} to {first + stride - 1}"
 
 
 def _share(value: float, low: float, high: float) -> float:
@@ -148,84 +156,90 @@ def _share(value: float, low: float, high: float) -> float:
 
 
 def curve(finding: Finding) -> Curve | None:
-    """The case that diverges most of those that did not hold, as a line."""
-    broken = [
-        case
-        for case in finding.cases
-        if len(case.profile) > 1 and case.budget and verdict_of(case) is not Verdict.PASS
-    ]
-    if not broken:
-        return None
-    case = max(broken, key=lambda each: (verdict_of(each) is Verdict.FAIL, max(each.profile)))
-    return _drawn(case, case.budget or FLOOR)
+    """The case that diverges most of those that did not pass, as a line."""
+    broken = [case for case in _profiled(finding) if len(case.divergence.profile.values) > 1]
+
+    def order(case: Comparison) -> tuple[bool, float]:
+        return verdict_of(case) is Verdict.FAIL, max(case.divergence.profile.values)
+
+    return _drawn(max(broken, key=order)) if broken else None
 
 
-def _drawn(case: Measurement, budget: float) -> Curve:
-    low = 10.0 ** math.floor(
-        math.log10(min([budget, *(value for value in case.profile if value)])) - 0.3
-    )
-    high = 10.0 ** math.ceil(math.log10(max([budget, *case.profile])) + 0.1)
-    end = case.start + len(case.profile) * case.stride
-    across, down = (WIDTH - LEFT - 8) / max(1, end - 1 - case.start), HEIGHT - TOP - BOTTOM
+def _drawn(case: Comparison) -> Curve:
+    profile, budget = case.divergence.profile, case.budget
+    values, start, end = profile.values, profile.start, _end(profile)
+    low = 10.0 ** math.floor(math.log10(min([budget, *(value for value in values if value)])) - 0.3)
+    high = 10.0 ** math.ceil(math.log10(max(budget, *values)) + 0.1)
+    across, down = (WIDTH - LEFT - 8) / max(1, end - 1 - start), HEIGHT - TOP - BOTTOM
 
     def x(position: float) -> float:
-        return round(LEFT + (position - case.start) * across, 1)
+        return round(LEFT + (position - start) * across, 1)
 
     def y(value: float) -> float:
         return round(TOP + down * (1 - _share(max(value, low), low, high)), 1)
 
     powers = range(round(math.log10(low)), round(math.log10(high)) + 1)
+    places = range(start, end, profile.stride)
     return Curve(
         name=case.name,
-        points=" ".join(
-            f"{x(case.start + i * case.stride)},{y(value)}" for i, value in enumerate(case.profile)
-        ),
+        points=" ".join(f"{x(at)},{y(value)}" for at, value in zip(places, values, strict=True)),
         budget_y=y(budget),
         budget=number(budget),
-        cuts=tuple(x(cut) for cut in case.cuts if case.start < cut < end),
+        cuts=tuple(x(cut) for cut in case.cuts if start < cut < end),
         ticks=tuple(
             (y(10.0**power), f"1e{power}") for power in powers[:: max(1, len(powers) // 5)]
         ),
-        ends=((x(case.start), str(case.start)), (x(end - 1), str(end - 1))),
+        ends=((x(start), str(start)), (x(end - 1), str(end - 1))),
     )
 
 
 def bars(finding: Finding) -> tuple[Bars, ...]:
-    """Sizes, heads and factors of one unit beside each other, with their limits."""
-    cases = [case for case in finding.cases if case.value is not None]
+    """Sizes, heads and factors of one unit next to each other, with their limits."""
+    cases = [case for case in finding.cases if isinstance(case, Quantity)]
     units = dict.fromkeys(case.unit for case in cases)
     groups = ([case for case in cases if case.unit == unit] for unit in units)
     return tuple(
         _bars(group)
         for group in groups
-        if len(group) + len(group[0].beside) > 1 and any(case.value for case in group)
+        if len(group) + len(_beside(group[:1])) > 1 and any(case.value for case in group)
     )
 
 
-def _bars(cases: Sequence[Measurement]) -> Bars:
-    beside = [pair for case in cases for pair in case.beside]
+def _beside(cases: Sequence[Quantity]) -> list[tuple[str, float]]:
+    return [pair for case in cases if isinstance(case, Figure) for pair in case.beside]
+
+
+def _limit(case: Quantity) -> float | None:
+    return case.limit if isinstance(case, AtMost) else None
+
+
+def _bars(cases: Sequence[Quantity]) -> Bars:
+    beside = _beside(cases)
     longest = max(
-        [
-            *(max(case.value or 0.0, case.limit or 0.0) for case in cases),
-            *(value for _, value in beside),
-        ]
+        *(max(case.value, _limit(case) or 0.0) for case in cases),
+        *(each for _, each in beside),
+        0.0,
     )
     return Bars(
         unit=UNITS.get(cases[0].unit, cases[0].unit),
-        rows=tuple(
-            Bar(
-                name=case.name,
-                text=number(case.value),
-                share=(case.value or 0.0) / longest,
-                limit=None if case.limit is None else case.limit / longest,
-                broken=verdict_of(case) in (Verdict.FAIL, Verdict.WARN),
-            )
-            for case in cases
-        )
-        + tuple(
-            Bar(name=name, text=number(value), share=value / longest, pale=True)
-            for name, value in beside
+        rows=(
+            *(_bar(case, longest) for case in cases),
+            *(
+                Bar(name=name, text=number(value), share=value / longest, pale=True)
+                for name, value in beside
+            ),
         ),
+    )
+
+
+def _bar(case: Quantity, longest: float) -> Bar:
+    limit = _limit(case)
+    return Bar(
+        name=case.name,
+        text=number(case.value),
+        share=case.value / longest,
+        limit=None if limit is None else limit / longest,
+        broken=verdict_of(case) in (Verdict.FAIL, Verdict.WARN),
     )
 
 
@@ -247,14 +261,14 @@ def layers(finding: Finding) -> Bars | None:
     return Bars(unit="largest difference of hidden states, logarithmic", rows=tuple(rows))
 
 
-def reaches(cases: Iterable[Measurement]) -> tuple[Reach, ...]:
-    """The drawings of who reads whom, where a probe made them."""
-    drawn = (case for case in cases if case.reach and len(case.reach) <= MOST_ROWS)
+def spans(cases: Iterable[Measurement]) -> tuple[VisibleKeys, ...]:
+    """The drawings of visible keys, where a probe made them."""
     return tuple(
-        Reach(
-            f"{case.module}: {case.name}" if case.module else case.name,
-            case.reach,
-            len(case.reach[0]),
+        VisibleKeys(
+            f"{case.cause.module}: {case.name}" if case.cause.module else case.name,
+            case.visible,
+            len(case.visible[0]),
         )
-        for case in drawn
+        for case in cases
+        if isinstance(case, AtMost) and 0 < len(case.visible) <= MOST_ROWS
     )

@@ -7,12 +7,12 @@ from __future__ import annotations
 import re
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from attncheck.core.finding import Finding, Measurement, Verdict, verdict_of
+from attncheck.core.finding import Finding, Verdict, verdict_of
 from attncheck.report import charts
 from attncheck.report.model import Report
-from attncheck.report.numbers import count, number, seconds
+from attncheck.report.numbers import cells, count, number, seconds
 from attncheck.report.outcome import label, outcome
 
 if TYPE_CHECKING:
@@ -54,13 +54,12 @@ def _environment() -> Environment:
         curve=charts.curve,
         bars=charts.bars,
         layers=charts.layers,
-        reaches=charts.reaches,
+        spans=charts.spans,
         drawing=charts,
         label=label,
         outcome=outcome,
         verdict_of=verdict_of,
-        shown_value=shown_value,
-        allowed=allowed,
+        cells=cells,
         is_open=is_open,
         finding_of=finding_of,
     )
@@ -82,21 +81,3 @@ def finding_of(results: tuple[Finding, ...], probe: str) -> Finding | None:
 def is_open(finding: Finding) -> bool:
     """Whether a finding is unfolded from the start: what is red or yellow and not known."""
     return finding.verdict not in (Verdict.PASS, Verdict.SKIP) and finding.known is None
-
-
-def shown_value(case: Measurement) -> str:
-    """The number that a case is about."""
-    if case.expect == "skip":
-        return "-"
-    if case.nonfinite:
-        return f"{case.nonfinite} not finite"
-    return (
-        f"{number(case.value)} {case.unit}".strip()
-        if case.value is not None
-        else number(case.max_abs)
-    )
-
-
-def allowed(case: Measurement) -> Any:
-    """The budget or the limit of a case."""
-    return number(case.limit if case.limit is not None else case.budget)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from attncheck.core.finding import Finding, Measurement, Verdict, verdict_of
 from attncheck.report.model import Report, TargetReport
-from attncheck.report.numbers import number, seconds
+from attncheck.report.numbers import cells, number, seconds
 from attncheck.report.outcome import Outcome, label, outcome
 from attncheck.report.table import handed_over
 
@@ -114,20 +114,9 @@ def _explained(finding: Finding) -> Iterator[str]:
 
 
 def _case(case: Measurement) -> str:
-    value = case.max_abs if case.value is None else case.value
-    shown = (
-        f"{case.nonfinite} not finite" if case.nonfinite else f"{number(value)} {case.unit}".strip()
-    )
-    allowed = case.budget if case.limit is None else case.limit
-    cells = (
-        escape(case.name),
-        verdict_of(case).value,
-        shown,
-        number(allowed),
-        number(case.top1_flips),
-        number(case.first_position),
-    )
-    return f"| {' | '.join(cells)} |"
+    shown = cells(case)
+    texts = (shown.measured, shown.allowed, shown.flips, shown.first)
+    return f"| {' | '.join((escape(case.name), verdict_of(case).value, *texts))} |"
 
 
 def escape(text: str) -> str:

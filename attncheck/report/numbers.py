@@ -1,10 +1,51 @@
-"""How every number is written for people: three significant figures at most, never more digits than
-it deserves.
-"""
+"""How numbers are written for people: three significant figures at most."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import final
+
+from attncheck.core.measurement import AtMost, Comparison, Measurement, Quantity
+
+
+@final
+@dataclass(frozen=True)
+class CaseCells:
+    """The numbers of one case as texts; `-` for what its kind does not have."""
+
+    amount: str = "-"
+    allowed: str = "-"
+    unit: str = ""
+    mean: str = "-"
+    kl: str = "-"
+    flips: str = "-"
+    first: str = "-"
+
+    @property
+    def measured(self) -> str:
+        """The amount in its unit."""
+        return f"{self.amount} {self.unit}".strip()
+
+
+def cells(case: Measurement) -> CaseCells:
+    """The numbers of a case for a table."""
+    lost = f"{case.nonfinite} nan" if case.nonfinite else ""
+    if isinstance(case, Quantity):
+        limit = case.limit if isinstance(case, AtMost) else None
+        return CaseCells(lost or number(case.value), number(limit), "" if lost else case.unit)
+    if not isinstance(case, Comparison):
+        return CaseCells()
+    found = case.divergence
+    return CaseCells(
+        amount=lost or number(found.max_abs),
+        allowed=number(case.budget),
+        unit="" if lost else case.unit,
+        mean=number(found.mean_abs),
+        kl=number(found.kl),
+        flips=number(found.top1_flips),
+        first=number(found.first_position),
+    )
 
 
 def number(value: float | int | None) -> str:

@@ -8,10 +8,11 @@ import json
 from typing import Any
 from urllib.parse import quote
 
-from attncheck.core.finding import Finding, Verdict, verdict_of
+from attncheck.core.finding import Comparison, Finding, Verdict, verdict_of
 from attncheck.report.fingerprint import prints
-from attncheck.report.model import Report, TargetReport, finite
+from attncheck.report.model import Report, TargetReport
 from attncheck.report.outcome import finding_text, label, outcome, pairs
+from attncheck.report.record import finite
 
 VERSION = "2.1.0"
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -132,6 +133,10 @@ def _cases(finding: Finding) -> list[dict[str, Any]]:
         case for case in finding.cases if verdict_of(case) not in (Verdict.PASS, Verdict.SKIP)
     ]
     return [
-        {"name": case.name, "max_abs": case.max_abs, "budget": case.budget}
+        {
+            "name": case.name,
+            "max_abs": case.max_abs,
+            "budget": case.budget if isinstance(case, Comparison) else None,
+        }
         for case in broken[:MOST_CASES]
     ]

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import json
-from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
+
 from attncheck.core.errors import UsageError
+from attncheck.report.record import ReportRecord
 
 MOST_CHARACTERS = 200
 
 
-@cache
+class _Schema(GenerateJsonSchema):
+    """Unconstrained numbers may be the strings of those that are not finite; no titles."""
+
+    def float_schema(self, schema: core_schema.FloatSchema) -> JsonSchemaValue:
+        found = super().float_schema(schema)
+        return found if "ge" in schema else {"anyOf": [found, {"enum": ["nan", "inf", "-inf"]}]}
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
 def report_schema() -> dict[str, Any]:
     """The JSON Schema of `attncheck/1`."""
-    text = files("attncheck.report").joinpath("schema.json").read_text(encoding="utf-8")
-    schema: dict[str, Any] = json.loads(text)
-    return schema
+    return ReportRecord.model_json_schema(schema_generator=_Schema)
 
 
 def check_report(path: Path) -> None:

@@ -7,9 +7,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from attncheck.core.finding import Finding, Measurement, Verdict, verdict_of
+from attncheck.core.finding import Comparison, Finding, Measurement, Verdict, verdict_of
 from attncheck.report.model import Report, TargetReport
-from attncheck.report.numbers import count, number, seconds
+from attncheck.report.numbers import CaseCells, cells, count, number, seconds
 
 STYLES = {
     Verdict.PASS: "green",
@@ -85,7 +85,8 @@ def _footnotes(finding: Finding) -> list[tuple[str, bool]]:
     notes += [(f"{case.name}: {case.note}", True) for case in finding.cases if _telling(case)][
         :SHOWN_OTHERS
     ]
-    sources = sorted({case.budget_from for case in finding.cases if case.budget_from})
+    compared = [case for case in finding.cases if isinstance(case, Comparison)]
+    sources = sorted({case.budget_from for case in compared if case.budget_from})
     tail = [
         _controls(finding),
         f"budget: {'; '.join(sources)}" if sources else "",
@@ -161,10 +162,10 @@ def _shown_cases(cases: tuple[Measurement, ...], verbose: bool) -> list[Measurem
 
 def _cases(cases: list[Measurement], hidden: int) -> Table:
     """Logit divergences, or plain values where that is what the probe measures."""
-    plain = all(case.value is not None or case.expect == "skip" for case in cases)
+    plain = not any(isinstance(case, Comparison) for case in cases)
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim", show_edge=False)
     table.add_column("case", overflow="fold", ratio=1)
-    for heading in ("verdict", "measured", "expected") if plain else ("verdict", *DIVERGENCE):
+    for heading in ("verdict", *(QUANTITIES if plain else DIVERGENCE)):
         table.add_column(
             heading,
             justify="left" if heading == "verdict" else "right",
@@ -172,41 +173,25 @@ def _cases(cases: list[Measurement], hidden: int) -> Table:
             max_width=32,
         )
     for case in cases:
+        shown = cells(case)
         table.add_row(
-            case.name, mark(verdict_of(case)), *(_values(case) if plain else _divergence(case))
+            case.name, mark(verdict_of(case)), *(_quantity(shown) if plain else _divergence(shown))
         )
     if hidden:
         table.add_row(Text(f"… {hidden} more cases (-v shows all)", style="dim"))
     return table
 
 
+QUANTITIES = ("measured", "expected")
 DIVERGENCE = ("max|Δ|", "mean|Δ|", "KL", "flips", "first", "budget")
 
 
-def _values(case: Measurement) -> tuple[str, str]:
-    if case.expect == "skip":
-        return "-", "-"
-    return (
-        f"{number(case.value)} {case.unit}".strip(),
-        f"at most {number(case.limit)}" if case.limit is not None else "-",
-    )
+def _quantity(shown: CaseCells) -> tuple[str, ...]:
+    return shown.measured, "-" if shown.allowed == "-" else f"at most {shown.allowed}"
 
 
-def _divergence(case: Measurement) -> tuple[str, ...]:
-    if case.expect == "skip":
-        return ("-",) * len(DIVERGENCE)
-    if case.value is not None:
-        return (number(case.value), "-", "-", "-", "-", number(case.limit))
-    first = "-" if case.first_position is None or case.excess <= 1 else str(case.first_position)
-    shown = f"{case.nonfinite} nan" if case.nonfinite else number(case.max_abs)
-    return (
-        shown,
-        number(case.mean_abs),
-        number(case.kl),
-        number(case.top1_flips),
-        first,
-        number(case.budget),
-    )
+def _divergence(shown: CaseCells) -> tuple[str, ...]:
+    return shown.amount, shown.mean, shown.kl, shown.flips, shown.first, shown.allowed
 
 
 def target_line(target: TargetReport) -> Text:

@@ -14,7 +14,8 @@ from typing import final
 from attncheck.report.html import html
 from attncheck.report.junit import junit
 from attncheck.report.markdown import markdown
-from attncheck.report.model import Report, to_json
+from attncheck.report.model import Report
+from attncheck.report.record import to_json
 from attncheck.report.sarif import sarif
 
 FORMATS: dict[str, Callable[[Report], str]] = {

@@ -14,6 +14,7 @@ from attncheck.attention.layers import layer_index
 from attncheck.core import registry
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import (
+    Comparison,
     Control,
     Evidence,
     Finding,
@@ -82,9 +83,11 @@ def _measured(cases: Iterator[Measurement]) -> tuple[tuple[Measurement, ...], Co
 
 def _location(subject: Subject, cases: tuple[Measurement, ...]) -> Location | None:
     """The module that the first case names that did not pass."""
-    named = (case for case in cases if case.module and verdict_of(case) is not Verdict.PASS)
+    named = (case for case in cases if case.cause.module and verdict_of(case) is not Verdict.PASS)
     case = next(named, None)
     if case is None:
         return None
-    layer = layer_index(subject.model.get_submodule(case.module), case.module)
-    return Location(module=case.module, layer=layer, query_position=case.first_position)
+    name = case.cause.module
+    layer = layer_index(subject.model.get_submodule(name), name)
+    first = case.divergence.first_position if isinstance(case, Comparison) else None
+    return Location(module=name, layer=layer, query_position=first)

@@ -11,11 +11,13 @@ from typing import Any, final
 from attncheck.core.allocator import return_freed_memory
 from attncheck.core.errors import CannotInject, Unsupported, first_line
 from attncheck.core.finding import (
+    Comparison,
     Control,
     Evidence,
     Finding,
     Measurement,
     PrecisionLevel,
+    Quantity,
     Verdict,
     verdict_of,
     worst,
@@ -203,10 +205,10 @@ def _laddered(
 
 
 def _with_ladder(case: Measurement, raised: Measurement | None, low: str, high: str) -> Measurement:
-    if raised is None or raised.max_abs is None:
+    if not (isinstance(case, Comparison) and isinstance(raised, Comparison)):
         return case
     rungs = tuple(
-        PrecisionLevel(dtype=dtype, max_abs=each.max_abs or 0.0, budget=each.budget or 0.0)
+        PrecisionLevel(dtype=dtype, max_abs=each.max_abs, budget=each.budget)
         for dtype, each in ((low, case), (high, raised))
     )
     return replace(case, ladder=rungs)
@@ -273,5 +275,8 @@ def noticed(case: Measurement, healthy: Measurement | None) -> bool:
         before is Verdict.WARN and now is Verdict.FAIL
     ):
         return True
-    values = case.value, healthy.value if healthy is not None else None
-    return values[0] is not None and values[1] is not None and values[0] > MUCH_WORSE * values[1]
+    return (
+        isinstance(case, Quantity)
+        and isinstance(healthy, Quantity)
+        and case.value > MUCH_WORSE * healthy.value
+    )

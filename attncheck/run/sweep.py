@@ -23,7 +23,8 @@ from tempfile import TemporaryDirectory
 from typing import Any, final
 
 from attncheck.core.settings import Settings
-from attncheck.report.model import TargetReport, from_json
+from attncheck.report.model import TargetReport
+from attncheck.report.record import from_json
 from attncheck.report.write import write_report
 from attncheck.run.session import Session, environment
 from attncheck.suite.plan import Job

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from attncheck.core.errors import AttncheckError, TargetError, first_line
-from attncheck.core.finding import Measurement
+from attncheck.core.finding import AtMost, Measurement
 from attncheck.core.registry import import_file
 from attncheck.core.settings import Settings
 from attncheck.distributed.ranks import agreed, keep_in_step
@@ -184,13 +184,11 @@ def _named(entry: Any) -> str:
 
 def _notice(key: str, what: str, names: list[str]) -> Measurement:
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return Measurement(
-        name=key.replace("_", " "),
-        expect="at-most",
-        value=float(len(names)) * 2,
+    return AtMost(
+        key.replace("_", " "),
+        float(len(names)) * 2,
+        "weights",
         limit=1.0,
-        unit="weights",
-        positions=1,
         note=f"{what}: {', '.join(names[:SHOWN])}{more}" if names else "",
     )
 

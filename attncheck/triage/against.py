@@ -6,7 +6,7 @@ import time
 
 from attncheck.compare.page import notes, verdict_words
 from attncheck.compare.sides import TwoSides, compare_sides
-from attncheck.core.finding import Diagnosis, Finding, Location, Measurement, Verdict
+from attncheck.core.finding import Comparison, Diagnosis, Divergence, Finding, Location, Verdict
 from attncheck.core.settings import Settings
 from attncheck.triage.steps import Log
 
@@ -39,15 +39,14 @@ def against_good_run(target: str, other: str, settings: Settings, log: Log) -> F
 def _finding(found: TwoSides, words: str) -> Finding:
     worst = found.comparison.worst
     assert worst is not None
-    case = Measurement(
-        name=worst.way,
+    divergence = Divergence(
         max_abs=worst.max_abs,
-        budget=worst.budget,
         scale=worst.scale,
         positions=max(1, worst.positions),
         top1_flips=worst.flips,
         first_position=worst.first_position,
     )
+    case = Comparison(worst.way, divergence, worst.budget)
     first = worst.first
     return Finding(
         probe="against",

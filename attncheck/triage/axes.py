@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import combinations, product
 
 from attncheck.core.errors import Unsupported
-from attncheck.core.finding import Measurement, Verdict, merged, verdict_of
+from attncheck.core.finding import Comparison, Verdict, merged, verdict_of
 from attncheck.diagnosis.failure import REFUSED
 from attncheck.model.cache_kinds import KINDS
 from attncheck.model.forward_spec import ForwardSpec, Mask, Mask4D, all_ones, causal, counting
@@ -23,7 +23,7 @@ PAD = 5
 """Padding of a batch of equal lengths: longer than a decoding step, not a whole chunk."""
 BATCH = 3
 IMPLEMENTATIONS = ("eager", "sdpa")
-Measure = Callable[[Subject, Material, CallPattern], Measurement]
+Measure = Callable[[Subject, Material, CallPattern], Comparison]
 
 
 def values(subject: Subject) -> dict[str, tuple[object, ...]]:
@@ -76,7 +76,7 @@ def measured(
     material: Material,
     patterns: Iterable[CallPattern],
     measure: Measure | None = None,
-) -> Iterator[tuple[CallPattern, Measurement]]:
+) -> Iterator[tuple[CallPattern, Comparison]]:
     """The call patterns that this model supports, each with its case."""
     for pattern in patterns:
         try:
@@ -86,7 +86,7 @@ def measured(
         yield pattern, case
 
 
-def plain_case(subject: Subject, material: Material, pattern: CallPattern) -> Measurement:
+def plain_case(subject: Subject, material: Material, pattern: CallPattern) -> Comparison:
     """One call pattern against each sequence's own plain forward.
 
     Raises:
@@ -106,7 +106,7 @@ def plain_case(subject: Subject, material: Material, pattern: CallPattern) -> Me
     return merged(str(pattern), cases)
 
 
-def decided(subject: Subject, material: Material, pattern: CallPattern) -> Measurement:
+def decided(subject: Subject, material: Material, pattern: CallPattern) -> Comparison:
     """`plain_case`, in a higher precision where this one is in doubt."""
     case = plain_case(subject, material, pattern)
     higher = subject.higher_dtype() if case.in_doubt else None
@@ -119,7 +119,7 @@ def decided(subject: Subject, material: Material, pattern: CallPattern) -> Measu
         return case  # a kernel or quantized weights that refuse it: nothing decides
 
 
-def fails(case: Measurement) -> bool:
+def fails(case: Comparison) -> bool:
     """Whether a case is beyond rounding in this precision."""
     return verdict_of(case) is Verdict.FAIL and case.resolved
 

@@ -16,10 +16,13 @@ from torch import Tensor
 from attncheck.attention.layers import layer_number
 from attncheck.core.errors import first_line
 from attncheck.core.finding import (
+    AtMost,
+    Cause,
+    Comparison,
     Diagnosis,
+    Divergence,
     Finding,
     Location,
-    Measurement,
     Verdict,
     verdict_of,
 )
@@ -119,15 +122,12 @@ def _overflow(subject: Subject, rows: Tokens) -> Overflow | None:
 
 
 def _overflow_finding(found: Overflow, dtype: str) -> Finding:
-    case = Measurement(
-        name=f"one plain forward in {dtype}",
-        expect="at-most",
-        value=float(found.lost),
-        limit=0.0,
-        unit="values that are not finite",
-        positions=1,
+    case = AtMost(
+        f"one plain forward in {dtype}",
+        float(found.lost),
+        "values that are not finite",
         nonfinite=found.lost,
-        module=found.module,
+        cause=Cause(module=found.module),
     )
     advice = (
         f"Run it in bfloat16 or float32, whose range is larger than that of {dtype}, or keep this "
@@ -200,7 +200,7 @@ def accumulated(subject: Subject, log: Log) -> Finding | None:
     )
 
 
-def _accumulation_case(subject: Subject) -> Measurement:
+def _accumulation_case(subject: Subject) -> Comparison:
     length, half = subject.inputs.length, SEQUENCES // 2
     rows = tuple(subject.inputs.fresh(length, salt=61 + row) for row in range(SEQUENCES))
     labels = tuple(
@@ -211,11 +211,10 @@ def _accumulation_case(subject: Subject) -> Measurement:
     whole = _loss(subject, rows, labels, items)
     steps = _loss(subject, rows[:half], labels[:half], items)
     steps += _loss(subject, rows[half:], labels[half:], items)
-    return Measurement(
-        name="accumulation",
-        max_abs=abs(whole - steps),
-        budget=ROUNDING * torch.finfo(subject.dtype).eps * abs(whole),
-        positions=items,
+    return Comparison(
+        "accumulation",
+        Divergence(max_abs=abs(whole - steps), positions=items),
+        ROUNDING * torch.finfo(subject.dtype).eps * abs(whole),
         note=f"the loss is {whole:.4g} at once and {steps:.4g} in two steps, "
         f"`{ITEMS}` being {items} in each",
     )

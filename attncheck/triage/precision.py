@@ -77,15 +77,15 @@ def _line(
     cases = [case for _, case in axes.measured(subject, material, patterns)]
     if not cases:
         return None
-    worst = max(cases, key=lambda case: case.max_abs or 0.0)
-    most = max(cases, key=lambda case: case.top1_flips or 0)
-    shown = most if most.top1_flips else worst
+    worst = max(cases, key=lambda case: case.max_abs)
+    most = max(cases, key=lambda case: case.divergence.top1_flips or 0)
+    shown = most if most.divergence.top1_flips else worst
     return PrecisionLine(
         dtype=dtype,
         way=shown.name,
-        max_abs=worst.max_abs or 0.0,
-        budget=worst.budget or 0.0,
-        flips=shown.top1_flips or 0,
+        max_abs=worst.max_abs,
+        budget=worst.budget,
+        flips=shown.divergence.top1_flips or 0,
         positions=shown.positions,
     )
 

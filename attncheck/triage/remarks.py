@@ -189,5 +189,5 @@ def _trap(finding: Finding, warned: list[Measurement]) -> Remark:
 def only_boolean_masks(finding: Finding) -> bool:
     """Whether nothing fails but calls with a boolean 4D mask, which explain no other report."""
     failing = [case for case in finding.cases if verdict_of(case) is Verdict.FAIL]
-    masks = [case.spec[0].mask if case.spec else None for case in failing]
+    masks = [case.rerun.got.mask if case.rerun else None for case in failing]
     return bool(failing) and all(isinstance(mask, Mask4D) and mask.boolean for mask in masks)

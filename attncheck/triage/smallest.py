@@ -107,11 +107,12 @@ def smallest_of(
     case = next((each for each in finding.cases if verdict_of(each) is Verdict.FAIL), None)
     if case is None or finding.probe in NO_PATTERN:
         return Smallest(words=f"one plain forward in {reported}"), None
-    pattern = pattern_of(case.spec[0]) if case.spec else CallPattern()
+    pattern = pattern_of(case.rerun.got) if case.rerun else CallPattern()
     if pattern.axes and axes.broken(subject, material, pattern):
         small, found = of_pattern(subject, material, pattern, SEARCH)
         short = material.first(found.tokens or material.length)
-        return found, axes.plain_case(subject, short, small).spec
+        rerun = axes.plain_case(subject, short, small).rerun
+        return found, (rerun.got, rerun.want) if rerun else None
     if finding.probe == AXES:
         return Smallest(words=str(pattern)), None
     found = of_probe(subject, registry.load(finding.probe), _words(case, pattern), SEARCH)
@@ -119,7 +120,7 @@ def smallest_of(
 
 
 def _words(case: Measurement, pattern: CallPattern) -> str:
-    if not case.spec:
+    if not case.rerun:
         return case.name
     return f"{pattern} ({case.name})" if pattern.axes else str(pattern)
 

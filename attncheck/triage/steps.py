@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import final
 
 from attncheck.core import registry
-from attncheck.core.finding import Finding, Measurement, Verdict
+from attncheck.core.finding import Comparison, Finding, Verdict
 from attncheck.core.ruling import describe
 from attncheck.diagnosis.diagnose import Diagnoser
 from attncheck.diagnosis.failure import REFUSED
@@ -68,9 +68,9 @@ def called(
 ) -> Finding | None:
     """Call patterns against the plain forward, until the first that fails."""
     started = time.perf_counter()
-    cases: list[Measurement] = []
+    cases: list[Comparison] = []
 
-    def measure(subject: Subject, material: Material, pattern: CallPattern) -> Measurement:
+    def measure(subject: Subject, material: Material, pattern: CallPattern) -> Comparison:
         log.says(f"{what}: {pattern}")
         return axes.decided(subject, material, pattern)
 
@@ -91,7 +91,7 @@ def called(
     return None
 
 
-def _diagnosed(subject: Subject, cases: tuple[Measurement, ...], log: Log) -> Finding:
+def _diagnosed(subject: Subject, cases: tuple[Comparison, ...], log: Log) -> Finding:
     log.says("which fault reproduces it")
     failing = next(case for case in cases if axes.fails(case))
     summary = f"{failing.name}: {describe(failing)}"
@@ -130,7 +130,7 @@ def lengths(subject: Subject, log: Log) -> Finding | None:
     reach: a window, a switch of the rotary table.
     """
     started = time.perf_counter()
-    cases: list[Measurement] = []
+    cases: list[Comparison] = []
     for length in _lengths(subject):
         log.says(f"{length} tokens")
         row = subject.inputs.fresh(length, salt=length)

@@ -41,6 +41,7 @@ import torch
 from torch import Tensor
 
 from attncheck.probing import (
+    Cause,
     ForwardSpec,
     Measurement,
     Probe,
@@ -165,7 +166,7 @@ def _rolled_back(subject: Subject, name: str) -> Measurement:
         offset=half,
         note=f"{ROLLED_BACK} tokens cropped, twice",
     )
-    return _named(subject, case, torch.cat(parts, 1), half) if case.excess > 1.0 else case
+    return _named(subject, case, torch.cat(parts, 1), half) if case.beyond else case
 
 
 def _named(subject: Subject, case: Measurement, got_BTV: Tensor, half: int) -> Measurement:
@@ -182,7 +183,7 @@ def _named(subject: Subject, case: Measurement, got_BTV: Tensor, half: int) -> M
         predicted_BTV = torch.cat([whole_BTV[:, first : first + 1], whole_BTV[:, rest:]], 1)
         residual = max_abs_diff(predicted_BTV, got_BTV)
         if residual <= subject.budget.value:
-            return replace(case, fault="cache-crop", fault_residual=residual)
+            return replace(case, cause=Cause("cache-crop", residual))
     return case
 
 

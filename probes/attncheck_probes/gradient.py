@@ -39,7 +39,10 @@ import torch
 
 from attncheck.probing import (
     HEADROOM,
+    Cause,
+    Comparison,
     Cost,
+    Divergence,
     Measurement,
     Probe,
     Subject,
@@ -98,19 +101,22 @@ class Gradient(Probe):
         )
         return merged("no gradient to later embeddings", [self._cut(subject, cut) for cut in cuts])
 
-    def _cut(self, subject: Subject, cut: int) -> Measurement:
+    def _cut(self, subject: Subject, cut: int) -> Comparison:
         gradient_BTW = input_gradient(subject, upto=cut)
         later_T = gradient_BTW[:, cut:].abs().amax((0, 2))
         read = (later_T > 0).nonzero()
-        return Measurement(
-            name="no gradient to later embeddings",
+        divergence = Divergence(
             max_abs=float(later_T.max()),
-            budget=0.0,
-            budget_from="a causal model has none, to the bit",
             scale=max_abs(gradient_BTW),
             positions=gradient_BTW.shape[1] - cut,
             first_position=cut + int(read[0]) if len(read) else None,
             nonfinite=holes(gradient_BTW),
+        )
+        return Comparison(
+            "no gradient to later embeddings",
+            divergence,
+            0.0,
+            "a causal model has none, to the bit",
             unit="gradients",
             note=f"of the logits before position {cut}",
         )
@@ -148,15 +154,13 @@ def _derivative(subject: Subject, name: str, *kinds: str) -> Measurement:
         return skipped(
             name, f"a kink, or nothing to see: differences agree to {slope.trust:.1g} of {size:.1g}"
         )
-    return Measurement(
-        name=name,
+    return Comparison(
+        name,
+        Divergence(max_abs=abs(slope.analytic - slope.numeric), scale=size, positions=1),
+        budget,
+        "two neighbouring steps of the central difference",
         broken=Verdict.FAIL if slope.analytic == 0.0 else Verdict.WARN,
-        max_abs=abs(slope.analytic - slope.numeric),
-        budget=budget,
-        budget_from="two neighbouring steps of the central difference",
-        scale=size,
-        positions=1,
         unit="derivatives",
         note=f"autograd says {slope.analytic:.6g}, the central difference {slope.numeric:.6g}",
-        fault="gradient-detached" if slope.analytic == 0.0 else "",
+        cause=Cause("gradient-detached" if slope.analytic == 0.0 else ""),
     )

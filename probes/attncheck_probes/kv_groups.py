@@ -37,7 +37,9 @@ import torch
 from torch import Tensor
 
 from attncheck.probing import (
+    AtMost,
     AttentionCall,
+    Cause,
     ForwardSpec,
     Measurement,
     Probe,
@@ -104,18 +106,18 @@ def _case(subject: Subject, name: str, attn: str | None, decode: bool) -> Measur
     shown = (wrong or layers)[0]
     designed = len(wrong) == len(layers) and all(layer.repeated for layer in wrong)
     tiled = bool(wrong) and all(layer.found == _tiled(layer.expected) for layer in wrong)
-    return Measurement(
-        name=name,
-        expect="at-most",
+    return AtMost(
+        name,
+        float(sum(layer.wrong for layer in layers)),
+        "query heads answer to a KV head of another group",
         broken=Verdict.WARN if designed else Verdict.FAIL,
-        value=float(sum(layer.wrong for layer in layers)),
-        limit=0.0,
-        unit="query heads answer to a KV head of another group",
         positions=sum(len(layer.found) for layer in layers),
         note=f"{shown.module}: {_in_words(shown.found)}",
-        fault="kv-groups-tiled" if tiled else "",
-        fault_residual=0.0 if tiled else None,
-        module=shown.module if wrong else "",
+        cause=Cause(
+            "kv-groups-tiled" if tiled else "",
+            0.0 if tiled else None,
+            shown.module if wrong else "",
+        ),
     )
 
 

@@ -39,7 +39,12 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 from attncheck.probing import (
+    AtMost,
     Capability,
+    Cause,
+    Comparison,
+    Divergence,
+    Figure,
     ForwardSpec,
     Measurement,
     Probe,
@@ -155,15 +160,13 @@ def _broken(way: str, layers: list[Verdicted]) -> Iterator[Measurement]:
     need be computed for that.
     """
     if layers:
-        yield Measurement(
-            name=f"what layers read and compare, {way}",
-            expect="at-most",
-            value=float(len(layers)),
-            limit=0.0,
-            unit="layers do otherwise than in one forward",
+        yield AtMost(
+            f"what layers read and compare, {way}",
+            float(len(layers)),
+            "layers do otherwise than in one forward",
             positions=sum(layer.positions for layer in layers),
             note=f"{layers[0].name}: {layers[0].broken}",
-            module=layers[0].name,
+            cause=Cause(module=layers[0].name),
         )
 
 
@@ -171,18 +174,19 @@ def _compared(subject: Subject, way: str, layers: list[Verdicted]) -> Measuremen
     wrong = [layer for layer in layers if not layer.holds]
     shown = wrong[0] if wrong else max(layers, key=lambda layer: layer.apart / layer.budget)
     more = f" (and {len(wrong) - 1} more layers)" if len(wrong) > 1 else ""
-    return Measurement(
-        name=f"attention output of {len(layers)} layers, {way}",
-        max_abs=shown.apart,
-        budget=shown.budget,
-        budget_from=f"the same formula in {subject.dtype_name}, in three orders",
-        scale=shown.size,
-        positions=sum(layer.positions for layer in layers),
+    fault = "" if shown.reach_differs else shown.fault
+    return Comparison(
+        f"attention output of {len(layers)} layers, {way}",
+        Divergence(
+            max_abs=shown.apart,
+            scale=shown.size,
+            positions=sum(layer.positions for layer in layers),
+        ),
+        shown.budget,
+        f"the same formula in {subject.dtype_name}, in three orders",
         unit="attention outputs",
         note=f"{shown.name}: {shown.words}{more}" if wrong else shown.traced,
-        fault="" if shown.reach_differs else shown.fault,
-        fault_residual=shown.residual,
-        module=shown.name if wrong else "",
+        cause=Cause(fault, shown.residual, shown.name if wrong else ""),
     )
 
 
@@ -193,24 +197,24 @@ def _fits(layers: list[Verdicted]) -> Iterator[Measurement]:
     if not layers:
         return
     farthest = max(layers, key=lambda layer: abs(layer.fitted / layer.promised.value - 1))
-    yield _figure(
+    yield Figure(
         "scale that fits best",
         farthest.fitted,
-        f"{farthest.name}: {farthest.promised.value:.6g} by {farthest.promised.source}",
+        note=f"{farthest.name}: {farthest.promised.value:.6g} by {farthest.promised.source}",
     )
     shared = [layer for layer in layers if layer.kv_heads < len(layer.heads)]
     if shared:
         maps = {layer.heads for layer in shared}
         note = "; ".join(" ".join(map(str, heads)) for heads in sorted(maps)[:2])
-        yield _figure(
-            "KV heads that fit the query heads", float(shared[0].kv_heads), f"head by head: {note}"
+        yield Figure(
+            "KV heads that fit the query heads",
+            float(shared[0].kv_heads),
+            note=f"head by head: {note}",
         )
     for name in sorted({name for layer in layers for name in layer.effects}):
         effect = max(layer.effects.get(name, 0.0) for layer in layers)
-        yield _figure(
-            f"what the {name} changes", effect, "in the output of the layer that it changes most"
+        yield Figure(
+            f"what the {name} changes",
+            effect,
+            note="in the output of the layer that it changes most",
         )
-
-
-def _figure(name: str, value: float, note: str) -> Measurement:
-    return Measurement(name=name, expect="figure", value=value, positions=1, note=note)

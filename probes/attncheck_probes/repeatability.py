@@ -37,10 +37,13 @@ from torch import Tensor
 
 from attncheck.probing import (
     AFTER,
+    AtMost,
+    Figure,
     ForwardSpec,
     Measurement,
     Probe,
     Provenance,
+    Rerun,
     Row,
     Subject,
     attempt,
@@ -93,9 +96,8 @@ class Repeatability(Probe):
         first_BTV = _asked(subject, spec)
         between(subject)
         case = _compared(subject, name, _asked(subject, spec), first_BTV)
-        return replace(
-            case, spec=(spec, spec), made=Provenance(AFTER, partial(_again, spec, between))
-        )
+        provenance = Provenance(AFTER, partial(_again, spec, between))
+        return replace(case, rerun=Rerun(spec, spec, provenance))
 
     def _around(self, subject: Subject, name: str, length: int) -> Measurement:
         row = subject.inputs.row
@@ -169,20 +171,16 @@ def _changes(
 ) -> Iterator[Measurement]:
     weights = [name for name, mark in _marks(subject).items() if not torch.equal(mark, marks[name])]
     buffers = changed(subject.model, held)
-    yield Measurement(
-        name="weights changed by a forward",
-        expect="at-most",
-        value=float(len(weights)),
-        limit=0.0,
-        unit="weights",
+    yield AtMost(
+        "weights changed by a forward",
+        float(len(weights)),
+        "weights",
         positions=len(marks) + len(held),
         note=", ".join(sorted(weights)[:3]),
     )
-    yield Measurement(
-        name="buffers changed by a forward",
-        expect="figure",
-        value=float(len(buffers)),
-        unit="buffers",
-        positions=1,
+    yield Figure(
+        "buffers changed by a forward",
+        float(len(buffers)),
+        "buffers",
         note=", ".join(sorted(buffers)[:3]),
     )

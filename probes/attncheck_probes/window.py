@@ -36,7 +36,9 @@ from typing import ClassVar, final
 
 from attncheck.probing import (
     FULL,
+    AtMost,
     Capability,
+    Cause,
     ForwardSpec,
     Measurement,
     Probe,
@@ -108,7 +110,9 @@ class Window(Probe):
             case = _case(
                 subject, name, promise, seen, lambda: ask(subject, _changed(subject, spec))
             )
-            yield replace(case, fault="window-layers-swapped") if swapped and case.value else case
+            if swapped and isinstance(case, AtMost) and case.value:
+                case = replace(case, cause=replace(case.cause, fault="window-layers-swapped"))
+            yield case
 
 
 def _changed(subject: Subject, spec: ForwardSpec) -> ForwardSpec:
@@ -172,17 +176,14 @@ def _case(
         wrong = sum(attention_span.wrong_pairs(each, sliding[0]) for each in seen)
     if wrong and (reason := subject.can.decodes.reason or attention_span.excuse(worst, again())):
         return skipped(name, reason)
-    return Measurement(
-        name=name,
-        expect="at-most",
-        value=float(wrong),
-        limit=0.0,
-        unit="(query, key) pairs are not as promised",
+    return AtMost(
+        name,
+        float(wrong),
+        "(query, key) pairs are not as promised",
         positions=sum(len(each.positions) for each in seen),
         note=_explained(worst, promise, wrong),
-        module=worst.name if wrong else "",
-        fault=_fault(worst, promise) if wrong else "",
-        reach=_picture(worst, promise),
+        cause=Cause(_fault(worst, promise), module=worst.name) if wrong else Cause(),
+        visible=_picture(worst, promise),
     )
 
 

@@ -258,7 +258,7 @@ PROBE = """
 from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
-from attncheck.core.finding import Measurement
+from attncheck.core.finding import AtMost
 from attncheck.probing import judge_cases
 
 @dataclass(frozen=True)
@@ -270,7 +270,7 @@ class Mine:
     controls: ClassVar[tuple[str, ...]] = ()
 
     def measure(self, subject):
-        yield Measurement(name="bytes", expect="at-most", value=3.0, limit=2.0, unit="B", positions=1)
+        yield AtMost("bytes", 3.0, "B", limit=2.0)
 
     def judge(self, evidence):
         return judge_cases(evidence)
@@ -281,7 +281,7 @@ def test_a_probe_that_raises_is_an_error_and_the_next_one_runs(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "mine.py").write_text(
-        PROBE.replace("yield Measurement", "raise KeyError('lost')\n        yield Measurement")
+        PROBE.replace("yield AtMost", "raise KeyError('lost')\n        yield AtMost")
     )
     code, out, _ = run(
         capsys, "builtin:gqa", "--probe", f"{tmp_path}/mine.py:Mine", "--probe", "kv-repeat"
@@ -294,7 +294,7 @@ def test_a_probe_that_raises_is_an_error_and_the_next_one_runs(
 
 def test_what_is_interrupted_is_reported(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
-        PROBE.replace("yield Measurement", "raise KeyboardInterrupt\n        yield Measurement")
+        PROBE.replace("yield AtMost", "raise KeyboardInterrupt\n        yield AtMost")
     )
     command = [
         sys.executable,

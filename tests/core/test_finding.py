@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
 from attncheck.core.finding import (
+    AtMost,
+    Comparison,
+    Divergence,
+    Figure,
     Measurement,
     PrecisionLevel,
     Verdict,
@@ -16,77 +21,85 @@ from attncheck.core.finding import (
     worst_of_model,
 )
 
-BASE = {"name": "case", "max_abs": 1e-6, "budget": 1e-5, "scale": 10.0, "positions": 4}
+
+def compared(
+    max_abs: float = 1e-6, budget: float = 1e-5, scale: float = 10.0, **rest: Any
+) -> Comparison:
+    of_case = {key: rest.pop(key) for key in ("expect", "broken", "ladder") if key in rest}
+    divergence = Divergence(**{"max_abs": max_abs, "scale": scale, "positions": 4, **rest})
+    return Comparison("case", divergence, budget, **of_case)
 
 
 @pytest.mark.parametrize(
-    ("changes", "verdict"),
+    ("case", "verdict"),
     [
-        ({}, Verdict.PASS),
-        ({"max_abs": 1e-4}, Verdict.FAIL),
-        ({"max_abs": 1e-4, "broken": Verdict.WARN}, Verdict.WARN),
-        ({"expect": "differ"}, Verdict.FAIL),
-        ({"expect": "differ", "max_abs": 1.0}, Verdict.PASS),
-        ({"expect": "figure", "max_abs": 1.0}, Verdict.PASS),
-        ({"positions": 0}, Verdict.VACUOUS),
-        ({"nonfinite": 1, "max_abs": 0.0}, Verdict.FAIL),
-        ({"expect": "figure", "nonfinite": 1}, Verdict.FAIL),
-        ({"expect": "at-most", "value": 2.0, "limit": 2.0}, Verdict.PASS),
-        ({"expect": "at-most", "value": 2.1, "limit": 2.0}, Verdict.FAIL),
-        ({"expect": "at-most", "value": 0.5, "limit": 0.0}, Verdict.FAIL),
-        ({"expect": "at-most", "value": 0.0, "limit": 0.0}, Verdict.PASS),
-        ({"budget": 0.0, "max_abs": 0.0}, Verdict.PASS),
-        ({"budget": 0.0, "max_abs": 1e-300}, Verdict.FAIL),
+        (compared(), Verdict.PASS),
+        (compared(1e-4), Verdict.FAIL),
+        (compared(math.nan), Verdict.FAIL),
+        (compared(budget=math.nan), Verdict.FAIL),
+        (compared(1e-4, broken=Verdict.WARN), Verdict.WARN),
+        (compared(expect="differ"), Verdict.FAIL),
+        (compared(1.0, expect="differ"), Verdict.PASS),
+        (compared(1.0, expect="figure"), Verdict.PASS),
+        (compared(positions=0), Verdict.VACUOUS),
+        (compared(0.0, nonfinite=1), Verdict.FAIL),
+        (compared(expect="figure", nonfinite=1), Verdict.FAIL),
+        (AtMost("case", 2.0, limit=2.0), Verdict.PASS),
+        (AtMost("case", 2.1, limit=2.0), Verdict.FAIL),
+        (AtMost("case", math.nan, limit=2.0), Verdict.FAIL),
+        (AtMost("case", 0.5), Verdict.FAIL),
+        (AtMost("case", 0.0), Verdict.PASS),
+        (AtMost("case", 0.0, positions=0), Verdict.VACUOUS),
+        (Figure("case", 2.0), Verdict.PASS),
+        (Figure("case", 2.0, nonfinite=1), Verdict.FAIL),
+        (compared(0.0, budget=0.0), Verdict.PASS),
+        (compared(1e-300, budget=0.0), Verdict.FAIL),
     ],
 )
-def test_a_case_is_judged_by_its_expectation(changes: dict[str, object], verdict: Verdict) -> None:
-    assert verdict_of(Measurement(**{**BASE, **changes})) is verdict  # type: ignore[arg-type]
+def test_a_case_is_judged_by_its_expectation(case: Measurement, verdict: Verdict) -> None:
+    assert verdict_of(case) is verdict
+
+
+def test_nan_is_beyond_every_budget_and_the_worst_of_all() -> None:
+    whole = merged("whole", [compared(1.0), compared(math.nan), compared(2.0)])
+    assert whole.beyond
+    assert math.isnan(whole.max_abs)
 
 
 def test_a_difference_within_a_budget_that_could_hide_a_fault_is_noise_not_pass() -> None:
-    coarse = Measurement(name="bf16", max_abs=0.5, budget=3.0, scale=30.0, positions=4)
+    coarse = compared(0.5, budget=3.0, scale=30.0)
     assert coarse.in_doubt
     assert verdict_of(coarse) is Verdict.NOISE
-    assert (
-        verdict_of(Measurement(name="bf16", max_abs=0.0, budget=3.0, scale=30.0, positions=4))
-        is Verdict.PASS
-    )
+    assert verdict_of(compared(0.0, budget=3.0, scale=30.0)) is Verdict.PASS
 
 
-def test_the_ladder_tells_rounding_from_a_fault() -> None:
-    shrinks = (
-        PrecisionLevel(dtype="bfloat16", max_abs=4.0, budget=3.0),
-        PrecisionLevel(dtype="float64", max_abs=1e-14, budget=1e-12),
-    )
-    stays = (
-        PrecisionLevel(dtype="bfloat16", max_abs=4.0, budget=3.0),
-        PrecisionLevel(dtype="float64", max_abs=5.4, budget=1e-12),
-    )
-    base = {"name": "case", "max_abs": 4.0, "budget": 3.0, "scale": 30.0, "positions": 4}
-    assert verdict_of(Measurement(**base, ladder=shrinks)) is Verdict.NOISE  # type: ignore[arg-type]
-    assert verdict_of(Measurement(**base, ladder=stays)) is Verdict.FAIL  # type: ignore[arg-type]
+def test_a_higher_precision_tells_rounding_from_a_fault() -> None:
+    first = PrecisionLevel(dtype="bfloat16", max_abs=4.0, budget=3.0)
+
+    def in_float64(max_abs: float) -> Verdict:
+        second = PrecisionLevel(dtype="float64", max_abs=max_abs, budget=1e-12)
+        return verdict_of(compared(4.0, budget=3.0, scale=30.0, ladder=(first, second)))
+
+    assert in_float64(1e-14) is Verdict.NOISE
+    assert in_float64(5.4) is Verdict.FAIL
+    assert in_float64(math.nan) is Verdict.FAIL
 
 
-def test_a_difference_of_thousands_of_budgets_needs_no_ladder() -> None:
-    assert not Measurement(name="case", max_abs=5.0, budget=1e-4, scale=30.0, positions=4).in_doubt
-    assert Measurement(name="case", max_abs=5e-4, budget=1e-4, scale=30.0, positions=4).in_doubt
+def test_a_difference_of_thousands_of_budgets_needs_no_higher_precision() -> None:
+    assert not compared(5.0, budget=1e-4, scale=30.0).in_doubt
+    assert compared(5e-4, budget=1e-4, scale=30.0).in_doubt
 
 
 def test_merging_keeps_the_worst_and_counts_everything() -> None:
-    parts = [
-        Measurement(**{**BASE, "max_abs": value, "nonfinite": bad, "top1_flips": 1})
-        for value, bad in ((1.0, 0), (0.1, 2))
-    ]  # type: ignore[arg-type]
-    whole = merged("whole", parts)
-    assert (whole.positions, whole.nonfinite, whole.top1_flips) == (8, 2, 2)
+    whole = merged("whole", [compared(1.0, top1_flips=1), compared(0.1, nonfinite=2, top1_flips=1)])
+    assert (whole.positions, whole.nonfinite, whole.divergence.top1_flips) == (8, 2, 2)
     assert math.isinf(whole.excess)
     with pytest.raises(ValueError, match="case `none` merges nothing"):
         merged("none", [])
 
 
 def test_merging_an_empty_comparison_compares_nothing() -> None:
-    empty = Measurement(**{**BASE, "positions": 0})  # type: ignore[arg-type]
-    assert verdict_of(merged("whole", [Measurement(**BASE), empty])) is Verdict.VACUOUS  # type: ignore[arg-type]
+    assert verdict_of(merged("whole", [compared(), compared(positions=0)])) is Verdict.VACUOUS
 
 
 def test_a_model_is_skipped_only_when_nothing_ran() -> None:

@@ -10,9 +10,9 @@ from diagnosing import explained, rotary
 from probing import loaded
 
 from attncheck.core import registry
-from attncheck.core.finding import Finding, Measurement, Verdict
+from attncheck.core.finding import AtMost, Cause, Finding, Verdict
 from attncheck.diagnosis.diagnose import Diagnoser, diagnose
-from attncheck.diagnosis.failure import max_diff_at, open_case
+from attncheck.diagnosis.failure import max_diff_at, open_case, unmeasured
 from attncheck.faults import registry as faults
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.subject import Subject
@@ -103,15 +103,8 @@ def test_explicit_positions_heal_a_model_that_loses_count() -> None:
 
 
 def test_a_case_that_names_its_fault_is_believed() -> None:
-    case = Measurement(
-        name="scale",
-        expect="at-most",
-        value=2.0,
-        limit=1.0,
-        positions=1,
-        fault="softmax-scale",
-        module="model.layers.3.attn",
-    )
+    cause = Cause("softmax-scale", module="model.layers.3.attn")
+    case = AtMost("scale", 2.0, limit=1.0, cause=cause)
     found = diagnose(
         loaded("builtin:gqa"), Finding(probe="reference", verdict=Verdict.FAIL, cases=(case,))
     )
@@ -128,7 +121,7 @@ def test_the_healthy_model_equals_the_trusted_path() -> None:
             ForwardSpec(subject.inputs.tokens, chunks=(9, 1, subject.inputs.length - 10)),
             ForwardSpec(subject.inputs.tokens),
         )
-        assert open_case(subject, Measurement(name="healthy", spec=spec)).wrong == ()
+        assert open_case(subject, unmeasured("healthy", *spec)).wrong == ()
 
 
 def test_values_that_are_not_finite_must_be_so_on_both_sides() -> None:

@@ -99,7 +99,9 @@ def test_a_border_behind_the_first_one_is_overlooked(
     found = finding(loaded("builtin:gqa"), "document-leakage")
     broken = case(found, STRICT)
     assert found.verdict is verdict_of(broken) is Verdict.FAIL
-    assert broken.first_position == 15, "the third document of the second row moves with its second"
+    assert broken.divergence.first_position == 15, (
+        "the third document of the second row moves with its second"
+    )
     assert verdict_of(case(found, BLOCKED)) is Verdict.PASS
 
 
@@ -114,7 +116,7 @@ def test_angles_of_the_first_row_for_every_row_show_beside_a_mask_of_blocks() ->
     broken = case(found, BLOCKED)
     assert found.verdict is verdict_of(broken) is Verdict.FAIL
     assert broken.note == "row 1"
-    assert broken.first_position == 12, (
+    assert broken.divergence.first_position == 12, (
         "where the first row restarts, inside the second row's second document"
     )
 
@@ -123,6 +125,6 @@ def test_a_leak_that_one_row_shows_is_about_that_row() -> None:
     found = finding(loaded("config:opt"), "document-leakage")
     broken = case(found, STRICT)
     assert verdict_of(broken) is Verdict.FAIL
-    assert broken.spec is not None
-    assert [len(side.tokens) for side in broken.spec] == [1, 1]
-    assert broken.first_position == 4
+    assert broken.rerun is not None
+    assert [len(side.tokens) for side in (broken.rerun.got, broken.rerun.want)] == [1, 1]
+    assert broken.divergence.first_position == 4

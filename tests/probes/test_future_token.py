@@ -51,7 +51,7 @@ def test_a_block_of_32_that_is_not_masked_shows_in_the_prefixes_alone(double: Su
         "prefixes of a long row"
     ]
     broken = case(found, "prefixes of a long row")
-    assert broken.first_position == 0
+    assert broken.divergence.first_position == 0
     assert broken.note == "the first 128 tokens alone"
 
 

@@ -45,8 +45,8 @@ def test_every_head_with_its_own_keys_is_the_identity() -> None:
 def test_heads_dealt_out_in_turn_are_caught_and_named(subject: Subject) -> None:
     broken = caught_by(subject, "kv-groups", "kv-groups-tiled")
     assert broken is not None
-    assert broken.fault == "kv-groups-tiled"
-    assert broken.module == "model.layers.0.self_attn"
+    assert broken.cause.fault == "kv-groups-tiled"
+    assert broken.cause.module == "model.layers.0.self_attn"
     assert broken.value == 4 * 2, "in four layers, two of four heads land in the other group"
     assert broken.note.endswith("query heads 0 2 -> KV 0, 1 3 -> KV 1")
 

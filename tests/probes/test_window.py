@@ -39,7 +39,7 @@ def test_planted_windows_are_caught_and_named(fault: str, attn: str) -> None:
     broken = caught_by(loaded("config:gemma3_text", attn=attn), "window", fault)
     assert broken is not None
     assert broken.name == "a window of 8, one forward"
-    assert broken.fault == fault
+    assert broken.cause.fault == fault
 
 
 def test_a_window_that_the_kernel_cuts_short_by_one_is_caught() -> None:
@@ -88,7 +88,7 @@ def test_where_the_kernel_is_out_of_reach_the_gradient_tells(promised: int) -> N
     assert found.verdict is (Verdict.PASS if promised == 5 else Verdict.FAIL)
     if promised == 6:
         broken = case(found, "a window of 6, one forward")
-        assert broken.fault == "window-off-by-one"
+        assert broken.cause.fault == "window-off-by-one"
         assert "the query at position 23 reads 5 keys; promised: a window of 6" in broken.note
 
 

@@ -4,33 +4,33 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 from attncheck.core.finding import (
+    AtMost,
+    Comparison,
     Control,
     Diagnosis,
+    Divergence,
+    Figure,
     Finding,
     Known,
     Location,
-    Measurement,
     PrecisionLevel,
+    Profile,
     Verdict,
+    skipped,
 )
 from attncheck.report.model import Report, TargetReport, exit_code
 
 NASTY = 'a "quoted" <tag> & | pipe, `tick` \x07 bell, 100% \n second line \u2028 🙂'
 
 
-def case(name: str, max_abs: float = 0.0, **rest: object) -> Measurement:
-    given = {
-        "budget": 1e-13,
-        "budget_from": "float64 reorder floor 2.5e-14 x 4",
-        "positions": 24,
-        "scale": 3.0,
-        **rest,
-    }
-    return Measurement(
-        name=name, max_abs=max_abs, mean_abs=max_abs / 9, kl=0.01, top1_flips=1, **given
-    )  # type: ignore[arg-type]
+def case(name: str, max_abs: float = 0.0, **rest: Any) -> Comparison:
+    of_case = {key: rest.pop(key) for key in ("cuts", "ladder") if key in rest}
+    usual = {"positions": 24, "scale": 3.0, "mean_abs": max_abs / 9, "kl": 0.01, "top1_flips": 1}
+    divergence = Divergence(max_abs=max_abs, **{**usual, **rest})
+    return Comparison(name, divergence, 1e-13, "float64 reorder floor 2.5e-14 x 4", **of_case)
 
 
 def failing(probe: str = "decode-paths", **rest: object) -> Finding:
@@ -44,11 +44,11 @@ def failing(probe: str = "decode-paths", **rest: object) -> Finding:
                 "chunks 12+12, 2D mask",
                 1.8,
                 first_position=12,
-                profile=(0.0,) * 12 + (1.8, 0.4) * 6,
+                profile=Profile((0.0,) * 12 + (1.8, 0.4) * 6),
                 cuts=(12,),
             ),
             case("one token at a time", 2e-15),
-            Measurement(name="padded", expect="skip", note="the model takes no 2D mask"),
+            skipped("padded", "the model takes no 2D mask"),
         ),
         diagnosis=Diagnosis(
             fault="position-restart",
@@ -97,20 +97,11 @@ def memory() -> Finding:
         verdict=Verdict.WARN,
         summary="cache copied per decode step: 2 x the cache, expected at most 0",
         cases=(
-            Measurement(
-                name="copied, eager",
-                expect="at-most",
-                broken=Verdict.WARN,
-                value=2.0,
-                limit=0.0,
-                unit="x the cache",
-                positions=24,
-            ),
-            Measurement(
-                name="cache bytes",
-                expect="figure",
-                value=512.0,
-                unit="B",
+            AtMost("copied, eager", 2.0, "x the cache", broken=Verdict.WARN, positions=24),
+            Figure(
+                "cache bytes",
+                512.0,
+                "B",
                 positions=24,
                 beside=(("MHA", 1024.0), ("MQA", 256.0)),
             ),

@@ -5,31 +5,35 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from attncheck.core.finding import (
+    AtMost,
+    Comparison,
     Control,
     Diagnosis,
+    Divergence,
     Finding,
     Location,
-    Measurement,
     Verdict,
     skipped,
 )
-from attncheck.report.model import Report, TargetReport, from_json, to_json
+from attncheck.report.model import Report, TargetReport
 from attncheck.report.numbers import count, number, seconds
 from attncheck.report.outcome import finding_text
+from attncheck.report.record import from_json, to_json
 from attncheck.report.table import handed_over, print_report, target_line
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
-BUDGET = {"budget": 2.4e-14, "budget_from": "float64 reorder floor 6.1e-15 x 4", "scale": 5.0}
 
 
-def case(name: str, max_abs: float, **changes: object) -> Measurement:
-    usual = {"mean_abs": max_abs / 8, "kl": max_abs / 9, "top1_flips": 0, "positions": 24, **BUDGET}
-    return Measurement(name=name, max_abs=max_abs, **{**usual, **changes})  # type: ignore[arg-type]
+def case(name: str, max_abs: float, **changes: Any) -> Comparison:
+    usual = {"mean_abs": max_abs / 8, "kl": max_abs / 9, "top1_flips": 0, "positions": 24}
+    divergence = Divergence(max_abs=max_abs, scale=5.0, **{**usual, **changes})
+    return Comparison(name, divergence, 2.4e-14, "float64 reorder floor 6.1e-15 x 4")
 
 
 FAILED = Finding(
@@ -70,21 +74,13 @@ BYTES = Finding(
     seconds=0.1,
     summary="storage behind cached tensors: 3.429 x their own size, expected at most 1",
     cases=(
-        Measurement(
-            name="heads stored per layer",
-            expect="at-most",
-            value=2.0,
-            limit=2.0,
-            unit="heads",
-            positions=24,
-        ),
-        Measurement(
-            name="storage behind cached tensors",
-            expect="at-most",
-            broken=Verdict.WARN,
-            value=24 / 7,
+        AtMost("heads stored per layer", 2.0, "heads", limit=2.0, positions=24),
+        AtMost(
+            "storage behind cached tensors",
+            24 / 7,
+            "x their own size",
             limit=1.0,
-            unit="x their own size",
+            broken=Verdict.WARN,
             positions=8,
             note="a cached tensor is a view that keeps a larger storage alive",
         ),

@@ -6,15 +6,15 @@ from datetime import date
 
 import pytest
 
-from attncheck.core.finding import Control, Finding, Measurement, Verdict
+from attncheck.core.finding import Comparison, Control, Divergence, Finding, Verdict
 from attncheck.suite.expected import settle
 from attncheck.suite.plan import ExpectedFailure
 
 TODAY = date(2027, 1, 1)
 
 
-def case(name: str, max_abs: float) -> Measurement:
-    return Measurement(name=name, max_abs=max_abs, budget=1e-9, positions=4, scale=1.0)
+def case(name: str, max_abs: float) -> Comparison:
+    return Comparison(name, Divergence(max_abs=max_abs, positions=4, scale=1.0), 1e-9)
 
 
 def finding(**failing: float) -> Finding:

@@ -38,10 +38,11 @@ from typing import ClassVar, Literal, final
 import torch
 
 from attncheck.probing import (
-    Expectation,
+    Figure,
     ForwardSpec,
     Measurement,
     Probe,
+    Relation,
     Subject,
     Unsupported,
     Verdict,
@@ -97,7 +98,7 @@ class DocumentLeakage(Probe):
 
     def _over_eos(self, subject: Subject, packed: Packed) -> Measurement:
         """The first document replaced up to its EOS, with nothing else to tell the documents apart."""
-        expect: Expectation = "equal" if self.policy == "isolate" else "figure"
+        expect: Relation = "equal" if self.policy == "isolate" else "figure"
         name = (
             "EOS alone" if subject.inputs.eos is not None else "no EOS known, a plain token instead"
         )
@@ -143,12 +144,10 @@ def _border_loss(subject: Subject, packed: Packed) -> Measurement:
     if losses[0] is None:
         raise Unsupported("the model computes no loss from `labels`")
     change = abs(float(losses[0] - losses[1]))
-    return Measurement(
-        name="loss across the border",
-        expect="figure",
-        value=change,
-        unit="nats",
-        positions=1,
+    return Figure(
+        "loss across the border",
+        change,
+        "nats",
         nonfinite=sum(not bool(torch.isfinite(loss)) for loss in losses),
         note="a document's first token is trained from the end of the one before it unless its label is -100",
     )

@@ -151,7 +151,7 @@ def isolated(
             )
         )
     case = merged(name, cases)
-    if case.excess <= 1.0 or len(packed.rows) == 1:
+    if not case.beyond or len(packed.rows) == 1:
         return case
     single = isolated(subject, packed.first, name, call, broken)
-    return single if single.excess > 1.0 else case
+    return single if single.beyond else case

@@ -39,6 +39,8 @@ from torch import Tensor
 
 from attncheck.probing import (
     PIECES,
+    AtMost,
+    Comparison,
     Cost,
     ForwardSpec,
     Measurement,
@@ -126,12 +128,10 @@ class Generate(Probe):
         if not bool(clear_N.any()):
             raise Unsupported("the two best logits are nowhere further apart than rounding")
         wrong_N = want_NV.argmax(-1).cpu() != torch.tensor(made.tokens)
-        case = Measurement(
-            name="tokens are the argmax",
-            expect="at-most",
-            value=float((wrong_N & clear_N.cpu()).sum()),
-            limit=0.0,
-            unit="tokens are not what one forward would choose",
+        case = AtMost(
+            "tokens are the argmax",
+            float((wrong_N & clear_N.cpu()).sum()),
+            "tokens are not what one forward would choose",
             positions=int(clear_N.sum()),
         )
         return _of_generate(subject, case, {})
@@ -148,7 +148,7 @@ class Generate(Probe):
             name, [_forced(subject, name, *row, logits_BNV[i : i + 1]) for i, row in each]
         )
         case = with_batch(subject, case, rows, tuple(answers), options)
-        if case.excess > 1.0:
+        if case.beyond:
             generation.require_padding(subject, rows, answers)
         return _of_generate(subject, case, options)
 
@@ -210,7 +210,7 @@ def _of_generate(subject: Subject, case: Measurement, options: dict[str, Any]) -
     """The case, unless the model's own cache disagrees with one forward in the same way, generate()
     or not.
     """
-    if case.excess > 1.0 and options.get("use_cache", True):
+    if case.beyond and options.get("use_cache", True):
         (subject.can.chunks_agree if PIECES in options else subject.can.steps_agree).require()
     return case
 
@@ -222,7 +222,7 @@ def _wanted(subject: Subject, prompt: Row, answer: Row) -> Tensor:
 
 def _forced(
     subject: Subject, name: str, prompt: Row, answer: Row, logits_BNV: Tensor
-) -> Measurement:
+) -> Comparison:
     return subject.compare(
         name, logits_BNV, _wanted(subject, prompt, answer), offset=len(prompt) - 1
     )

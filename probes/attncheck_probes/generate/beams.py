@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 from attncheck.probing import (
+    Comparison,
+    Divergence,
     ForwardSpec,
-    Measurement,
     Row,
     Subject,
     Tokens,
@@ -25,7 +26,7 @@ from attncheck.probing import (
 NAME = "beam search scores"
 
 
-def beam_scores(subject: Subject, prompt: Row, padding: int, new_tokens: int) -> Measurement:
+def beam_scores(subject: Subject, prompt: Row, padding: int, new_tokens: int) -> Comparison:
     """One case: the scores of two beams a row, for a batch whose second row is `padding` tokens
     shorter and padded on the left.
 
@@ -38,7 +39,7 @@ def beam_scores(subject: Subject, prompt: Row, padding: int, new_tokens: int) ->
     rows = (prompt, prompt[padding:])
     if subject.can.mask_2d and subject.can.reads_mask:
         case, answers = _scored(subject, rows, new_tokens)
-        if case.excess <= 1.0 or _padding_holds(subject, rows, answers):
+        if not case.beyond or _padding_holds(subject, rows, answers):
             return case
     return _scored(subject, rows[:1], new_tokens)[0]
 
@@ -51,7 +52,7 @@ def _padding_holds(subject: Subject, rows: Tokens, answers: list[Row]) -> bool:
     return True
 
 
-def _scored(subject: Subject, rows: Tokens, new_tokens: int) -> tuple[Measurement, list[Row]]:
+def _scored(subject: Subject, rows: Tokens, new_tokens: int) -> tuple[Comparison, list[Row]]:
     options: dict[str, Any] = {"num_beams": 2, "output_scores": True}
     made = generation.run(
         subject, *generation.padded(subject, rows, len(rows[0])), new_tokens, **options
@@ -65,16 +66,14 @@ def _scored(subject: Subject, rows: Tokens, new_tokens: int) -> tuple[Measuremen
     ), answers
 
 
-def _against(subject: Subject, number: int, row: Row, answer: Row, score: float) -> Measurement:
+def _against(subject: Subject, number: int, row: Row, answer: Row, score: float) -> Comparison:
     want_NV = subject.logits(ForwardSpec(((*row, *answer),)))[0, len(row) - 1 : -1].double()
     mean = float(want_NV.log_softmax(-1)[range(len(answer)), answer].mean())
-    return Measurement(
-        name=NAME,
-        max_abs=abs(score - mean),
-        budget=2 * subject.budget.value + torch.finfo(torch.float32).eps * abs(mean),
-        budget_from=f"twice the budget of the logits ({subject.budget.source}) and one float32 rounding",
-        positions=len(answer),
-        scale=max_abs(want_NV),
+    return Comparison(
+        NAME,
+        Divergence(max_abs=abs(score - mean), positions=len(answer), scale=max_abs(want_NV)),
+        2 * subject.budget.value + torch.finfo(torch.float32).eps * abs(mean),
+        f"twice the budget of the logits ({subject.budget.source}) and one float32 rounding",
         unit="scores",
         note=f"row {number}",
     )

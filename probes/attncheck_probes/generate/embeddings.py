@@ -62,7 +62,7 @@ def replaced(subject: Subject, case: Measurement) -> Measurement:
     Raises:
         Unsupported: it fails, and the ids are looked up in a second table as well.
     """
-    if case.excess > 1.0 and _other_tables(subject):
+    if case.beyond and _other_tables(subject):
         raise Unsupported(
             f"{type(subject.model).__name__} looks ids up in a second table, which embeddings cannot replace"
         )

@@ -147,7 +147,7 @@ def _padded(subject: Subject, name: str, attn: str) -> Measurement:
         pair = (got_BTV[row : row + 1, at], want_BTV[row : row + 1, at])
         cases.append(subject.compare(name, *pair, offset=at.start, spec=spec))
     case = merged(name, cases)
-    if case.excess > 1.0 and _padding_is_read(
+    if case.beyond and _padding_is_read(
         subject, usual, replace(usual, tokens=batch.tokens("left", salt=2))
     ):
         raise Unsupported(

@@ -30,7 +30,10 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 from attncheck.probing import (
+    AtMost,
     CachedTensor,
+    Cause,
+    Figure,
     ForwardSpec,
     Measurement,
     Probe,
@@ -80,15 +83,14 @@ def _stored_heads(subject: Subject, held: list[CachedTensor]) -> Measurement:
             "the cache holds no keys and values (recurrent states or a form of its own)"
         )
     stored = max(each.tensor.shape[1] for each in held)
-    return Measurement(
-        name="heads stored per layer",
-        expect="at-most",
-        value=float(stored),
+    return AtMost(
+        "heads stored per layer",
+        float(stored),
+        "heads",
         limit=float(kv_heads),
-        unit="heads",
         positions=held[0].tensor.shape[2],
         note=f"{heads} query heads share {kv_heads} KV heads",
-        fault="kv-stored-repeated" if stored > kv_heads else "",
+        cause=Cause("kv-stored-repeated" if stored > kv_heads else ""),
     )
 
 
@@ -99,14 +101,12 @@ def _repeated_heads(held: list[CachedTensor]) -> Measurement:
     if not held:
         raise Unsupported("the cache holds no keys and values")
     repeated = [repeated_heads(each.tensor) for each in held]
-    return Measurement(
-        name="stored heads that repeat another one",
-        expect="at-most",
-        value=float(max(repeated)),
-        limit=0.0,
-        unit="heads",
+    return AtMost(
+        "stored heads that repeat another one",
+        float(max(repeated)),
+        "heads",
         positions=held[0].tensor.shape[2],
-        fault="kv-stored-repeated" if max(repeated) else "",
+        cause=Cause("kv-stored-repeated" if max(repeated) else ""),
     )
 
 
@@ -114,13 +114,12 @@ def _storage(held: list[CachedTensor]) -> Measurement:
     if not held:
         raise Unsupported("the cache holds no keys and values")
     ratios = [each.tensor.untyped_storage().nbytes() / each.tensor.nbytes for each in held]
-    return Measurement(
-        name="storage behind cached tensors",
-        expect="at-most",
-        broken=Verdict.WARN,
-        value=max(ratios),
+    return AtMost(
+        "storage behind cached tensors",
+        max(ratios),
+        "x their own size",
         limit=1.0,
-        unit="x their own size",
+        broken=Verdict.WARN,
         positions=len(held),
         note="a cached tensor is a view that keeps a larger storage alive"
         if max(ratios) > 1
@@ -132,27 +131,24 @@ def _copied(subject: Subject, name: str, attn: str, in_use: bool) -> Measurement
     subject.can.kernel.require()
     step = decode_step(subject, subject.inputs.length - 1, attn)
     factor = step.copied / (2 * max(1, subject.facts.layers or 1))
-    return Measurement(
-        name=name,
-        expect="at-most" if in_use else "figure",
+    return (AtMost if in_use else Figure)(
+        name,
+        factor,
+        "x the cache",
         broken=Verdict.WARN,
-        value=factor,
-        limit=0.0 if in_use else None,
-        unit="x the cache",
         positions=subject.inputs.length,
         note=step.handed,
-        fault="kv-repeat-copied" if in_use and factor else "",
+        cause=Cause("kv-repeat-copied" if in_use and factor else ""),
     )
 
 
 def _growth(subject: Subject) -> Measurement:
     short, long = subject.inputs.length // 2, subject.inputs.length - 1
     grown = decode_step(subject, long, None).total - decode_step(subject, short, None).total
-    return Measurement(
-        name="bytes allocated per cached token by a decode step",
-        expect="figure",
-        value=grown / (long - short),
-        unit="B",
+    return Figure(
+        "bytes allocated per cached token by a decode step",
+        grown / (long - short),
+        "B",
         positions=long,
         note=f"between {short} and {long} cached tokens; a dynamic cache is written anew at every step",
     )
@@ -168,11 +164,10 @@ def _theory(subject: Subject, held: list[CachedTensor]) -> Measurement:
     bytes_now = sum(each.tensor.nbytes / each.tensor.shape[2] for each in held) / layers
     width = keys.shape[-1]
     mha, gqa, mqa = (2 * each * width * item for each in (heads, kv_heads, 1))
-    return Measurement(
-        name="cache bytes per token and layer",
-        expect="figure",
-        value=bytes_now,
-        unit="B",
+    return Figure(
+        "cache bytes per token and layer",
+        bytes_now,
+        "B",
         positions=tokens,
         note=f"in theory MHA {mha}, this GQA {gqa}, MQA {mqa}",
         beside=(("in theory, MHA", mha), ("in theory, this GQA", gqa), ("in theory, MQA", mqa)),

@@ -46,6 +46,7 @@ from attncheck.probing import (
     ITEMS,
     STEPS,
     Asked,
+    Figure,
     ForwardSpec,
     Measurement,
     Probe,
@@ -223,11 +224,4 @@ def _chance(subject: Subject, own: int) -> Measurement:
         subject, _asked(subject, subject.inputs.fresh(subject.inputs.length, salt=23), own=own)
     )[1]
     note = f"on random tokens, where {math.log(subject.facts.vocab):.3g} is chance"
-    return Measurement(
-        name="loss beside chance",
-        expect="figure",
-        value=float(loss),
-        unit="nats",
-        positions=1,
-        note=note,
-    )
+    return Figure("loss beside chance", float(loss), "nats", note=note)

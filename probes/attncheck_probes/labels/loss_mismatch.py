@@ -21,8 +21,10 @@ from attncheck.probing import (
     HEADROOM,
     IGNORED,
     Asked,
+    Cause,
+    Comparison,
+    Divergence,
     Loss,
-    Measurement,
     Subject,
     Unsupported,
     Verdict,
@@ -79,7 +81,7 @@ def answer(spec: Asked, logits_BTV: Tensor, loss: Tensor) -> Answer:
     return Answer(spec=spec, logits_BTV=logits_BTV, loss=float(loss), right=right)
 
 
-def measured(subject: Subject, name: str, spec: Asked) -> Measurement:
+def measured(subject: Subject, name: str, spec: Asked) -> Comparison:
     """One call with labels as a case.
 
     Raises:
@@ -89,7 +91,7 @@ def measured(subject: Subject, name: str, spec: Asked) -> Measurement:
     return held(subject, name, answer(spec, *answered(subject, spec)))
 
 
-def held(subject: Subject, name: str, got: Answer) -> Measurement:
+def held(subject: Subject, name: str, got: Answer) -> Comparison:
     """A loss that was asked for already, as a case; it is asked for again only where it fits
     nothing.
 
@@ -105,15 +107,14 @@ def held(subject: Subject, name: str, got: Answer) -> Measurement:
     return _beside_terms(subject, name, got, other) or _by_slopes(subject, name, got)
 
 
-def at_first_sight(subject: Subject, name: str, got: Answer) -> Measurement | None:
+def at_first_sight(subject: Subject, name: str, got: Answer) -> Comparison | None:
     """The case where the loss is the right one, or one of the wrong ones; None where it is neither."""
     case = _case(name, got)
     if got.fits:
         return case
     if not math.isfinite(got.right.value):
-        return replace(
-            case, nonfinite=1, note="the logits of positions that have a label are not finite"
-        )
+        note = "the logits of positions that have a label are not finite"
+        return replace(case, divergence=replace(case.divergence, nonfinite=1), note=note)
     logs_BTV, budget = got.logs(), got.right.budget
     found = _nearest(subject, got, logs_BTV, budget)
     if found is not None or not math.isfinite(got.loss):
@@ -121,14 +122,16 @@ def at_first_sight(subject: Subject, name: str, got: Answer) -> Measurement | No
     return None
 
 
-def _beside_terms(subject: Subject, name: str, got: Answer, other: Answer) -> Measurement | None:
+def _beside_terms(subject: Subject, name: str, got: Answer, other: Answer) -> Comparison | None:
     """The case where the difference is the same for other labels, or that of a wrong loss on both."""
     budget = (
         got.right.budget
         + other.right.budget
         + HEADROOM * torch.finfo(torch.float64).eps * abs(got.loss)
     )
-    case = replace(_case(name, got), max_abs=abs(got.apart - other.apart), budget=budget)
+    case = _case(name, got)
+    divergence = replace(case.divergence, max_abs=abs(got.apart - other.apart))
+    case = replace(case, divergence=divergence, budget=budget)
     if abs(got.apart - other.apart) <= budget:
         return replace(case, note=f"{case.note}, beside {got.apart:.3g} that no label moves")
     logs_BTV, others_BTV = got.logs(), other.logs()
@@ -137,8 +140,7 @@ def _beside_terms(subject: Subject, name: str, got: Answer, other: Answer) -> Me
         return replace(
             _case(name, got),
             note=f"{case.note}; it is {bent}",
-            fault="loss-weights",
-            fault_residual=0.0,
+            cause=Cause("loss-weights", 0.0),
         )
     pairs = zip(_suspects(subject, got.spec), _suspects(subject, other.spec), strict=False)
     for here, there in pairs:
@@ -170,7 +172,7 @@ def _scaled(got: Answer, other: Answer, budget: float) -> str:
     return f"{factor:.4g} times the right one" if fits else ""
 
 
-def _by_slopes(subject: Subject, name: str, got: Answer) -> Measurement:
+def _by_slopes(subject: Subject, name: str, got: Answer) -> Comparison:
     """The case by what the loss does to the logits, whatever else is added up in it."""
     slopes_BTV = slopes_of_loss(subject, got.spec)
     if slopes_BTV is None:
@@ -186,12 +188,12 @@ def _by_slopes(subject: Subject, name: str, got: Answer) -> Measurement:
         * float(right.weights_BT.max())
     )
     apart = max_abs_diff(slopes_BTV.double(), right.slopes(logs_BTV))
+    case = _case(name, got)
     case = replace(
-        _case(name, got),
-        max_abs=apart,
+        case,
+        divergence=replace(case.divergence, max_abs=apart, scale=float(right.weights_BT.max())),
         budget=budget,
         budget_from="rounding of the derivative",
-        scale=float(right.weights_BT.max()),
         unit="derivatives of the loss by the logits",
         note=f"{_said(got)}: terms of the model's own, which depend on the labels, make up the difference",
     )
@@ -253,23 +255,26 @@ def _said(got: Answer) -> str:
     return f"the model says {got.loss:.6g}, its logits {got.right.value:.6g}"
 
 
-def _case(name: str, got: Answer) -> Measurement:
-    return Measurement(
-        name=name,
+def _case(name: str, got: Answer) -> Comparison:
+    divergence = Divergence(
         max_abs=abs(got.apart),
-        budget=got.right.budget,
-        budget_from="the same cross entropy summed in another order",
         scale=max(abs(got.right.value), 1.0),
         nonfinite=int(not math.isfinite(got.loss)),
         positions=got.right.labels,
+    )
+    return Comparison(
+        name,
+        divergence,
+        got.right.budget,
+        "the same cross entropy summed in another order",
         unit="losses",
         note=_said(got),
     )
 
 
 def _wrong(
-    subject: Subject, case: Measurement, got: Answer, found: Weighing | None, beside: str = ""
-) -> Measurement:
+    subject: Subject, case: Comparison, got: Answer, found: Weighing | None, beside: str = ""
+) -> Comparison:
     """The same case with the wrong loss that it is, and what follows from it."""
     if found is None:
         return replace(
@@ -283,8 +288,7 @@ def _wrong(
         case,
         broken=Verdict.WARN if unshifted or found.kind == "items" else Verdict.FAIL,
         note=f"{_said(got)}; it is {found.words}{habit}{beside}",
-        fault="label-shift" if found.kind == "shift" else "loss-weights",
-        fault_residual=0.0,
+        cause=Cause("label-shift" if found.kind == "shift" else "loss-weights", 0.0),
     )
 
 
@@ -294,7 +298,7 @@ def in_steps(parts: tuple[Asked, ...]) -> tuple[Asked, ...]:
     return tuple(replace(each, items=items) for each in parts)
 
 
-def accumulated(subject: Subject, name: str, got: tuple[Answer, ...]) -> Measurement:
+def accumulated(subject: Subject, name: str, got: tuple[Answer, ...]) -> Comparison:
     """Calls that were told the number of labels of all of them, as one case: the worst of them.
 
     Raises:

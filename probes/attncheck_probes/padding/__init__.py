@@ -43,6 +43,7 @@ from functools import partial
 from typing import ClassVar, final
 
 from attncheck.probing import (
+    Comparison,
     ForwardSpec,
     Mask2D,
     Measurement,
@@ -201,18 +202,22 @@ def _alone(
     spec: ForwardSpec,
     broken: Verdict,
     note: str = "",
-) -> Measurement:
+) -> Comparison:
     """Each row of a padded batch against its own forward; what stands under the padding must be
     finite too.
     """
     logits_BTV = subject.logits(spec)
     case = _against(subject, batch, name, side, spec, broken, None)
     if (
-        case.excess > 1.0 and spec.attn
+        case.beyond and spec.attn
     ):  # implementations that differ without padding as well are for `implementations`
         case = _against(subject, batch, name, side, spec, broken, spec.attn)
-    case = replace(case, nonfinite=holes(logits_BTV), note=note if case.excess > 1.0 else "")
-    if case.nonfinite or case.excess <= 1.0:
+    case = replace(
+        case,
+        divergence=replace(case.divergence, nonfinite=holes(logits_BTV)),
+        note=note if case.beyond else "",
+    )
+    if case.nonfinite or not case.beyond:
         return case
     shifted = subject.can.takes_positions.reason if side == "left" else ""
     designed = (
@@ -231,7 +236,7 @@ def _against(
     spec: ForwardSpec,
     broken: Verdict,
     attn: str | None,
-) -> Measurement:
+) -> Comparison:
     logits_BTV, cases = subject.logits(spec), []
     for row, real in enumerate(batch.real(side)):
         alone = replace(_one_row(subject, batch.rows[row], spec), attn=attn)

@@ -37,7 +37,7 @@ def empty_row(subject: Subject, batch: Padded) -> Measurement:
     logits_BTV, alone = subject.logits(spec), ForwardSpec(subject.inputs.tokens)
     name = "a row of nothing but padding"
     case = subject.compare(name, logits_BTV[:1], subject.logits(alone), spec=(spec, alone))
-    return replace(case, nonfinite=holes(logits_BTV))
+    return replace(case, divergence=replace(case.divergence, nonfinite=holes(logits_BTV)))
 
 
 def hole(subject: Subject) -> Measurement:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from attncheck.probing import (
     AttentionCall,
+    Cause,
     ForwardSpec,
     Measurement,
     Subject,
@@ -58,7 +59,7 @@ def unread(subject: Subject, reason: str) -> Measurement:
     case = subject.compare(
         "other positions must differ", *pair, expect="differ", note=lost[1], spec=(turned, usual)
     )
-    return replace(case, fault="position-ids-ignored", fault_residual=case.max_abs, module=lost[0])
+    return replace(case, cause=Cause("position-ids-ignored", case.max_abs, lost[0]))
 
 
 def _own_count(subject: Subject) -> tuple[str, str] | None:

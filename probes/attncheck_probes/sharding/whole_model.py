@@ -14,7 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from attncheck.probing import (
+    AtMost,
     Budget,
+    Cause,
     Event,
     ForwardSpec,
     Measurement,
@@ -76,13 +78,13 @@ class BesideWhole:
         got_BTV, mine = self.subject.logits(spec), outputs_of(self.subject, spec)
         right = ranks.by_first("the whole model", lambda: whole_forward(self.whole[0], spec))
         budget = _of_both(self.subject.budget, right)
-        case = self.subject.compare(
+        own = self.subject.compare(
             name,
             without_padding(got_BTV, spec),
             without_padding(right.logits_BTV.to(got_BTV.device), spec),
             budget=budget,
         )
-        case = _worst(ranks.gathered("sharded vs whole", case))
+        case = _worst(ranks.gathered("sharded vs whole", own))
         seen = ranks.gathered("what modules put out", mine)
         self.joined = self.joined or [
             name
@@ -93,9 +95,8 @@ class BesideWhole:
         if event is None:
             return case
         module, words = self._told(event, right, seen, spec)
-        return replace(
-            case, module=module, note=f"first at {module}" + (f": {words}" if words else "")
-        )
+        note = f"first at {module}" + (f": {words}" if words else "")
+        return replace(case, cause=Cause(module=module), note=note)
 
     def _load(self, device: torch.device) -> None:
         subject = self.subject
@@ -129,16 +130,14 @@ class BesideWhole:
             if wrong
             else ""
         )
-        return Measurement(
-            name="weights",
-            expect="at-most",
-            broken=Verdict.WARN,
-            value=2.0 * len(wrong),
+        return AtMost(
+            "weights",
+            2.0 * len(wrong),
+            "weights",
             limit=1.0,
-            unit="weights",
-            positions=1,
+            broken=Verdict.WARN,
             note=note,
-            module=wrong[0].rpartition(".")[0] if wrong else "",
+            cause=Cause(module=wrong[0].rpartition(".")[0] if wrong else ""),
         )
 
     def _told(

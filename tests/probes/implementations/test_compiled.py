@@ -101,7 +101,7 @@ def test_a_compiler_that_drops_something_is_seen(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(torch, "compile", wrong)
     cases: list[Measurement] = list(compiled_cases(subject))
     assert [verdict_of(case) for case in cases] == [Verdict.FAIL] * 3
-    assert cases[0].first_position == 1
+    assert cases[0].divergence.first_position == 1
 
 
 def test_a_backend_that_is_not_there_is_a_skip_with_its_reason() -> None:

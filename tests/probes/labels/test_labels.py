@@ -30,7 +30,7 @@ def test_healthy_builtins_pass(name: str) -> None:
 def test_labels_shifted_once_too_often_or_left_out_are_named(target: str, fault: str) -> None:
     broken = caught_by(loaded(target), "labels", fault)
     assert broken is not None
-    assert broken.fault == fault
+    assert broken.cause.fault == fault
 
 
 def _with_loss(loss: Any) -> Subject:
@@ -57,7 +57,7 @@ def _mean_over_rows(logits: Tensor, labels: Tensor, vocab_size: int, **rest: Any
 def test_labels_that_are_not_shifted_fail() -> None:
     found = finding(_with_loss(_plain), "labels")
     assert found.verdict is Verdict.FAIL
-    assert found.cases[0].fault == "label-shift"
+    assert found.cases[0].cause.fault == "label-shift"
     assert found.cases[0].note.endswith("it is the loss of labels that are not shifted")
 
 

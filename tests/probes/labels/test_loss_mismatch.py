@@ -171,7 +171,7 @@ def test_wrong_losses_fail_and_are_named(name: str) -> None:
         if words.startswith("it is the loss of labels that are shifted")
         else "loss-weights"
     )
-    assert case(found, where).fault == expected
+    assert case(found, where).cause.fault == expected
 
 
 def test_easy_tokens_that_weigh_less_are_a_wrong_loss_without_a_name() -> None:
@@ -205,7 +205,7 @@ def test_the_balance_of_experts_is_left_out() -> None:
 def test_a_fault_beside_the_balance_of_experts_is_named() -> None:
     first = finding(_routed(shift=True), "labels").cases[0]
     assert verdict_of(first) is Verdict.FAIL
-    assert first.fault == "label-shift"
+    assert first.cause.fault == "label-shift"
     assert first.note.endswith("labels that are shifted twice beside a term of the model's own")
 
 

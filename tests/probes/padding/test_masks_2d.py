@@ -95,7 +95,7 @@ def test_a_padding_id_that_is_hidden_where_no_mask_is_given_is_a_trap(subject: S
     found = case(finding(subject, "padding"), "the padding id as text")
     assert verdict_of(found) is Verdict.WARN
     assert f"makes one from token {pad}" in found.note
-    assert (found.first_position or 0) >= subject.inputs.length // 3
+    assert (found.divergence.first_position or 0) >= subject.inputs.length // 3
 
 
 @pytest.mark.parametrize("target", ["config:bloom", "config:roberta", "config:jamba"])

@@ -78,7 +78,11 @@ def test_a_model_that_counts_by_itself_loses_the_positions_that_it_takes(
     found = finding(Subject.of(made().double(), "counts", dtype="float64"), "position-reset")
     broken = case(found, NAME)
     assert found.verdict is verdict_of(broken) is Verdict.FAIL
-    assert (broken.fault, broken.module, broken.max_abs) == ("position-ids-ignored", module, 0.0)
+    assert (broken.cause.fault, broken.cause.module, broken.max_abs) == (
+        "position-ids-ignored",
+        module,
+        0.0,
+    )
     assert says in broken.note
 
 

@@ -85,8 +85,8 @@ def test_faults_of_one_token_steps_are_caught_in_their_layer(
     with watching(subject, _in_steps(change, layer=2)):
         broken = _broken(subject)
     assert set(broken) == {STEP, PADDED}
-    assert ".2." in broken[STEP].module
-    assert broken[STEP].fault == fault
+    assert ".2." in broken[STEP].cause.module
+    assert broken[STEP].cause.fault == fault
     assert words in broken[STEP].note
 
 
@@ -109,7 +109,7 @@ def test_sinks_that_steps_leave_out_are_named() -> None:
         patch.setattr(home, "eager_attention_forward", without)
         broken = _broken(subject)
     assert set(broken) == {STEP, PADDED}
-    assert broken[STEP].fault == "sink-missing"
+    assert broken[STEP].cause.fault == "sink-missing"
 
 
 def test_queries_that_a_step_does_not_turn_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +140,7 @@ def test_a_norm_that_steps_leave_out_is_found(norm: str, what: str) -> None:
     )
     broken = _broken(subject)
     step = broken["what layers read and compare, a step on the cache"]
-    assert (step.module, step.value) == ("model.layers.1.self_attn", 1)
+    assert (step.cause.module, step.value) == ("model.layers.1.self_attn", 1)
     assert f"{what} come from `{norm[0]}_proj`, in one forward from `usual`" in step.note
 
 

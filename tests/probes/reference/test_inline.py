@@ -69,7 +69,7 @@ def test_planted_faults_are_caught_and_located(name: str, fault: str, words: str
     assert broken is not None
     assert words in broken.note
     assert broken.name == ONCE
-    assert ".0." in broken.module
+    assert ".0." in broken.cause.module
 
 
 def _with(
@@ -92,7 +92,7 @@ def test_scores_that_the_model_itself_scales_wrongly_are_found() -> None:
     found = finding(subject, "reference")
     assert found.verdict is Verdict.FAIL
     broken = case(found, ONCE)
-    assert broken.module == "transformer.h.1.self_attention"
+    assert broken.cause.module == "transformer.h.1.self_attention"
     assert "the scores are scaled by 0.5 where 0.25 is promised" in broken.note
 
 

@@ -50,8 +50,8 @@ def test_planted_faults_are_caught_and_named_in_each_implementation(
     broken = caught_by(loaded("builtin:gqa", attn=attn), "reference", fault)
     assert broken is not None
     assert words in broken.note
-    assert broken.module == "model.layers.0.self_attn"
-    assert broken.fault in (fault, "")
+    assert broken.cause.module == "model.layers.0.self_attn"
+    assert broken.cause.fault in (fault, "")
 
 
 @pytest.mark.parametrize(
@@ -65,13 +65,13 @@ def test_caps_and_sinks_that_are_absent_are_named(target: str, fault: str, words
     broken = caught_by(loaded(target), "reference", fault)
     assert broken is not None
     assert words in broken.note
-    assert broken.fault == fault
+    assert broken.cause.fault == fault
 
 
 def test_a_layer_is_caught_in_low_precision_too() -> None:
     broken = caught_by(loaded("builtin:gqa", dtype="float32"), "reference", "softmax-scale")
     assert broken is not None
-    assert broken.fault == "softmax-scale"
+    assert broken.cause.fault == "softmax-scale"
 
 
 def _llama(
@@ -100,7 +100,7 @@ def test_a_scale_applied_to_the_queries_and_again_in_the_kernel_is_found(
     found = _llama(twice, monkeypatch)
     assert found.verdict is Verdict.FAIL
     assert "the scores are scaled by 0.0625 where 0.25 is promised" in found.summary
-    assert case(found, "attention output of 4 layers, one forward").fault == "softmax-scale"
+    assert case(found, "attention output of 4 layers, one forward").cause.fault == "softmax-scale"
 
 
 def test_keys_that_are_turned_twice_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +112,9 @@ def test_keys_that_are_turned_twice_are_found(monkeypatch: pytest.MonkeyPatch) -
 
     found = _llama(twice, monkeypatch)
     assert found.verdict is Verdict.FAIL
-    assert case(found, "attention output of 4 layers, one forward").fault == "key-rotated-twice"
+    assert (
+        case(found, "attention output of 4 layers, one forward").cause.fault == "key-rotated-twice"
+    )
 
 
 def _gpt2(monkeypatch: pytest.MonkeyPatch, ignored: bool) -> Subject:

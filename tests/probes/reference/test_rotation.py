@@ -217,7 +217,7 @@ def test_rotation_that_is_not_promised_is_found_with_its_layer(
     case = _rotation(found)
     assert verdict_of(case) is Verdict.FAIL
     assert words in case.note
-    assert case.module == f"model.layers.{layer}.self_attn"
+    assert case.cause.module == f"model.layers.{layer}.self_attn"
 
 
 def test_a_model_that_turns_the_other_way_throughout_is_a_warning() -> None:

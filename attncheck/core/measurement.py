@@ -1,0 +1,280 @@
+"""What a probe measures: one frozen type for each kind of case. Standard library only.
+
+A case says what was measured and what was expected, and never decides. `verdict_of` decides, and is
+the only place that does, so that a saved report can be judged again without a model.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import Any, Literal, final
+
+from attncheck.core.divergence import Divergence, PrecisionLevel, excess
+from attncheck.core.verdict import Verdict
+
+BEYOND_ROUNDING = 1e3
+"""No precision explains a difference of this many budgets, where the budget is small beside the
+logits.
+"""
+RESOLUTION = 1e-3
+"""A budget above this share of the logits' own scale could hide a fault."""
+
+Expectation = Literal["equal", "differ", "at-most", "figure", "skip"]
+Relation = Literal["equal", "differ", "figure"]
+"""What two compared tensors must be; a `figure` is shown and not judged."""
+
+
+@final
+@dataclass(frozen=True)
+class Cause:
+    """The explanation that a case computed itself: the fault whose prediction its numbers
+    reproduce, the largest deviation from that prediction, and the module.
+    """
+
+    fault: str = ""
+    residual: float | None = None
+    module: str = ""
+
+
+@final
+@dataclass(frozen=True)
+class Rerun:
+    """What a diagnosis runs again: the two forwards that were compared, and how the logits of the
+    first were computed where that was no plain forward (`attncheck.model.provenance`).
+    """
+
+    got: Any
+    want: Any
+    provenance: Any = None
+
+
+@dataclass(frozen=True)
+class Measurement(ABC):
+    """One case of a probe. `broken` is its verdict when the expectation does not hold."""
+
+    name: str
+    _: KW_ONLY
+    broken: Verdict = Verdict.FAIL
+    note: str = ""
+    cause: Cause = Cause()
+    rerun: Rerun | None = field(default=None, compare=False, repr=False)
+
+    @property
+    @abstractmethod
+    def expect(self) -> Expectation:
+        """What was expected of the numbers."""
+
+    @property
+    def positions(self) -> int:
+        """How much was measured; where it is 0 the case proves nothing."""
+        return 0
+
+    @property
+    def nonfinite(self) -> int:
+        """How many values were not finite."""
+        return 0
+
+    @property
+    def max_abs(self) -> float | None:
+        """The largest difference, where two tensors were compared."""
+        return None
+
+    @property
+    def excess(self) -> float:
+        """The amount as a multiple of what is allowed; infinite where something was not finite."""
+        return 0.0
+
+    @property
+    def beyond(self) -> bool:
+        """Whether the amount is larger than allowed. NaN always is."""
+        return self.excess > 1.0
+
+    @property
+    def judged(self) -> bool:
+        """Whether the case can fail: figures and skipped cases cannot."""
+        return self.expect not in ("figure", "skip")
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether another precision has to decide, because rounding could hide or explain it."""
+        return False
+
+    @property
+    def resolved(self) -> bool:
+        """Whether the budget is small enough that a fault would exceed it."""
+        return True
+
+
+@final
+@dataclass(frozen=True)
+class Comparison(Measurement):
+    """Two tensors that must be `equal` within the budget, or must `differ` by more than it.
+
+    `cuts` are the positions at which a new chunk was fed.
+    """
+
+    divergence: Divergence
+    budget: float
+    budget_from: str = ""
+    _: KW_ONLY
+    expect: Relation = "equal"
+    unit: str = ""
+    cuts: tuple[int, ...] = ()
+    ladder: tuple[PrecisionLevel, ...] = ()
+
+    @property
+    def positions(self) -> int:
+        """How many positions were compared."""
+        return self.divergence.positions
+
+    @property
+    def nonfinite(self) -> int:
+        """How many values were not finite."""
+        return self.divergence.nonfinite
+
+    @property
+    def max_abs(self) -> float:
+        """The largest difference."""
+        return self.divergence.max_abs
+
+    @property
+    def excess(self) -> float:
+        """The largest difference as a multiple of the budget."""
+        return math.inf if self.nonfinite else excess(self.max_abs, self.budget)
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether another precision has to decide, because rounding could hide or explain it."""
+        if not self.judged or self.nonfinite or not self.positions:
+            return False
+        if self.expect == "differ":
+            return not self.beyond
+        if not self.resolved:
+            return self.max_abs != 0.0
+        return 1.0 < self.excess <= BEYOND_ROUNDING
+
+    @property
+    def resolved(self) -> bool:
+        """Whether the budget is below a thousandth of the reference's own scale."""
+        scale = self.divergence.scale
+        return scale is None or self.budget <= RESOLUTION * scale
+
+
+@dataclass(frozen=True)
+class Quantity(Measurement):
+    """A single number in its unit: bytes, heads, layers, factors."""
+
+    value: float
+    unit: str = ""
+    _: KW_ONLY
+    positions: int = 1
+    nonfinite: int = 0
+
+
+@final
+@dataclass(frozen=True)
+class Figure(Quantity):
+    """A number that is shown and not judged; `beside` are named numbers to compare it with."""
+
+    _: KW_ONLY
+    beside: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def expect(self) -> Literal["figure"]:
+        """It is only shown."""
+        return "figure"
+
+
+@final
+@dataclass(frozen=True)
+class AtMost(Quantity):
+    """A number that must be at most `limit`.
+
+    `visible` draws the visible keys, a text for each query with a character for each key: `#` read
+    as specified, `+` read although not specified, `-` specified but not read, `.` neither.
+    """
+
+    _: KW_ONLY
+    limit: float = 0.0
+    visible: tuple[str, ...] = ()
+
+    @property
+    def expect(self) -> Literal["at-most"]:
+        """It must not exceed the limit."""
+        return "at-most"
+
+    @property
+    def excess(self) -> float:
+        """The number as a multiple of the limit."""
+        return math.inf if self.nonfinite else excess(self.value, self.limit)
+
+
+@final
+@dataclass(frozen=True)
+class Skipped(Measurement):
+    """A case that was not run; its note says why."""
+
+    @property
+    def expect(self) -> Literal["skip"]:
+        """Nothing was measured."""
+        return "skip"
+
+
+def skipped(name: str, reason: str) -> Skipped:
+    """A case that this model cannot run, with the reason."""
+    return Skipped(name, note=reason)
+
+
+def verdict_of(case: Measurement) -> Verdict:
+    """The verdict of one case. Where nothing was measured it is `vacuous`; a value that is not
+    finite always breaks the case.
+    """
+    if isinstance(case, Skipped):
+        return Verdict.SKIP
+    if case.positions == 0:
+        return Verdict.VACUOUS
+    if case.nonfinite:
+        return case.broken
+    if not isinstance(case, Comparison):
+        return case.broken if case.beyond else Verdict.PASS
+    return _by_levels(case) if case.ladder else _by_budget(case)
+
+
+def _by_budget(case: Comparison) -> Verdict:
+    if case.expect != "figure" and case.beyond != (case.expect == "differ"):
+        return case.broken
+    return Verdict.NOISE if case.expect == "equal" and case.in_doubt else Verdict.PASS
+
+
+def _by_levels(case: Comparison) -> Verdict:
+    """The verdict of the highest precision: rounding shrinks with it, a fault does not."""
+    top = case.ladder[-1]
+    beyond = excess(top.max_abs, top.budget) > 1.0
+    if case.expect == "differ":
+        return Verdict.PASS if beyond else case.broken
+    return case.broken if beyond else Verdict.NOISE
+
+
+def merged(name: str, cases: Iterable[Comparison]) -> Comparison:
+    """Several comparisons as one case: the worst one's numbers, with everything that was compared
+    or not finite counted.
+
+    Raises:
+        ValueError: there is nothing to merge.
+    """
+    found = list(cases)
+    if not found:
+        raise ValueError(f"case `{name}` merges nothing")
+    worst_case = max(found, key=lambda case: case.excess)
+    whole = replace(
+        worst_case.divergence,
+        positions=sum(case.positions for case in found)
+        if all(case.positions for case in found)
+        else 0,
+        nonfinite=sum(case.nonfinite for case in found),
+        top1_flips=sum(case.divergence.top1_flips or 0 for case in found),
+    )
+    return replace(worst_case, name=name, divergence=whole)
