@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from attncheck.core.errors import Unsupported
-from attncheck.model.compat import CACHE_NAMES, cache_of
+from attncheck.model.compat import CACHE_NAMES, cache_of, text_config
 from attncheck.model.encoder_inputs import for_rows
 from attncheck.model.own_cache import own_cache
 
@@ -121,6 +121,11 @@ class ForwardAdapter:
                 self.needs_own_cache = True
                 return self.call(ids_BT, before=before, extra=extra, **spec)
         return ForwardOutput(logits_BTV, cache, output)
+
+    @property
+    def text_config(self) -> Any:
+        """The part of the config that describes the text decoder."""
+        return text_config(getattr(self.model, "config", None))
 
     @property
     def dtype(self) -> torch.dtype:

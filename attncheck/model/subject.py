@@ -126,7 +126,13 @@ class Subject:
     @cached_property
     def can(self) -> Capabilities:
         """What this model can take, found out by trying."""
-        return Capabilities(self.forward_adapter, self.passes, self.inputs, self.budget)
+        return Capabilities(
+            self.forward_adapter,
+            self.passes,
+            self.inputs,
+            self.budget,
+            state=lambda: self.loaded.injection.active,
+        )
 
     @contextlib.contextmanager
     def handle_calls(self, handler: Handler) -> Iterator[Refusals]:
