@@ -52,7 +52,7 @@ def compare(
     settings = changed(base, of_left or []), changed(base, of_right or [])
     if any(each.tp for each in settings):
         hush()
-    with ProgressLine(not display.no_progress, 1) as line:
-        compared = compare_sides(left, right or left, *settings, line.says)
+    with ProgressLine(not display.no_progress) as line:
+        compared = compare_sides(left, right or left, *settings, line.show)
     print_page(compared, console(not display.no_color))
     raise typer.Exit(ended(1 if compared.verdict == "different" else 0))

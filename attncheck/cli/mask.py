@@ -64,8 +64,8 @@ def mask(
     from attncheck.run.mask_map import Ask
 
     ask = Ask(padding=slots, side=side, chunks=sizes, documents=documents)
-    with ProgressLine(not display.no_progress, 1) as line:
-        line.says(f"loading {target}")
+    with ProgressLine(not display.no_progress) as line:
+        line.show(f"loading {target}")
         found = _maps(target, settings, ask, layer or [])
     _show(found, not display.no_color)
     _write(found, svg, png)

@@ -6,7 +6,6 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, final
 
 from rich.console import Console
@@ -69,21 +68,8 @@ class Presenter:
         self.noted = 0
         self.console = console(color)
         self.progress = ProgressLine(progress, probes)
-        self.forward = self.progress.forward
 
-    def __enter__(self) -> Presenter:
-        self.progress.__enter__()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.progress.__exit__(kind, error, trace)
-
-    def hears(self, event: SessionEvent, report: Report) -> None:
+    def listen(self, event: SessionEvent, report: Report) -> None:
         """Show an event; update the reports if it brought a result."""
         self._show_progress(event)
         if self.output == "table":
@@ -97,7 +83,7 @@ class Presenter:
             return_freed_memory()
             self.writer.write(report, must=isinstance(event, TargetFinished))
 
-    def ends(self, report: Report) -> None:
+    def finish(self, report: Report) -> None:
         """Print the summary line, or the whole report as JSON."""
         self.writer.write(report, must=True)
         for line in tell_github(report):
@@ -105,7 +91,7 @@ class Presenter:
         if self.output == "json":
             print(to_json(report))
         elif self.output in ("table", "lines", "quiet"):
-            self._say(report.notes)
+            self._print_notes(report.notes)
             if self.output == "quiet":
                 self._print_errors(report)
             self.console.print(table.summary_line(report))
@@ -117,27 +103,25 @@ class Presenter:
 
     def _print(self, event: SessionEvent) -> None:
         if isinstance(event, TargetFinished) and event.target.error is None:
-            self._say(event.target.notes[self.noted :])
-        elif isinstance(event, TargetLoaded) or (
-            isinstance(event, TargetFinished) and event.target.error is not None
-        ):
+            self._print_notes(event.target.notes[self.noted :])
+        elif isinstance(event, (TargetLoaded, TargetFinished)):
             self.noted = len(event.target.notes)
             table.print_heading(event.target, self.console)
         elif isinstance(event, ProbeFinished):
             for block in table.finding_block(event.finding, self.verbose):
                 self.console.print(block)
 
-    def _say(self, notes: Sequence[str]) -> None:
+    def _print_notes(self, notes: Sequence[str]) -> None:
         for note in notes:
             self.console.print(f"note: {note}")
 
     def _show_progress(self, event: SessionEvent) -> None:
         if isinstance(event, TargetStarted):
-            self.progress.says(f"loading {event.target}")
+            self.progress.show(f"loading {event.target}")
         elif isinstance(event, ProbeStarted):
-            self.progress.says(f"{event.target}: {event.probe}")
+            self.progress.show(f"{event.target}: {event.probe}")
         elif isinstance(event, ControlStarted):
-            self.progress.says(f"{event.target}: {event.probe} with {event.fault} injected")
+            self.progress.show(f"{event.target}: {event.probe} with {event.fault} injected")
         elif isinstance(event, ProbeFinished):
             self.progress.advance()
 

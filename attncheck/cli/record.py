@@ -38,8 +38,8 @@ def record(
     from attncheck.compare.record import save
     from attncheck.targets.load import load
 
-    with ProgressLine(not display.no_progress, 1) as line:
-        line.says(f"loading {target}")
+    with ProgressLine(not display.no_progress) as line:
+        line.show(f"loading {target}")
         recording = recorded(load(target, settings))
     save(recording, output)
     typer.echo(

@@ -103,13 +103,13 @@ def execute(
 
     keep_threshold()
     accepted = None if gate.write_baseline else gate.baseline or plan.baseline
-    with presenter:
+    with presenter.progress:
         session = Session(
             command=command_line(),
-            listener=presenter.hears,
+            listener=presenter.listen,
             fail_on=fail_on,
             fail_fast=gate.fail_fast or plan.fail_fast,
-            on_forward=presenter.forward,
+            on_forward=presenter.progress.forward,
             gate=Gate(baseline=baseline.read(accepted) if accepted is not None else None),
             examine=partial(run_probes, diagnose=Diagnoser(repro)),
         )
@@ -118,7 +118,7 @@ def execute(
             code = session.report.exit_code
         except KeyboardInterrupt:
             code = INTERRUPTED
-        presenter.ends(session.finished(code))
+        presenter.finish(session.finished(code))
     if gate.write_baseline is not None and code != INTERRUPTED and is_first():
         write_text(gate.write_baseline, baseline.to_text(baseline.of_report(session.report)))
     return ended(code)
@@ -131,22 +131,22 @@ def sweep(
     from attncheck.run import sweep as sweeps
     from attncheck.run.session import Session, TargetFinished
 
-    session = Session(command=command_line(), listener=presenter.hears, fail_on=fail_on)
+    session = Session(command=command_line(), listener=presenter.listen, fail_on=fail_on)
     every = [replace(job, target=target) for job in jobs for target in sweeps.expand([job.target])]
     limits = sweeps.Limits(seconds=options.timeout, memory=int(options.memory * GIB))
     presenter.output = "lines" if presenter.output == "table" else presenter.output
     kept = nullcontext(options.sweep_dir) if options.sweep_dir else TemporaryDirectory()
-    with presenter, kept as folder:
+    with presenter.progress, kept as folder:
         try:
             for target in sweeps.run_jobs(
                 every, workers=options.jobs, limits=limits, folder=Path(folder)
             ):
                 session.adopt(target)
-                presenter.hears(TargetFinished(target), session.report)
+                presenter.listen(TargetFinished(target), session.report)
             code = session.report.exit_code
         except KeyboardInterrupt:
             code = INTERRUPTED
-        presenter.ends(session.finished(code))
+        presenter.finish(session.finished(code))
     return code
 
 

@@ -161,12 +161,12 @@ def _answered(
     from attncheck.triage.precision import opened
     from attncheck.triage.run import Investigation
 
-    with ProgressLine(progress, 1) as line:
-        line.says(f"loading {target}")
+    with ProgressLine(progress) as line:
+        line.show(f"loading {target}")
         subject, reported = opened(target, settings)
         subject.loaded.on_forward = line.forward
         try:
-            investigation = Investigation(subject, question, reported, line.says, repro=repro)
+            investigation = Investigation(subject, question, reported, line.show, repro=repro)
         except Unsupported as reason:
             raise TargetError(f"{target}: {reason}") from reason
         if against is not None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -81,43 +80,33 @@ def read(file: Path) -> Source:
         raise SuiteError(f"{file}: cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
-        raise SuiteError(
-            f"{file}:{line}:1: not UTF-8 text: "
-            f"byte {error.start} is {error.object[error.start]:#04x}"
-        ) from error
+        byte = f"byte {error.start} is {error.object[error.start]:#04x}"
+        raise SuiteError(f"{file}:{line}:1: not UTF-8 text: {byte}") from error
     return parse(text, file)
 
 
-def parse(text: str, file: Path, environment: Mapping[str, str] | None = None) -> Source:
+def parse(text: str, file: Path) -> Source:
     """Parse YAML text; the errors are those of `read`."""
     source = Source(file)
     try:
         loader = yaml.SafeLoader(text)
         node = loader.get_single_node()
         if node is None:
-            raise source.error_at(
-                Mark(), "the file is empty: expected a mapping with the key `models`"
-            )
-        data = _Walk(loader, source, os.environ if environment is None else environment).value(
-            node, ()
-        )
+            message = "the file is empty: expected a mapping with the key `models`"
+            raise source.error_at(Mark(), message)
+        data = _Walk(loader, source).value(node, ())
     except yaml.reader.ReaderError as error:
-        line = text[: error.position].count("\n") + 1
-        raise source.error_at(
-            Mark(line), f"a character that YAML does not allow: {error.character!r}"
-        ) from error
+        mark = Mark(text[: error.position].count("\n") + 1)
+        message = f"a character that YAML does not allow: {error.character!r}"
+        raise source.error_at(mark, message) from error
     except yaml.MarkedYAMLError as error:
-        raise source.error_at(
-            _marked(error), f"not valid YAML: {error.problem or error.context}"
-        ) from error
+        at = error.problem_mark or error.context_mark
+        mark = Mark(at.line + 1, at.column + 1) if at is not None else Mark()
+        message = f"not valid YAML: {error.problem or error.context}"
+        raise source.error_at(mark, message) from error
     except RecursionError as error:
         raise source.error_at(Mark(), "nested too deeply") from error
-    return Source(file, data, source.values, source.keys)
-
-
-def _marked(error: yaml.MarkedYAMLError) -> Mark:
-    mark = error.problem_mark or error.context_mark
-    return Mark(mark.line + 1, mark.column + 1) if mark is not None else Mark()
+    return replace(source, data=data)
 
 
 @final
@@ -127,80 +116,68 @@ class _Walk:
 
     loader: yaml.SafeLoader
     source: Source
-    environment: Mapping[str, str]
     seen: int = 0
     around: tuple[int, ...] = ()
 
     def value(self, node: Any, place: Place) -> Any:
         """The data of one node, whose position is stored under `place`."""
         self.seen += 1
-        mark = self._mark(node)
-        self.source.values[place] = mark
+        mark = self.source.values[place] = _mark(node)
         if self.seen > MOST_NODES or id(node) in self.around:
-            raise self.source.error_at(mark, "an alias that contains itself")
+            raise self.source.error_at(mark, "an alias that expands without end")
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node, mark)
         if node.tag not in PLAIN_TAGS:
             raise self.source.error_at(mark, f"unknown tag `{node.tag}`")
         before, self.around = self.around, (*self.around, id(node))
-        found = (
-            self._mapping(node, place)
-            if isinstance(node, yaml.MappingNode)
-            else self._sequence(node, place)
-        )
+        if isinstance(node, yaml.MappingNode):
+            found: Any = self._mapping(node, place)
+        else:
+            found = [self.value(each, (*place, index)) for index, each in enumerate(node.value)]
         self.around = before
         return found
-
-    def _mark(self, node: Any) -> Mark:
-        text = node.value if isinstance(node, yaml.ScalarNode) else ""
-        return Mark(node.start_mark.line + 1, node.start_mark.column + 1, text)
-
-    def _sequence(self, node: Any, place: Place) -> list[Any]:
-        return [self.value(child, (*place, index)) for index, child in enumerate(node.value)]
 
     def _mapping(self, node: Any, place: Place) -> dict[str, Any]:
         self._refuse_repeats(node)
         self.loader.flatten_mapping(node)
         found: dict[str, Any] = {}
         for key, child in node.value:
-            mark = self._mark(key)
             if not isinstance(key, yaml.ScalarNode):
-                raise self.source.error_at(mark, "expected a plain string as key")
+                raise self.source.error_at(_mark(key), "expected a plain string as key")
             # Keys that `<<` brings in come first, so that the mapping's own win.
-            self.source.keys[(*place, key.value)] = mark
+            self.source.keys[(*place, key.value)] = _mark(key)
             found[key.value] = self.value(child, (*place, key.value))
         return found
 
     def _refuse_repeats(self, node: Any) -> None:
-        seen: dict[str, Mark] = {}
+        lines: dict[str, int] = {}
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode) or key.tag.endswith(":merge"):
                 continue
-            mark = self._mark(key)
-            if key.value in seen:
-                raise self.source.error_at(
-                    mark, f"this key is repeated; it was first given in line {seen[key.value].line}"
-                )
-            seen[key.value] = mark
+            mark = _mark(key)
+            if key.value in lines:
+                message = f"this key is repeated; it was first given in line {lines[key.value]}"
+                raise self.source.error_at(mark, message)
+            lines[key.value] = mark.line
 
     def _scalar(self, node: Any, mark: Mark) -> Any:
         try:
             found = self.loader.construct_object(node)
         except UNREADABLE as error:
             raise self.source.error_at(mark, f"not a valid YAML value: {error}") from error
-        return self._expanded(found, mark) if isinstance(found, str) else found
+        if not isinstance(found, str):
+            return found
+        return VARIABLE.sub(lambda match: self._variable(mark, *match.groups()), found)
 
-    def _expanded(self, text: str, mark: Mark) -> str:
-        def value(match: re.Match[str]) -> str:
-            name, default = match.groups()
-            if name in self.environment:
-                return self.environment[name]
-            if default is None:
-                raise self.source.error_at(
-                    mark,
-                    f"the environment variable `{name}` is not set "
-                    f"(`${{{name}:-VALUE}}` gives it a default)",
-                )
-            return str(default)
+    def _variable(self, mark: Mark, name: str, default: str | None) -> str:
+        value = os.environ.get(name, default)
+        if value is None:
+            hint = f"`${{{name}:-VALUE}}` gives it a default"
+            message = f"the environment variable `{name}` is not set ({hint})"
+            raise self.source.error_at(mark, message)
+        return value
 
-        return VARIABLE.sub(value, text)
+
+def _mark(node: Any) -> Mark:
+    text = node.value if isinstance(node, yaml.ScalarNode) else ""
+    return Mark(node.start_mark.line + 1, node.start_mark.column + 1, text)

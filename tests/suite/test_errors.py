@@ -80,7 +80,7 @@ MUTATIONS = [
         "  - kv-*\nprobes: []\n",
         "7:1: `probes`: this key is repeated; it was first given in line 3",
     ),
-    ("- kv-*", "- &a [*a]", "6:5: an alias that contains itself"),
+    ("- kv-*", "- &a [*a]", "6:5: an alias that expands without end"),
     (
         "- kv-*",
         "- !!python/object:os.system {}",

@@ -38,7 +38,7 @@ def run(folder: Path, ready: Connection) -> None:
     )
 
     def hears(event: SessionEvent, report: Report) -> None:
-        presenter.hears(event, report)
+        presenter.listen(event, report)
         ready.send(sum(len(target.results) for target in report.targets))
 
     session = Session(command="attncheck run", listener=hears)
