@@ -11,7 +11,7 @@ the model and decides nothing; `judge` is pure, so that a saved report can be ju
 - The model: `Subject` (`subject.logits`, `subject.compare`, `subject.inputs`, `subject.can`), with
   `Capability`, `Unsupported` and `REFUSALS`, the exceptions that a model may answer a call with.
 - A forward: `ForwardSpec` with its tokens, positions and masks; `Padded` and `pad_rows` for batches;
-  `pieces` and `yardstick` for decoding on a cache.
+  `decode_chunks` and `reference_forward` for decoding.
 - Rounding: `Budget`, `measure_budget`, `own_budget`, `max_abs_diff`, `beyond`.
 - Attention: `AttentionCall`, with `capture` and `subject.record_calls`.
 - Whole modules for what few probes need: `cache_kinds`, `generation`, `attention_span`, …
@@ -58,7 +58,7 @@ from attncheck.model import cache_kinds, generation
 from attncheck.model.buffers import buffers_of, changed
 from attncheck.model.caches import CachedTensor, key_values, repeated_heads
 from attncheck.model.compat import cache_of, cached_length, text_config
-from attncheck.model.decoding import approximate, continued, filled, pieces, unstored, yardstick
+from attncheck.model.decoding import decode_chunks, reference_forward
 from attncheck.model.digest import digests, same_digest
 from attncheck.model.directional_derivatives import projections, slope_of, why_no_slope
 from attncheck.model.encoder_inputs import for_rows
@@ -90,7 +90,8 @@ from attncheck.model.noise_floor import own_budget
 from attncheck.model.padding import (
     Padded,
     Side,
-    eager_in_plain_float64,
+    compare_rows,
+    left_padded,
     own_pad_id,
     pad_rows,
     without_padding,
@@ -172,7 +173,6 @@ __all__ = [
     "adapted_layers",
     "all_ones",
     "answered",
-    "approximate",
     "attempt",
     "attention_span",
     "beyond",
@@ -187,15 +187,14 @@ __all__ = [
     "changed",
     "chosen",
     "compare_gradients",
-    "continued",
+    "compare_rows",
     "counting",
     "cross_entropy",
+    "decode_chunks",
     "decoded",
     "describe",
     "digests",
-    "eager_in_plain_float64",
     "ends_compared",
-    "filled",
     "first_divergence",
     "first_line",
     "for_rows",
@@ -208,6 +207,7 @@ __all__ = [
     "judge_cases",
     "key_values",
     "layer_results",
+    "left_padded",
     "max_abs",
     "max_abs_diff",
     "measure_budget",
@@ -218,12 +218,12 @@ __all__ = [
     "own_pad_id",
     "own_shift",
     "pad_rows",
-    "pieces",
     "projection_cases",
     "projections",
     "promised_reach",
     "ranks",
     "recording",
+    "reference_forward",
     "repeated_heads",
     "same_digest",
     "scale_cases",
@@ -236,7 +236,6 @@ __all__ = [
     "text_config",
     "told_items",
     "training",
-    "unstored",
     "verdict_of",
     "weights_in_memory",
     "why_no_slope",
@@ -246,7 +245,6 @@ __all__ = [
     "without_padding",
     "without_randomness",
     "worst",
-    "yardstick",
 ]
 
 Cost = Literal["cheap", "expensive"]

@@ -12,13 +12,10 @@ from typing import Literal, final
 import torch
 from torch import Tensor
 
-from attncheck.core.errors import Unsupported
-from attncheck.core.finding import AtMost, Measurement, Verdict
+from attncheck.core.finding import Comparison, merged
 from attncheck.model.forward_spec import ForwardSpec, Mask2D, Positions
 from attncheck.model.inputs import Inputs, Row, Tokens
 from attncheck.model.subject import Subject
-from attncheck.model.switching import chosen
-from attncheck.numerics.divergence import holes
 
 Side = Literal["left", "right"]
 
@@ -36,7 +33,7 @@ class Padded:
     inputs: Inputs
 
     @property
-    def turned(self) -> Padded:
+    def reversed(self) -> Padded:
         """The same rows from the last to the first: a model that looks at one row of the mask takes
         another one for all.
         """
@@ -136,29 +133,24 @@ def pad_rows(subject: Subject, amounts: tuple[int, ...] = ()) -> Padded:
     return Padded(rows=rows, length=inputs.length, pad=pad_id(subject), inputs=inputs)
 
 
-def eager_in_plain_float64(subject: Subject, batch: Padded) -> Measurement:
-    """One case: a left-padded batch under eager attention in float64 as the library computes it,
-    hidden float32 included.
-
-    Raises:
-        Unsupported: the model does not run in float64, or has no eager attention.
+def left_padded(
+    subject: Subject, batch: Padded, chunks: tuple[int, ...] = (), attn: str | None = None
+) -> ForwardSpec:
+    """The left-padded batch, its positions counted from the first real token where the model takes
+    positions.
     """
-    if not subject.precision.promoted:
-        raise Unsupported("concerns float64 only")
     explicit = bool(subject.can.takes_positions)
-    spec = replace(batch.spec("left", salt=1, explicit=explicit, attn="eager"), unpromoted=True)
-    logits_BTV = subject.logits(spec)
-    lost = holes(logits_BTV)
-    wanted = chosen(subject, "eager") and "float64" in (
-        subject.settings.dtype,
-        subject.loaded.own_dtype,
-    )
-    return AtMost(
-        "eager in plain float64",
-        float(lost),
-        "values that are not finite",
-        broken=Verdict.FAIL if wanted else Verdict.WARN,
-        positions=logits_BTV.shape[0] * logits_BTV.shape[1],
-        nonfinite=lost,
-        note="left padding under eager attention in float64: this combination only",
+    return batch.spec("left", salt=1, explicit=explicit, chunks=chunks, attn=attn)
+
+
+def compare_rows(
+    subject: Subject, batch: Padded, name: str, got: ForwardSpec, want: ForwardSpec, note: str = ""
+) -> Comparison:
+    """One case: two forwards of the left-padded batch, where the real tokens of each row are."""
+    return merged(
+        name,
+        [
+            subject.compare_forwards(name, got, want, row=row, at=real, note=note)
+            for row, real in enumerate(batch.real("left"))
+        ],
     )

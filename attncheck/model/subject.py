@@ -222,6 +222,38 @@ class Subject:
             cuts=spec[0].cuts if spec else (),
         )
 
+    def compare_forwards(
+        self,
+        name: str,
+        got: ForwardSpec,
+        want: ForwardSpec,
+        *,
+        row: int | None = None,
+        at: slice = slice(None),
+        alone: bool = False,
+        expect: Relation = "equal",
+        broken: Verdict = Verdict.FAIL,
+        note: str = "",
+        budget: Budget | None = None,
+    ) -> Comparison:
+        """One case: the logits of two forwards, in all rows of the batch or one, at some positions.
+
+        With `alone`, `want` is the forward of just this row and these positions.
+        """
+        place = slice(None) if row is None else slice(row, row + 1), at
+        got_BTV, want_BTV = self.logits(got)[place], self.logits(want)
+        return self.compare(
+            name,
+            got_BTV,
+            want_BTV if alone else want_BTV[place],
+            expect=expect,
+            broken=broken,
+            offset=at.start or 0,
+            note=note,
+            spec=(got, want),
+            budget=budget,
+        )
+
     def capability(self, name: str) -> Capability:
         """Whether the model can take something; tried in a higher precision where rounding would
         hide the answer.

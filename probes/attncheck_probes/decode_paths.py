@@ -11,26 +11,26 @@ Why it matters
     answer.
 
 How it measures
-    One forward without a cache is the yardstick. Schedules: one token at a time; halves; uneven
-    pieces; all but one, then one; chunks of every window and chunk size of the config, one less and
-    one more. Each with the positions left to the model, given explicitly, and left to the model
+    One forward without a cache is the reference. Schedules: one token at a time; halves; uneven
+    chunks; all but one, then one; chunks of every window and chunk size of the config, one less and
+    one more. Each with the positions left to the model, passed explicitly, and left to the model
     beside a full-length 2D mask. Then a row of 130 tokens after a long prefill and in a long chunk,
     since kernels have block sizes that no config names.
 
 False alarms
-    Schemes that change with the length by construction (dynamic NTK, LongRoPE at its switch) do
+    Rotary schemes that change with the length by construction (dynamic NTK, LongRoPE at its switch)
     disagree with themselves: that is a `fail` whose cause is the scheme. Approximate caches
-    (quantised, evicting) are for the probe `cache-kinds`.
+    (quantized, evicting) are left to the probe `cache-kinds`.
 
 References
     Hugging Face transformers issues 46084 and 46741 (state-space models lose their state between
-    chunks); 36536 (rounding that looks like this fault: the ladder tells them apart).
+    chunks); 36536 (rounding that looks like this fault; precision escalation tells them apart).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
 from attncheck.probing import (
@@ -69,35 +69,32 @@ class DecodePaths(Probe):
     schedules: tuple[Schedule, ...] = ()
 
     def measure(self, subject: Subject) -> Iterator[Measurement]:
-        """Every schedule in every way of giving positions, the quick and telling ones first."""
+        """Every schedule with each way of passing positions, the quick and telling ones first."""
         schedules = self.schedules or schedules_for(subject)
         for way in WAYS:
             for schedule in schedules:
                 name = f"{named(schedule)}, {way}"
                 yield attempt(name, self._case, subject, name, schedule, way)
         for name, chunks in LONG.items():
-            yield attempt(name, self._long, subject, name, chunks)
+            yield attempt(name, _long, subject, name, chunks)
 
     def _case(self, subject: Subject, name: str, schedule: Schedule, way: str) -> Measurement:
         can, tokens = subject.can, subject.inputs.tokens
+        fed = ForwardSpec(tokens, chunks=schedule)
         if way == WAYS[1]:
             can.takes_positions.require()
+            fed = replace(fed, positions=counting(1, fed.length))
         if way == WAYS[2]:
             can.mask_2d.require()
+            fed = replace(fed, mask=all_ones(tokens))
         if max(schedule[1:]) > 1:
             can.cache.require()
-        fed = ForwardSpec(
-            tokens,
-            chunks=schedule,
-            positions=counting(1, subject.inputs.length) if way == WAYS[1] else None,
-            mask=all_ones(tokens) if way == WAYS[2] else None,
-        )
-        full = ForwardSpec(tokens)
-        return subject.compare(name, subject.logits(fed), subject.logits(full), spec=(fed, full))
+        return subject.compare_forwards(name, fed, ForwardSpec(tokens))
 
-    def _long(self, subject: Subject, name: str, chunks: Callable[[int], Schedule]) -> Measurement:
-        subject.can.cache.require()
-        return decoded(subject, name, chunks)
+
+def _long(subject: Subject, name: str, chunks: Callable[[int], Schedule]) -> Measurement:
+    subject.can.cache.require()
+    return decoded(subject, name, chunks)
 
 
 LONG: dict[str, Callable[[int], Schedule]] = {
@@ -107,7 +104,7 @@ LONG: dict[str, Callable[[int], Schedule]] = {
 
 
 def schedules_for(subject: Subject) -> tuple[Schedule, ...]:
-    """The schedules that reach this model's borders, without repeats."""
+    """The schedules that reach this model's boundaries, without repeats."""
     length = subject.inputs.length
     half, third = length // 2, length // 3
     usual = [

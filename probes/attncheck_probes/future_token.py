@@ -14,8 +14,8 @@ How it measures
     Two full forwards with one prefix. Cuts lie on both sides of every window, chunk and rotary
     switch that the config names. Every cut is tried without a mask and with a 2D mask of ones, with
     the cache off and on. Healthy models move by exactly nothing, or by rounding where a kernel sums
-    in another order. The first 32, 33, 64 and 128 tokens of a row of 130 are also asked alone,
-    since kernels have block sizes that no config names.
+    in another order. The first 32, 33, 64 and 128 tokens of a row of 130 also run alone, since
+    kernels have block sizes that no config names.
 
 False alarms
     Bidirectional and prefix models (XLNet, CPM-Ant, Reformer's hashing) read ahead by design.
@@ -29,7 +29,8 @@ References
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import ClassVar, final
 
 from attncheck.probing import (
@@ -45,6 +46,9 @@ from attncheck.probing import (
 
 # Axes: B batch, T positions, V vocabulary.
 
+ALL, NEXT, LAST = "all later tokens", "only the next token", "only the last token"
+CHANGES = (ALL, NEXT, LAST)
+
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -53,10 +57,7 @@ class FutureToken(Probe):
 
     name: ClassVar[str] = "future-token"
     title: ClassVar[str] = "later tokens do not move earlier logits"
-    needs: ClassVar[tuple[str, ...]] = (
-        "decodes",
-        "sees_history",
-    )
+    needs: ClassVar[tuple[str, ...]] = ("decodes", "sees_history")
     controls: ClassVar[tuple[str, ...]] = (
         "causal-mask-missing",
         "mask-off-by-one",
@@ -66,43 +67,38 @@ class FutureToken(Probe):
     cuts: tuple[int, ...] = ()
 
     def measure(self, subject: Subject) -> Iterator[Measurement]:
-        """Three ways of changing the future, in four ways of calling."""
-        for masked in (False, True):
-            for use_cache in (False, True):
-                for change in ("all later tokens", "only the next token", "only the last token"):
-                    name = f"{change}, {'2D mask' if masked else 'no mask'}, cache {'on' if use_cache else 'off'}"
-                    yield attempt(name, self._case, subject, name, change, masked, use_cache)
-        yield attempt("prefixes of a long row", self._prefixes, subject)
+        """Three changes of the future, each with four ways of calling."""
+        for masked, use_cache, change in product((False, True), (False, True), CHANGES):
+            mask, cache = "2D mask" if masked else "no mask", "on" if use_cache else "off"
+            name = f"{change}, {mask}, cache {cache}"
+            yield attempt(name, self._case, subject, name, change, masked, use_cache)
+        name = "prefixes of a long row"
+        yield attempt(name, _prefixes, subject, name)
 
     def _case(
         self, subject: Subject, name: str, change: str, masked: bool, use_cache: bool
     ) -> Measurement:
         if masked:
             subject.can.mask_2d.require()
-        tokens = subject.inputs.tokens
-        mask = all_ones(tokens) if masked else None
-        usual = ForwardSpec(tokens, mask=mask, use_cache=use_cache)
-        usual_BTV = subject.logits(usual)
-        compared = []
+        tokens, compared = subject.inputs.tokens, []
+        usual = ForwardSpec(tokens, mask=all_ones(tokens) if masked else None, use_cache=use_cache)
         for cut, row in self._futures(subject, change):
-            moved = ForwardSpec((row,), mask=mask, use_cache=use_cache)
-            moved_BTV, note = subject.logits(moved), f"tokens from position {cut} on changed"
+            changed, note = replace(usual, tokens=(row,)), f"tokens from position {cut} on changed"
             compared.append(
-                subject.compare(
-                    name, moved_BTV[:, :cut], usual_BTV[:, :cut], note=note, spec=(moved, usual)
-                )
+                subject.compare_forwards(name, changed, usual, at=slice(0, cut), note=note)
             )
         return merged(name, compared)
-
-    def _prefixes(self, subject: Subject) -> Measurement:
-        subject.can.keeps_prefix.require()
-        return merged("prefixes of a long row", ends_compared(subject, "prefixes of a long row"))
 
     def _futures(self, subject: Subject, change: str) -> list[tuple[int, tuple[int, ...]]]:
         """(cut, changed row): logits before the cut must stay."""
         inputs, row = subject.inputs, subject.inputs.row
-        if change == "only the last token":
+        if change == LAST:
             return [(inputs.length - 1, inputs.other(row, inputs.length - 1))]
         cuts = self.cuts or inputs.cuts
-        span = 1 if change == "only the next token" else inputs.length
+        span = 1 if change == NEXT else inputs.length
         return [(cut, inputs.other(row, cut, cut + span, salt=cut)) for cut in cuts]
+
+
+def _prefixes(subject: Subject, name: str) -> Measurement:
+    subject.can.keeps_prefix.require()
+    return merged(name, ends_compared(subject, name))

@@ -4,16 +4,16 @@ What it checks
     Rows of three documents of unequal lengths, an EOS at the end of each. With the EOS alone a
     document reads the ones before it. With positions that restart and a 4D mask of blocks, it gives
     the logits that it gives alone, in each of two rows whose documents meet at other places. In
-    between: the calls that people believe to isolate.
+    between: the calls that users believe to isolate.
 
 Why it matters
     EOS is content: it isolates nothing by itself. Isolation needs a segment mask, restarted
-    positions and a loss that does not cross the border. Packed fine-tuning got worse in silence
+    positions and a loss that does not cross the boundary. Packed fine-tuning got worse in silence
     wherever one of the three was missing.
 
 How it measures
     A document is replaced token by token and the logits of those behind it are compared: the first
-    document of one row and the second of another, so that no border may be overlooked. Or a
+    document of one row and the second of another, so that no boundary is overlooked. Or a
     document in its row is compared with itself alone. Restarted positions without mask and cache
     are read as packed documents by the library: where a model's masks come from there, a leak is a
     `fail`. The same call with a 2D mask of ones, or with the cache at its default, is not read so:
@@ -32,7 +32,7 @@ References
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, final
 
 import torch
@@ -42,7 +42,6 @@ from attncheck.probing import (
     ForwardSpec,
     Measurement,
     Probe,
-    Relation,
     Subject,
     Unsupported,
     Verdict,
@@ -64,10 +63,7 @@ class DocumentLeakage(Probe):
 
     name: ClassVar[str] = "document-leakage"
     title: ClassVar[str] = "a packed document does not read the one before it"
-    needs: ClassVar[tuple[str, ...]] = (
-        "decodes",
-        "sees_history",
-    )
+    needs: ClassVar[tuple[str, ...]] = ("decodes", "sees_history")
     controls: ClassVar[tuple[str, ...]] = ("document-leak", "causal-mask-missing")
 
     policy: Literal["allow", "isolate"] = "allow"
@@ -77,40 +73,31 @@ class DocumentLeakage(Probe):
         packed = pack(subject.inputs)
         yield attempt(BLOCKED, _blocked, subject, packed)
         strict = Verdict.FAIL if subject.can.packs else Verdict.WARN
-        ones = all_ones(packed.first.rows)
+        first, warn, usual = packed.first, Verdict.WARN, ForwardSpec(())
+        masked = replace(usual, mask=all_ones(first.rows))
         calls = {
-            "restarted positions, no mask, cache off": (packed, ForwardSpec(()), strict),
-            "restarted positions, no mask, default cache": (
-                packed.first,
-                ForwardSpec((), use_cache=None),
-                Verdict.WARN,
-            ),
-            "restarted positions, 2D mask of ones, cache off": (
-                packed.first,
-                ForwardSpec((), mask=ones),
-                Verdict.WARN,
-            ),
+            "no mask, cache off": (packed, usual, strict),
+            "no mask, default cache": (first, replace(usual, use_cache=None), warn),
+            "2D mask of ones, cache off": (first, masked, warn),
         }
-        for name, spec in calls.items():
-            yield attempt(name, _isolated, subject, name, *spec)
-        yield self._over_eos(subject, packed.first)
-        yield attempt("loss across the border", _border_loss, subject, packed.first)
+        for how, call in calls.items():
+            name = f"restarted positions, {how}"
+            yield attempt(name, _isolated, subject, name, *call)
+        yield self._over_eos(subject, first)
+        yield attempt("loss across the border", _boundary_loss, subject, first)
 
     def _over_eos(self, subject: Subject, packed: Packed) -> Measurement:
-        """The first document replaced up to its EOS, with nothing else to tell the documents apart."""
-        expect: Relation = "equal" if self.policy == "isolate" else "figure"
-        name = (
-            "EOS alone" if subject.inputs.eos is not None else "no EOS known, a plain token instead"
-        )
-        start = packed.boundaries[0][1]
-        usual, other = (
-            ForwardSpec(packed.rows),
-            ForwardSpec((subject.inputs.other(packed.rows[0], 0, start - 1, salt=5),)),
-        )
-        pair = (subject.logits(other)[:, start:], subject.logits(usual)[:, start:])
-        note = "the second document moves with the first"
-        return subject.compare(
-            name, *pair, expect=expect, offset=start, note=note, spec=(other, usual)
+        """The first document replaced up to its EOS, with nothing else that separates the documents."""
+        known = subject.inputs.eos is not None
+        start, usual = packed.boundaries[0][1], ForwardSpec(packed.rows)
+        changed = subject.inputs.other(packed.rows[0], 0, start - 1, salt=5)
+        return subject.compare_forwards(
+            "EOS alone" if known else "no EOS known, a plain token instead",
+            ForwardSpec((changed,)),
+            usual,
+            at=slice(start, None),
+            expect="equal" if self.policy == "isolate" else "figure",
+            note="the second document moves with the first",
         )
 
 
@@ -128,9 +115,9 @@ def _isolated(
     return isolated(subject, packed, name, call, broken)
 
 
-def _border_loss(subject: Subject, packed: Packed) -> Measurement:
-    """Whether masking the label of the second document's first token changes the loss: then the
-    first one's end trains it.
+def _boundary_loss(subject: Subject, packed: Packed) -> Measurement:
+    """How much the loss changes when the label of the second document's first token is masked: the
+    end of the first document trains it.
     """
     ids_BT = subject.passes.ids(packed.rows)
     masked_BT = ids_BT.clone()

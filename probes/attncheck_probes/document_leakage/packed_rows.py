@@ -1,5 +1,4 @@
-"""Packed rows: several documents of unequal lengths in each, and what it takes to see one of them
-read another.
+"""Packed rows: several documents of unequal lengths in each, and cases that show one read another.
 
 Axes: B batch, T positions, V vocabulary.
 """
@@ -37,7 +36,7 @@ class Packed:
     """Rows of documents, each with an EOS at its end. `boundaries` are the ends of each row and
     where its documents meet.
 
-    The borders of the two rows differ, so that what belongs to one row and is taken for both cuts a
+    The boundaries of the two rows differ, so that a mask of one row that is used for both cuts a
     document of the other.
     """
 
@@ -78,7 +77,7 @@ class Packed:
 
     @property
     def watched(self) -> tuple[tuple[int, int], ...]:
-        """Start and stop of one document of each row: another is before it, and a border of the
+        """Start and stop of one document of each row: another is before it, and a boundary of the
         other row would cut it.
         """
         return tuple(
@@ -111,18 +110,16 @@ def pack(inputs: Inputs) -> Packed:
 
 
 def blocked(subject: Subject, packed: Packed, name: str) -> Measurement:
-    """One case: with a 4D mask of blocks and restarted positions, a document of each row gives the
-    logits that it gives alone.
+    """With a 4D mask of blocks and restarted positions, a document of each row gives the logits that
+    it gives alone.
     """
     together, cases = ForwardSpec(packed.rows, positions=packed.restarting, mask=packed.mask), []
     for row, (start, stop) in enumerate(packed.watched):
-        document = packed.rows[row][start:stop]
-        alone = ForwardSpec(
-            (document,), positions=counting(1, len(document)), mask=blocks((len(document),))
-        )
-        pair = (subject.logits(together)[row : row + 1, start:stop], subject.logits(alone))
+        document, length = packed.rows[row][start:stop], stop - start
+        alone = ForwardSpec((document,), positions=counting(1, length), mask=blocks((length,)))
+        at, note = slice(start, stop), f"row {row}"
         cases.append(
-            subject.compare(name, *pair, offset=start, note=f"row {row}", spec=(together, alone))
+            subject.compare_forwards(name, together, alone, row=row, at=at, alone=True, note=note)
         )
     return merged(name, cases)
 
@@ -130,25 +127,24 @@ def blocked(subject: Subject, packed: Packed, name: str) -> Measurement:
 def isolated(
     subject: Subject, packed: Packed, name: str, call: ForwardSpec, broken: Verdict
 ) -> Measurement:
-    """One case: in each row a document is replaced, and the ones after it stay. `call` says how the
-    rows are asked.
+    """In each row a document is replaced, and those after it must stay. `call` is the forward but
+    for tokens and positions.
 
     Where the first row alone shows a leak as well, the case is about that row: it is easier to
     read.
     """
-    spec, other = (
+    usual, changed = (
         replace(call, tokens=each.rows, positions=each.restarting)
         for each in (packed, packed.changed(subject.inputs))
     )
-    got_BTV, want_BTV = subject.logits(other), subject.logits(spec)
     cases = []
     for row, (_, stop) in enumerate(packed.replaced):
-        got_1TV, want_1TV = got_BTV[row : row + 1, stop:], want_BTV[row : row + 1, stop:]
-        note = f"documents behind the border at {stop} move with the one before it"
+        note, at = (
+            f"documents after the boundary at {stop} move with the one before",
+            slice(stop, None),
+        )
         cases.append(
-            subject.compare(
-                name, got_1TV, want_1TV, broken=broken, offset=stop, note=note, spec=(other, spec)
-            )
+            subject.compare_forwards(name, changed, usual, row=row, at=at, broken=broken, note=note)
         )
     case = merged(name, cases)
     if not case.beyond or len(packed.rows) == 1:

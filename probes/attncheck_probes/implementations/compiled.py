@@ -1,5 +1,5 @@
-"""The model under torch.compile against itself without: one forward, a padded batch, several tokens
-and one on a cache.
+"""The model under torch.compile against the uncompiled model: one forward, chunks on a cache, and a
+padded batch.
 
 Axes: B batch, T positions, V vocabulary.
 """
@@ -29,15 +29,16 @@ from attncheck.probing import (
     without_padding,
 )
 
+PLAIN = "plain row"
+
 
 def compiled_cases(subject: Subject) -> Iterator[Measurement]:
-    """One case for each way of asking; none where nobody asked for the compiled model, or where a
-    fault is planted.
+    """One case for each forward; none where no backend was chosen, or where a fault is injected.
 
     Both sides run in the numerics that users get: hidden float32 stays, and the budget is measured
-    with it. When the first way holds, it is run again with a fault that shows only where the model
-    is compiled, and has to differ: it does not where the comparison is blind, or where the compiler
-    left the model as it is.
+    with it. When the first case passes, a control follows: a fault that exists only in compiled
+    code has to make a difference. It makes none where the comparison is blind, or where the
+    compiler left the model uncompiled.
     """
     backend = subject.settings.compiled
     if backend is None or subject.passes.injected:
@@ -47,42 +48,45 @@ def compiled_cases(subject: Subject) -> Iterator[Measurement]:
         yield skipped("compiled", reason)
         return
     budget: Budget | None = None
-    for what, spec in _asked(subject):
-        want_BTV = _plainly(subject, spec)
+    for what, spec in _forwards(subject).items():
+        want_BTV = _run(subject, spec)
         budget = budget or _budget(subject, spec, want_BTV)
         name = f"compiled ({backend}) vs not, {what}"
-        try:
-            with compiled(subject.model, backend):
-                got_BTV = _plainly(subject, spec)
-        except Exception as error:
-            yield skipped(name, f"the compiled model raises {first_line(error)}")
+        got_BTV, raised = _run_compiled(subject, spec, backend)
+        if got_BTV is None:
+            yield skipped(name, raised)
             continue
         case = subject.compare(name, got_BTV, want_BTV, budget=budget)
         yield case
-        if spec == ForwardSpec(subject.inputs.tokens, unpromoted=True) and verdict_of(case) in (
-            Verdict.PASS,
-            Verdict.NOISE,
-        ):
+        if what == PLAIN and verdict_of(case) in (Verdict.PASS, Verdict.NOISE):
             yield _control(subject, backend, spec, want_BTV, budget)
+
+
+def _run_compiled(subject: Subject, spec: ForwardSpec, backend: str) -> tuple[Tensor | None, str]:
+    """The logits of the compiled model, or what it raises: a compiler may raise anything."""
+    try:
+        with compiled(subject.model, backend):
+            return _run(subject, spec), ""
+    except Exception as error:
+        return None, f"the compiled model raises {first_line(error)}"
 
 
 def _control(
     subject: Subject, backend: str, spec: ForwardSpec, want_BTV: Tensor, budget: Budget
 ) -> Measurement:
-    """The compiled model with one layer doubled where it is compiled, against the model as it is."""
+    """The compiled model with one layer doubled where it is compiled, against the plain model."""
     name = f"compiled ({backend}) with a fault vs not, plain row"
     layer = _middle(subject, spec)
     if layer is None:
-        return skipped(name, "no layer with weights of its own puts out a tensor")
-    try:
-        with (
-            layer.register_forward_hook(_doubled_when_compiled),
-            compiled(subject.model, backend),
-        ):
-            got_BTV = _plainly(subject, spec)
-    except Exception as error:
-        return skipped(name, f"the compiled model raises {first_line(error)} with a fault planted")
-    note = "one layer is doubled where it is compiled: as good as equal, nothing was compiled, or a fault is not seen"
+        return skipped(name, "no layer with weights of its own returns a tensor")
+    with layer.register_forward_hook(_doubled_when_compiled):
+        got_BTV, raised = _run_compiled(subject, spec, backend)
+    if got_BTV is None:
+        return skipped(name, f"{raised} with a fault injected")
+    note = (
+        "one layer is doubled where it is compiled: where that makes no difference, nothing was "
+        "compiled, or the comparison is blind"
+    )
     return subject.compare(
         name, got_BTV, want_BTV, budget=budget, expect="differ", broken=Verdict.VACUOUS, note=note
     )
@@ -93,9 +97,7 @@ def _doubled_when_compiled(module: nn.Module, args: Any, output: Tensor) -> Tens
 
 
 def _middle(subject: Subject, spec: ForwardSpec) -> nn.Module | None:
-    """The layer in the middle of those that ran: one with weights of its own that puts out a
-    tensor.
-    """
+    """The middle one of the layers that ran, have weights of their own and return a tensor."""
     ran: list[nn.Module] = []
 
     def note(module: nn.Module, args: Any, output: Any) -> None:
@@ -108,7 +110,7 @@ def _middle(subject: Subject, spec: ForwardSpec) -> nn.Module | None:
         if any(True for _ in module.parameters(recurse=False))
     ]
     with hooked(module.register_forward_hook(note) for module in own):
-        _plainly(subject, spec)
+        _run(subject, spec)
     return ran[len(ran) // 2] if ran else None
 
 
@@ -137,21 +139,20 @@ def compiled(model: nn.Module, backend: str) -> Iterator[None]:
         torch.compiler.reset()
 
 
-def _asked(subject: Subject) -> Iterator[tuple[str, ForwardSpec]]:
-    tokens, length = subject.inputs.tokens, subject.inputs.length
-    third = length // 3
-    yield "plain row", ForwardSpec(tokens, unpromoted=True)
+def _forwards(subject: Subject) -> dict[str, ForwardSpec]:
+    plain, third = ForwardSpec(subject.inputs.tokens, unpromoted=True), subject.inputs.length // 3
+    forwards = {PLAIN: plain}
     if subject.can.cache:
-        yield (
-            "decoded on a cache",
-            ForwardSpec(tokens, chunks=(third, length - third - 2, 1, 1), unpromoted=True),
-        )
+        chunks = (third, subject.inputs.length - third - 2, 1, 1)
+        forwards["decoded on a cache"] = replace(plain, chunks=chunks)
     if subject.can.reads_mask:
-        yield "left-padded batch", replace(pad_rows(subject).spec("left", salt=1), unpromoted=True)
+        padded = pad_rows(subject).spec("left", salt=1)
+        forwards["left-padded batch"] = replace(padded, unpromoted=True)
+    return forwards
 
 
-def _plainly(subject: Subject, spec: ForwardSpec) -> Tensor:
-    """logits_BTV, run anew and not remembered; padded places count for nothing."""
+def _run(subject: Subject, spec: ForwardSpec) -> Tensor:
+    """logits_BTV of a forward that really runs and is not remembered, with zeros under padding."""
     subject.passes.drop(spec)
     logits_BTV = subject.logits(spec)
     subject.passes.drop(spec)
@@ -160,5 +161,5 @@ def _plainly(subject: Subject, spec: ForwardSpec) -> Tensor:
 
 def _budget(subject: Subject, spec: ForwardSpec, want_BTV: Tensor) -> Budget:
     return measure_budget(
-        lambda: _plainly(subject, spec), want_BTV, subject.dtype_name, contextlib.nullcontext
+        lambda: _run(subject, spec), want_BTV, subject.dtype_name, contextlib.nullcontext
     )

@@ -1,17 +1,17 @@
-"""A padded row says what it says alone.
+"""A padded row gives the logits that it gives alone.
 
 What it checks
     Rows of unequal lengths in one batch, padded on the left or on the right by several amounts,
     give each real token the logits that its row gives alone, whichever row is the full one. The
-    tokens under the padding move nothing, nor do tokens that the mask hides in the middle of a row.
-    Hiding tokens that are text does move something: the mask is read, and means the same as int64,
-    as booleans, as int32 and as float32. Rows with nothing to read stay finite. The padding id
+    tokens under the padding change nothing, nor do tokens that the mask hides in the middle of a
+    row. Hiding real tokens does change the logits: the mask is read, and means the same as int64,
+    as booleans, as int32 and as float32. Rows without a visible token stay finite. The padding id
     inside a text is text: a mask of ones and no mask mean the same.
 
 Why it matters
     Batches are padded, single prompts are not: a fault here makes the answer depend on the
     neighbours, and only the longest row is right. Padding can leak through a convolution, a cache,
-    chunk borders that count it, or one implementation that drops the mask; positions can count it.
+    chunk boundaries that count it, or one implementation that drops the mask; positions can count it.
 
 How it measures
     One batch of three rows against three forwards. Left padding with explicit positions (counted
@@ -31,7 +31,7 @@ False alarms
     skipped.
 
 References
-    Hugging Face transformers issues 32848 (only the longest row right), 40214 (chunk borders that
+    Hugging Face transformers issues 32848 (only the longest row right), 40214 (chunk boundaries that
     count padding).
 """
 
@@ -49,26 +49,25 @@ from attncheck.probing import (
     Measurement,
     Padded,
     Probe,
-    Row,
     Side,
     Subject,
     Verdict,
     attempt,
     counting,
-    eager_in_plain_float64,
+    decode_chunks,
     holes,
+    left_padded,
     merged,
     pad_rows,
-    pieces,
-    yardstick,
+    reference_forward,
 )
-from attncheck_probes.padding import masks_2d as masked
+from attncheck_probes.padding import masks_2d
 
 # Axes: B batch, T positions, V vocabulary.
 
 IMPLEMENTATIONS = ("eager", "sdpa")
 TAIL = 3
-COUNTED = "without `position_ids` the padding is counted"
+Measured = Callable[[Subject, Padded, str], Measurement]
 
 
 @final
@@ -91,107 +90,87 @@ class Padding(Probe):
     def measure(self, subject: Subject) -> Iterator[Measurement]:
         """What is hidden and what matters first, then each row against itself alone."""
         batch = pad_rows(subject, self.amounts)
-        first: dict[str, Callable[[Subject, Padded, str], Measurement]] = {
-            "the 2D mask matters": _mask_matters,
-            "left, tokens under the padding changed": partial(_content, side="left"),
-            "right, tokens under the padding changed": partial(_content, side="right"),
-            "left, explicit positions": partial(_left, attn=None, chunks=()),
-            "right, implicit positions": _right,
-            "left, implicit positions": _implicit,
-        }
-        for name, measured in first.items():
+        for name, measured in _cases(subject, batch).items():
             yield attempt(name, measured, subject, batch, name, may_refuse=True)
-        for attn in (None, *(each for each in IMPLEMENTATIONS if each != subject.attn)):
-            for chunks in ((), pieces(subject, batch.length, batch.length - TAIL)):
-                name = f"left, {'decoded on a padded cache' if chunks else 'explicit positions'}, {attn or subject.attn}"
-                if attn or chunks:
-                    yield attempt(
-                        name,
-                        partial(_left, attn=attn, chunks=chunks),
-                        subject,
-                        batch,
-                        name,
-                        may_refuse=True,
-                    )
-        name, chunks = (
-            "left, rows reversed, decoded on a padded cache",
-            pieces(subject, batch.length, batch.length - TAIL),
-        )
-        yield attempt(
-            name,
-            partial(_left, attn=None, chunks=chunks),
-            subject,
-            batch.turned,
-            name,
-            may_refuse=True,
-        )
-        yield attempt(
-            "a row of nothing but padding", masked.empty_row, subject, batch, may_refuse=True
-        )
-        yield attempt("a hole in the mask", masked.hole, subject, may_refuse=True)
-        for dtype in masked.DTYPES:
-            name = f"left, 2D mask as {dtype}"
-            yield attempt(name, masked.other_dtype, subject, batch, name, dtype, may_refuse=True)
-        yield attempt("the padding id as text", masked.padding_id_as_text, subject, may_refuse=True)
-        yield attempt(
-            "eager in plain float64", eager_in_plain_float64, subject, batch, may_refuse=True
-        )
+
+
+def _cases(subject: Subject, batch: Padded) -> dict[str, Measured]:
+    chunks = decode_chunks(subject, batch.length, batch.length - TAIL)
+    others = [each for each in IMPLEMENTATIONS if each != subject.attn]
+    cached = "decoded on a padded cache"
+    return {
+        "the 2D mask matters": _mask_matters,
+        "left, tokens under the padding changed": partial(_content, side="left"),
+        "right, tokens under the padding changed": partial(_content, side="right"),
+        "left, explicit positions": _left,
+        "right, implicit positions": _right,
+        "left, implicit positions": _implicit,
+        f"left, {cached}, {subject.attn}": partial(_left, chunks=chunks),
+        **{
+            f"left, {how}, {attn}": partial(_left, attn=attn, chunks=fed)
+            for attn in others
+            for how, fed in (("explicit positions", ()), (cached, chunks))
+        },
+        f"left, rows reversed, {cached}": partial(_reversed, chunks=chunks),
+        "a row of nothing but padding": masks_2d.empty_row,
+        "a hole in the mask": masks_2d.hole,
+        **{
+            f"left, 2D mask as {dtype}": partial(masks_2d.other_dtype, dtype=dtype)
+            for dtype in masks_2d.DTYPES
+        },
+        "the padding id as text": masks_2d.padding_id_as_text,
+        "eager in plain float64": masks_2d.eager_in_plain_float64,
+    }
 
 
 def _mask_matters(subject: Subject, batch: Padded, name: str) -> Measurement:
-    hidden = batch.length // 3
-    hiding = ForwardSpec(
-        subject.inputs.tokens, mask=Mask2D(((0,) * hidden + (1,) * (batch.length - hidden),))
-    )
-    usual = ForwardSpec(subject.inputs.tokens)
-    got_BTV, want_BTV = subject.logits(hiding)[:, hidden:], subject.logits(usual)[:, hidden:]
-    note, spec = f"with the first {hidden} tokens masked", (hiding, usual)
-    return subject.compare(
-        name, got_BTV, want_BTV, expect="differ", offset=hidden, note=note, spec=spec
-    )
+    hidden, usual = batch.length // 3, ForwardSpec(subject.inputs.tokens)
+    hiding = replace(usual, mask=Mask2D(((0,) * hidden + (1,) * (batch.length - hidden),)))
+    note, at = f"with the first {hidden} tokens masked", slice(hidden, None)
+    return subject.compare_forwards(name, hiding, usual, at=at, expect="differ", note=note)
 
 
 def _content(subject: Subject, batch: Padded, name: str, side: Side) -> Measurement:
     """Other tokens under the padding, and the rows in reverse order."""
     explicit = side == "left" and bool(subject.can.takes_positions)
-    usual, changed = (
-        batch.spec(side, salt=1, explicit=explicit),
-        batch.turned.spec(side, salt=2, explicit=explicit),
-    )
+    usual = batch.spec(side, salt=1, explicit=explicit)
+    changed = batch.reversed.spec(side, salt=2, explicit=explicit)
     got_BTV, want_BTV = subject.logits(changed).flip(0), subject.logits(usual)
-    cases = []
+    cases, note = [], "and the rows reversed"
     for row, real in enumerate(batch.real(side)):
         pair = (got_BTV[row : row + 1, real], want_BTV[row : row + 1, real])
-        spec = (changed, _one_row(subject, batch.rows[row], changed))
-        cases.append(
-            subject.compare(name, *pair, offset=real.start, note="and the rows reversed", spec=spec)
-        )
+        spec = (changed, _one_row(subject, batch, row, changed))
+        cases.append(subject.compare(name, *pair, offset=real.start, note=note, spec=spec))
     return merged(name, cases)
 
 
 def _left(
-    subject: Subject, batch: Padded, name: str, *, attn: str | None, chunks: tuple[int, ...]
+    subject: Subject,
+    batch: Padded,
+    name: str,
+    attn: str | None = None,
+    chunks: tuple[int, ...] = (),
 ) -> Measurement:
-    """Left padding with positions counted from the first real token, where the model can be told
-    them.
-    """
+    """Left padding, positions counted from the first real token where the model takes positions."""
     if chunks:
         subject.can.steps.require()
-    spec = batch.spec(
-        "left", salt=1, explicit=bool(subject.can.takes_positions), chunks=chunks, attn=attn
-    )
-    return _alone(subject, batch, name, "left", spec, Verdict.FAIL)
+    return _alone(subject, batch, name, "left", left_padded(subject, batch, chunks, attn))
+
+
+def _reversed(subject: Subject, batch: Padded, name: str, chunks: tuple[int, ...]) -> Measurement:
+    return _left(subject, batch.reversed, name, chunks=chunks)
 
 
 def _right(subject: Subject, batch: Padded, name: str) -> Measurement:
-    return _alone(subject, batch, name, "right", batch.spec("right", salt=1), Verdict.FAIL)
+    return _alone(subject, batch, name, "right", batch.spec("right", salt=1))
 
 
 def _implicit(subject: Subject, batch: Padded, name: str) -> Measurement:
     """With the real padding id, as a tokenizer fills it in: some models count their positions from
     it.
     """
-    return _alone(subject, batch, name, "left", batch.spec("left"), Verdict.WARN, COUNTED)
+    note = "without `position_ids` the padding is counted"
+    return _alone(subject, batch, name, "left", batch.spec("left"), Verdict.WARN, note)
 
 
 def _alone(
@@ -200,32 +179,25 @@ def _alone(
     name: str,
     side: Side,
     spec: ForwardSpec,
-    broken: Verdict,
+    broken: Verdict = Verdict.FAIL,
     note: str = "",
-) -> Comparison:
-    """Each row of a padded batch against its own forward; what stands under the padding must be
-    finite too.
+) -> Measurement:
+    """Each row of a padded batch against its own forward; logits under the padding must be finite
+    too.
     """
     logits_BTV = subject.logits(spec)
-    case = _against(subject, batch, name, side, spec, broken, None)
-    if (
-        case.beyond and spec.attn
-    ):  # implementations that differ without padding as well are for `implementations`
+    case = _against(subject, batch, name, side, spec, broken)
+    if case.beyond and spec.attn:
+        # implementations that differ without padding as well are left to `implementations`
         case = _against(subject, batch, name, side, spec, broken, spec.attn)
-    case = replace(
-        case,
-        divergence=replace(case.divergence, nonfinite=holes(logits_BTV)),
-        note=note if case.beyond else "",
-    )
+    divergence = replace(case.divergence, nonfinite=holes(logits_BTV))
+    case = replace(case, divergence=divergence, note=note if case.beyond else "")
     if case.nonfinite or not case.beyond:
         return case
-    shifted = subject.can.takes_positions.reason if side == "left" else ""
-    designed = (
-        f"{shifted}: padding on the left moves its positions"
-        if shifted
-        else subject.can.keeps_prefix.reason
-    )
-    return replace(case, expect="figure", note=designed) if designed else case
+    design = subject.can.keeps_prefix.reason
+    if side == "left" and (reason := subject.can.takes_positions.reason):
+        design = f"{reason}: padding on the left moves its positions"
+    return replace(case, expect="figure", note=design) if design else case
 
 
 def _against(
@@ -235,22 +207,20 @@ def _against(
     side: Side,
     spec: ForwardSpec,
     broken: Verdict,
-    attn: str | None,
+    attn: str | None = None,
 ) -> Comparison:
-    logits_BTV, cases = subject.logits(spec), []
+    cases = []
     for row, real in enumerate(batch.real(side)):
-        alone = replace(_one_row(subject, batch.rows[row], spec), attn=attn)
-        pair = (logits_BTV[row : row + 1, real], subject.logits(alone))
+        alone = replace(_one_row(subject, batch, row, spec), attn=attn)
         cases.append(
-            subject.compare(name, *pair, broken=broken, offset=real.start, spec=(spec, alone))
+            subject.compare_forwards(name, spec, alone, row=row, at=real, alone=True, broken=broken)
         )
     return merged(name, cases)
 
 
-def _one_row(subject: Subject, row: Row, spec: ForwardSpec) -> ForwardSpec:
-    positions = counting(1, len(row)) if spec.positions else None
-    return (
-        yardstick(subject, row, len(row) - TAIL, positions)
-        if spec.chunks
-        else ForwardSpec((row,), positions=positions)
-    )
+def _one_row(subject: Subject, batch: Padded, row: int, spec: ForwardSpec) -> ForwardSpec:
+    tokens = batch.rows[row]
+    positions = counting(1, len(tokens)) if spec.positions else None
+    if spec.chunks:
+        return reference_forward(subject, tokens, len(tokens) - TAIL, positions)
+    return ForwardSpec((tokens,), positions=positions)

@@ -1,5 +1,5 @@
-"""2D masks beyond padding at one end: with a hole inside, of another dtype, and none where the
-padding id stands in the text.
+"""2D masks beyond padding at one end: an empty row, a hole, another dtype, and no mask where the
+padding id is part of the text.
 
 Axes: B batch, T positions, V vocabulary.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from attncheck.probing import (
+    AtMost,
     ForwardSpec,
     Mask2D,
     Measurement,
@@ -17,90 +18,93 @@ from attncheck.probing import (
     Unsupported,
     Verdict,
     all_ones,
+    chosen,
+    compare_rows,
     holes,
-    merged,
+    left_padded,
     own_pad_id,
 )
 
 DTYPES = ("bool", "int32", "float32")
 """What a mask may be instead of the int64 that tokenizers return."""
 LEAST = 6
-"""A row of fewer tokens has no room for a hole between text and text."""
+"""A shorter row has no room for a hole between text and text."""
 
 
-def empty_row(subject: Subject, batch: Padded) -> Measurement:
-    """One case: a second row that is padding from end to end must not hurt the first, nor turn into
-    NaN itself.
-    """
+def empty_row(subject: Subject, batch: Padded, name: str) -> Measurement:
+    """A second row that is all padding must not change the first, nor turn into NaN itself."""
     tokens = (subject.inputs.row, (batch.pad,) * batch.length)
     spec = ForwardSpec(tokens, mask=Mask2D(((1,) * batch.length, (0,) * batch.length)))
-    logits_BTV, alone = subject.logits(spec), ForwardSpec(subject.inputs.tokens)
-    name = "a row of nothing but padding"
-    case = subject.compare(name, logits_BTV[:1], subject.logits(alone), spec=(spec, alone))
-    return replace(case, divergence=replace(case.divergence, nonfinite=holes(logits_BTV)))
+    alone = ForwardSpec(subject.inputs.tokens)
+    case = subject.compare_forwards(name, spec, alone, row=0, alone=True)
+    divergence = replace(case.divergence, nonfinite=holes(subject.logits(spec)))
+    return replace(case, divergence=divergence)
 
 
-def hole(subject: Subject) -> Measurement:
-    """One case: tokens that the mask hides in the middle of a row are replaced, and what follows
-    stays.
+def hole(subject: Subject, batch: Padded, name: str) -> Measurement:
+    """Tokens that the mask hides in the middle of a row are replaced, and what follows stays.
 
     Raises:
         Unsupported: the row is too short.
     """
-    inputs, length = subject.inputs, subject.inputs.length
+    inputs, length = subject.inputs, batch.length
     if length < LEAST:
         raise Unsupported(f"a row of {length} tokens has no room for a hole")
     start, stop = length // 3, length // 3 + max(1, length // 6)
     mask = Mask2D(((1,) * start + (0,) * (stop - start) + (1,) * (length - stop),))
-    usual, changed = (
-        ForwardSpec((row,), mask=mask)
-        for row in (inputs.row, inputs.other(inputs.row, start, stop, salt=41))
-    )
-    got_BTV, want_BTV = (subject.logits(each)[:, stop:] for each in (changed, usual))
-    name, note = (
-        "a hole in the mask",
-        f"the mask hides positions {start}..{stop - 1}, where other tokens stand now",
-    )
-    return subject.compare(name, got_BTV, want_BTV, offset=stop, note=note, spec=(changed, usual))
+    usual = ForwardSpec(inputs.tokens, mask=mask)
+    changed = replace(usual, tokens=(inputs.other(inputs.row, start, stop, salt=41),))
+    note = f"the mask hides positions {start}..{stop - 1}, whose tokens were replaced"
+    return subject.compare_forwards(name, changed, usual, at=slice(stop, None), note=note)
 
 
 def other_dtype(subject: Subject, batch: Padded, name: str, dtype: str) -> Measurement:
-    """One case: the left-padded batch under the same mask in another dtype, against the mask as a
-    tokenizer returns it.
+    """The left-padded batch under the same mask in another dtype, against the mask as a tokenizer
+    returns it.
     """
-    usual = batch.spec("left", salt=1, explicit=bool(subject.can.takes_positions))
+    usual = left_padded(subject, batch)
     cast = replace(usual, mask=Mask2D(batch.mask("left").rows, dtype=dtype))
-    got_BTV, want_BTV = subject.logits(cast), subject.logits(usual)
-    cases = []
-    for row, real in enumerate(batch.real("left")):
-        pair = (got_BTV[row : row + 1, real], want_BTV[row : row + 1, real])
-        cases.append(
-            subject.compare(
-                name, *pair, offset=real.start, note="against int64", spec=(cast, usual)
-            )
-        )
-    return merged(name, cases)
+    return compare_rows(subject, batch, name, cast, usual, note="against int64")
 
 
-def padding_id_as_text(subject: Subject) -> Measurement:
-    """One case: a row that holds the padding id as text means without a mask what it means with one
-    of ones.
+def padding_id_as_text(subject: Subject, batch: Padded, name: str) -> Measurement:
+    """A row that has the padding id as text means the same without a mask and with one of ones.
 
     Raises:
         Unsupported: the config names no padding id.
     """
-    pad, length = own_pad_id(subject), subject.inputs.length
+    pad, row = own_pad_id(subject), list(subject.inputs.row)
     if pad is None:
         raise Unsupported("the config names no padding id")
-    tokens = (
-        tuple(
-            pad if at in (length // 3, length // 2) else token
-            for at, token in enumerate(subject.inputs.row)
-        ),
+    row[batch.length // 3] = row[batch.length // 2] = pad
+    tokens = (tuple(row),)
+    note = (
+        f"without a mask the model makes one from token {pad}, even where that is text "
+        "(an end token, for instance)"
     )
-    spec = ForwardSpec(tokens), ForwardSpec(tokens, mask=all_ones(tokens))
-    note = f"without a mask the model makes one from token {pad}, also where that is text (an end token, for instance)"
-    got_BTV, want_BTV = map(subject.logits, spec)
-    return subject.compare(
-        "the padding id as text", got_BTV, want_BTV, broken=Verdict.WARN, note=note, spec=spec
+    bare, masked = ForwardSpec(tokens), ForwardSpec(tokens, mask=all_ones(tokens))
+    return subject.compare_forwards(name, bare, masked, broken=Verdict.WARN, note=note)
+
+
+def eager_in_plain_float64(subject: Subject, batch: Padded, name: str) -> Measurement:
+    """A left-padded batch under eager attention in float64 as the library computes it, hidden
+    float32 included.
+
+    Raises:
+        Unsupported: the model does not run in float64, or has no eager attention.
+    """
+    if not subject.precision.promoted:
+        raise Unsupported("concerns float64 only")
+    spec = replace(left_padded(subject, batch, attn="eager"), unpromoted=True)
+    logits_BTV = subject.logits(spec)
+    lost, dtypes = holes(logits_BTV), (subject.settings.dtype, subject.loaded.own_dtype)
+    wanted = chosen(subject, "eager") and "float64" in dtypes
+    return AtMost(
+        name,
+        float(lost),
+        "values that are not finite",
+        broken=Verdict.FAIL if wanted else Verdict.WARN,
+        positions=logits_BTV.shape[0] * logits_BTV.shape[1],
+        nonfinite=lost,
+        note="left padding under eager attention in float64: this combination only",
     )

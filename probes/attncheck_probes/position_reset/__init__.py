@@ -1,8 +1,7 @@
-"""Positions continue, restart only when told to, and are what generate() hands over.
+"""Positions continue, restart only when the caller restarts them, and are the same in generate().
 
 What it checks
-    Positions that are handed in are read. On a filled cache, positions left to the model continue
-    the count. Restarting them on purpose changes the logits. Moving all of them by a constant
+    Explicit positions are read. On a filled cache, positions left to the model continue the count. Restarting them on purpose changes the logits. Moving all of them by a constant
     leaves a purely rotary model as it was. generate() gives every real token the position that a
     plain forward gives it, with and without left padding.
 
@@ -14,11 +13,11 @@ Why it matters
 How it measures
     Cached chunks with implicit positions against one forward with explicit ones; the same with
     restarted positions, which must differ. The shift is expected to change nothing where every
-    layer's queries and keys keep their lengths and only turn: that is what makes a model purely
-    rotary. It goes by a few positions, and far into the context, where tables may end and positions
-    may be rounded. Logits of generate() against a forward over what it produced. Where no positions
-    change anything, modules that get a count of the model's own, or queries of equal tokens that
-    turn, say that some must.
+    layer's queries and keys keep their lengths and are only rotated: that is what makes a model
+    purely rotary. It goes by a few positions, and far into the context, where tables may end and
+    positions may be rounded. Logits of generate() against a forward over what it produced. Where no
+    positions change anything, modules that get a count of the model's own, or rotated queries of
+    equal tokens, show that some must.
 
 False alarms
     Models without an argument for positions, or without any use for them (biases, recurrent
@@ -32,8 +31,9 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar, final
 
 from attncheck.probing import (
@@ -57,7 +57,7 @@ FAR = 4096
 @final
 @dataclass(frozen=True, kw_only=True)
 class PositionReset(Probe):
-    """Gives positions, leaves them out, restarts and shifts them."""
+    """Passes positions, leaves them out, restarts and shifts them."""
 
     name: ClassVar[str] = "position-reset"
     title: ClassVar[str] = "positions continue across the cache and through generate()"
@@ -81,64 +81,63 @@ class PositionReset(Probe):
         if not reads_positions:
             yield unread(subject, reads_positions.reason)
             return
-        yield attempt("cached, implicit positions vs explicit", self._continued, subject)
-        yield attempt("cached, restarted positions must differ", self._restarted, subject)
-        yield attempt("no cache, implicit positions vs explicit", self._implicit, subject)
-        yield attempt("all positions shifted", self._shifted, subject)
-        yield attempt("all positions shifted far", self._far, subject)
-        yield attempt("generate() vs forward", self._generated, subject, 0)
-        yield attempt("generate() left-padded vs forward", self._generated, subject, self.padding)
+        cases: dict[str, Callable[[Subject, str], Measurement]] = {
+            "cached, implicit positions vs explicit": _continued,
+            "cached, restarted positions must differ": _restarted,
+            "no cache, implicit positions vs explicit": _implicit,
+            "all positions shifted": self._shifted,
+            "all positions shifted far": _far,
+            "generate() vs forward": partial(self._generated, padding=0),
+            "generate() left-padded vs forward": partial(self._generated, padding=self.padding),
+        }
+        for name, measured in cases.items():
+            yield attempt(name, measured, subject, name)
 
-    def _halves(self, subject: Subject) -> tuple[int, int]:
-        subject.can.cache.require()
-        return subject.inputs.length // 2, subject.inputs.length - subject.inputs.length // 2
+    def _shifted(self, subject: Subject, name: str) -> Measurement:
+        inputs = subject.inputs
+        switches = [b.length - self.shift for b in inputs.boundaries if b.kind == "rope switch"]
+        row = inputs.row[: min([inputs.length - self.shift, *switches])]
+        return shifted(subject, name, row, self.shift)
 
-    def _continued(self, subject: Subject) -> Measurement:
-        implicit = ForwardSpec(subject.inputs.tokens, chunks=self._halves(subject))
-        explicit = ForwardSpec(subject.inputs.tokens, positions=counting(1, subject.inputs.length))
-        name, spec = "cached, implicit positions vs explicit", (implicit, explicit)
-        return subject.compare(name, subject.logits(implicit), subject.logits(explicit), spec=spec)
-
-    def _restarted(self, subject: Subject) -> Measurement:
-        halves = self._halves(subject)
-        restarted = (tuple(range(halves[0])) + tuple(range(halves[1])),)
-        fed = ForwardSpec(subject.inputs.tokens, chunks=halves, positions=restarted)
-        usual = ForwardSpec(
-            subject.inputs.tokens, chunks=halves, positions=counting(1, subject.inputs.length)
-        )
-        got_BTV, want_BTV = (
-            subject.logits(fed)[:, halves[0] :],
-            subject.logits(usual)[:, halves[0] :],
-        )
-        name, spec = "cached, restarted positions must differ", (fed, usual)
-        return subject.compare(
-            name, got_BTV, want_BTV, expect="differ", offset=halves[0], spec=spec
-        )
-
-    def _implicit(self, subject: Subject) -> Measurement:
-        explicit = ForwardSpec(subject.inputs.tokens, positions=counting(1, subject.inputs.length))
-        implicit = ForwardSpec(subject.inputs.tokens)
-        name, spec = "no cache, implicit positions vs explicit", (implicit, explicit)
-        return subject.compare(name, subject.logits(implicit), subject.logits(explicit), spec=spec)
-
-    def _shifted(self, subject: Subject) -> Measurement:
-        switches = [
-            b.length - self.shift for b in subject.inputs.boundaries if b.kind == "rope switch"
-        ]
-        row = subject.inputs.row[: min([subject.inputs.length - self.shift, *switches])]
-        return shifted(subject, "all positions shifted", row, self.shift)
-
-    def _far(self, subject: Subject) -> Measurement:
-        row = subject.inputs.row[: subject.inputs.length // 2]
-        room = subject.inputs.room - subject.can.first_position
-        return shifted(subject, "all positions shifted far", row, min(FAR, room) - len(row))
-
-    def _generated(self, subject: Subject, padding: int) -> Measurement:
-        name = "generate() left-padded vs forward" if padding else "generate() vs forward"
+    def _generated(self, subject: Subject, name: str, padding: int) -> Measurement:
         prompt = subject.inputs.row[: subject.inputs.length - self.new_tokens - padding]
-        made = greedy(subject, prompt, self.new_tokens, padding)
-        want_BNV = subject.logits(ForwardSpec(((*prompt, *made.tokens),)))[:, len(prompt) - 1 : -1]
-        case = subject.compare(
-            name, made.logits_BNV, want_BNV, offset=len(prompt) - 1, note=made.positions_note
-        )
+        made, start = greedy(subject, prompt, self.new_tokens, padding), len(prompt) - 1
+        want_BNV = subject.logits(ForwardSpec(((*prompt, *made.tokens),)))[:, start:-1]
+        note = made.positions_note
+        case = subject.compare(name, made.logits_BNV, want_BNV, offset=start, note=note)
         return with_greedy(subject, case, made, padding)
+
+
+def _explicit(subject: Subject) -> ForwardSpec:
+    return ForwardSpec(subject.inputs.tokens, positions=counting(1, subject.inputs.length))
+
+
+def _in_halves(subject: Subject) -> ForwardSpec:
+    subject.can.cache.require()
+    half = subject.inputs.length // 2
+    return ForwardSpec(subject.inputs.tokens, chunks=(half, subject.inputs.length - half))
+
+
+def _continued(subject: Subject, name: str) -> Measurement:
+    return subject.compare_forwards(name, _in_halves(subject), _explicit(subject))
+
+
+def _restarted(subject: Subject, name: str) -> Measurement:
+    halves = _in_halves(subject)
+    restarted = tuple(at for chunk in halves.chunks for at in range(chunk))
+    fed, usual = (
+        replace(halves, positions=each)
+        for each in ((restarted,), counting(1, subject.inputs.length))
+    )
+    at = slice(halves.chunks[0], None)
+    return subject.compare_forwards(name, fed, usual, at=at, expect="differ")
+
+
+def _implicit(subject: Subject, name: str) -> Measurement:
+    return subject.compare_forwards(name, ForwardSpec(subject.inputs.tokens), _explicit(subject))
+
+
+def _far(subject: Subject, name: str) -> Measurement:
+    row = subject.inputs.row[: subject.inputs.length // 2]
+    room = subject.inputs.room - subject.can.first_position
+    return shifted(subject, name, row, min(FAR, room) - len(row))

@@ -1,5 +1,4 @@
-"""Whether a model that takes positions counts by itself all the same, so that those it is handed
-are lost on the way.
+"""Whether a model that takes positions counts by itself, so that the caller's positions are lost.
 
 Many models take `position_ids` and have no use for them (biases instead of positions, recurrent
 states): nothing is lost there.
@@ -34,37 +33,35 @@ from attncheck.probing import (
 
 NAME = "position_ids"
 CLOSE = 1e-6
-"""Relative: far below what turning by one position does, far above what rounding leaves in float64.
-"""
+"""Relative: far below a rotation by one position, far above the rounding of float64."""
 ROUNDINGS = 16
 """Units in the last place that rounding may leave in a lower precision."""
 
 
 def unread(subject: Subject, reason: str) -> Measurement:
-    """One case, for a model whose logits stay whatever positions it is handed: they must move,
-    since it has positions.
+    """A model whose logits do not depend on the positions that it takes: they must, where it has
+    positions.
 
     Raises:
-        Unsupported: no position can be seen in it, so that there is nothing to be read; `reason`
-        says what was tried.
+        Unsupported: no position is observed in the model, so there is none to read; `reason` says
+        what was tried.
     """
-    lost = _own_count(subject) or _turned_anyway(subject)
+    lost = _own_count(subject) or _rotated_anyway(subject)
     if lost is None:
         raise Unsupported(reason)
+    module, note = lost
     tokens, length = subject.inputs.tokens, subject.inputs.length
     mask = all_ones(tokens) if subject.can.mask_2d else None
     usual = ForwardSpec(tokens, positions=counting(1, length), mask=mask, use_cache=None)
-    turned = replace(usual, positions=(tuple(reversed(range(length))),))
-    pair = (subject.logits(turned), subject.logits(usual))
-    case = subject.compare(
-        "other positions must differ", *pair, expect="differ", note=lost[1], spec=(turned, usual)
-    )
-    return replace(case, cause=Cause("position-ids-ignored", case.max_abs, lost[0]))
+    backwards = replace(usual, positions=(tuple(reversed(range(length))),))
+    name = "other positions must differ"
+    case = subject.compare_forwards(name, backwards, usual, expect="differ", note=note)
+    return replace(case, cause=Cause("position-ids-ignored", case.max_abs, module))
 
 
 def _own_count(subject: Subject) -> tuple[str, str] | None:
-    """A module that is handed 0, 1, 2, … as positions, or looks them up, where the caller counts
-    down; and what to say of it.
+    """A module that gets 0, 1, 2, … as positions, or looks them up, although the caller counts down;
+    and a note about it.
     """
     length = subject.inputs.length
     down_BT = torch.arange(length - 1, -1, -1, device=subject.device)[None]
@@ -78,8 +75,8 @@ def _own_count(subject: Subject) -> tuple[str, str] | None:
 
 @contextlib.contextmanager
 def _received(model: nn.Module) -> Iterator[list[tuple[str, Tensor]]]:
-    """While active, whole numbers that modules inside the model get as positions, or look up in a
-    table, with their names.
+    """While active, the integers that inner modules get as positions or look up in a table, with the
+    modules' names.
     """
     seen: list[tuple[str, Tensor]] = []
     handles = []
@@ -105,12 +102,11 @@ def _noting(
     return note
 
 
-def _turned_anyway(subject: Subject) -> tuple[str, str] | None:
-    """An attention layer whose queries turn with the position although every token is the same; and
-    what to say of it.
+def _rotated_anyway(subject: Subject) -> tuple[str, str] | None:
+    """An attention layer whose queries are rotated although every token is the same; and a note.
 
-    Where the values are equal from end to end, the layer's input is: then only positions can have
-    turned its queries.
+    Where the values are equal at all positions, so is the layer's input: then only positions can
+    have rotated its queries.
     """
     same = ((subject.inputs.row[0],) * subject.inputs.length,)
     try:
@@ -119,8 +115,8 @@ def _turned_anyway(subject: Subject) -> tuple[str, str] | None:
         return None
     found = next((module for module, rotates in calls if rotates), None)
     names = {id(module): name for name, module in subject.model.named_modules()}
-    text = "queries of equal tokens turn with the position: the model counts by itself"
-    return (names.get(id(found), ""), text) if found is not None else None
+    note = "queries of equal tokens rotate with the position: the model counts by itself"
+    return (names.get(id(found), ""), note) if found is not None else None
 
 
 def _rotates(call: AttentionCall) -> bool:
@@ -132,6 +128,6 @@ def _rotates(call: AttentionCall) -> bool:
 
 
 def _constant(tensor_BHTD: Tensor) -> bool:
-    """Whether every position holds the same."""
+    """Whether all positions hold the same values."""
     slack = max(CLOSE, ROUNDINGS * torch.finfo(tensor_BHTD.dtype).eps)
     return not beyond(tensor_BHTD, tensor_BHTD[:, :, :1], slack * max_abs(tensor_BHTD))

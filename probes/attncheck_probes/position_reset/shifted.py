@@ -1,5 +1,4 @@
-"""Whether moving every position only turns a model's queries and keys: then the logits must not
-move at all.
+"""A constant shift of all positions: where it only rotates queries and keys, logits must stay.
 
 Axes: B batch, H query heads, G key/value heads, T query positions, S key positions, D head width.
 """
@@ -14,10 +13,8 @@ from attncheck.probing import (
     AttentionCall,
     ForwardSpec,
     Measurement,
-    Positions,
     Row,
     Subject,
-    Tokens,
     Unsupported,
     beyond,
     beyond_at,
@@ -29,69 +26,63 @@ from attncheck.probing import (
 )
 
 CLOSE = 1e-6
-"""Relative: far below what scaling by a position does, far above what a turn leaves behind in
+"""Relative: far below the effect of a scale per position, far above the rounding of a rotation in
 float64.
 """
 
 
 def shifted(subject: Subject, name: str, row: Row, by: int) -> Measurement:
-    """One case: a row with all its positions moved by a constant; judged where that must change
-    nothing, a figure elsewhere.
+    """A row with all its positions moved by a constant: judged where that must change nothing, a
+    figure elsewhere.
 
     Raises:
         Unsupported: the context leaves no room to move.
     """
     if by <= 0:
         raise Unsupported(
-            f"the context of {subject.inputs.room} tokens leaves no room to move {len(row)} positions"
+            f"the context of {subject.inputs.room} tokens leaves no room to move {len(row)} "
+            "positions"
         )
-    usual, moved = (counting(1, len(row), start) for start in (0, by))
-    turned = only_turns(subject, (row,), usual, moved)
-    if turned is None and by > len(row) and stored_tables(subject.model):
-        turned = "the angles come from a stored table, whose rounding grows with the position"
-    got, want = ForwardSpec((row,), positions=moved), ForwardSpec((row,), positions=usual)
-    return subject.compare(
-        name,
-        subject.logits(got),
-        subject.logits(want),
-        expect="equal" if turned is None else "figure",
-        note=f"by {by}" + (f"; {turned}" if turned else ""),
-        spec=(got, want),
-        budget=own_budget(subject.passes, got, subject.dtype_name, subject.numerics)
-        if turned is None
-        else None,
+    usual, moved = (
+        ForwardSpec((row,), positions=counting(1, len(row), start)) for start in (0, by)
     )
+    design = not_rotary(subject, usual, moved)
+    if design is None and by > len(row) and stored_tables(subject.model):
+        design = "the angles come from a stored table, whose rounding grows with the position"
+    if design is not None:
+        note = f"by {by}; {design}"
+        return subject.compare_forwards(name, moved, usual, expect="figure", note=note)
+    budget = own_budget(subject.passes, moved, subject.dtype_name, subject.numerics)
+    return subject.compare_forwards(name, moved, usual, note=f"by {by}", budget=budget)
 
 
-def only_turns(subject: Subject, tokens: Tokens, usual: Positions, moved: Positions) -> str | None:
-    """None where the model is purely rotary, else how a layer departs from it by design.
+def not_rotary(subject: Subject, usual: ForwardSpec, moved: ForwardSpec) -> str | None:
+    """How a layer depends on absolute positions by design; None where the model is purely rotary.
 
-    Layers are asked in order. One whose values have moved got another input: then an earlier layer
-    moved, although its queries and keys only turned, and that is not by design.
+    Layers are compared in order. Where a later layer's values have changed, its input has: an
+    earlier layer's output moved although its queries and keys were only rotated, which no design
+    explains.
     """
     if not subject.can.kernel:
         return subject.can.kernel.reason
-    turned = False
-    for number, (left, right) in enumerate(
-        zip(_calls(subject, tokens, usual), _calls(subject, tokens, moved), strict=False)
-    ):
+    rotated = False
+    pairs = zip(_calls(subject, usual), _calls(subject, moved), strict=False)
+    for number, (left, right) in enumerate(pairs):
         if not _same(left.value_BGSD, right.value_BGSD):
             return "values change with the position: not purely rotary" if number == 0 else None
-        if not (
-            _same_lengths(left.query_BHTD, right.query_BHTD)
-            and _same_lengths(left.key_BGSD, right.key_BGSD)
-        ):
+        queries, keys = (left.query_BHTD, right.query_BHTD), (left.key_BGSD, right.key_BGSD)
+        if not (_same_lengths(*queries) and _same_lengths(*keys)):
             return "queries or keys change their length with the position: not purely rotary"
         if not _same_scores(left, right):
             return "the mask or the scale changes with the position: not purely rotary"
-        if _in_part(left.key_BGSD, right.key_BGSD):
+        if _in_part(*keys):
             return "some keys have no position (of an encoder, of a memory): not purely rotary"
-        turned |= not _same(left.query_BHTD, right.query_BHTD)
-    return None if turned else "the queries of no layer change with the position: not rotary"
+        rotated |= not _same(*queries)
+    return None if rotated else "the queries of no layer change with the position: not rotary"
 
 
 def _same(left: Tensor, right: Tensor) -> bool:
-    limit = max(CLOSE, _noise(left)) * max_abs(left)
+    limit = max(CLOSE, 16 * torch.finfo(left.dtype).eps) * max_abs(left)
     return left.shape == right.shape and not beyond(left, right, limit)
 
 
@@ -100,15 +91,15 @@ def _same_lengths(left: Tensor, right: Tensor) -> bool:
 
 
 def _in_part(left_BGSD: Tensor, right_BGSD: Tensor) -> bool:
-    """Whether the keys at some places turned while those at others stayed as they were."""
+    """Whether some keys were rotated and others not."""
     if left_BGSD.shape != right_BGSD.shape:
         return False
-    turned_S = beyond_at(left_BGSD, right_BGSD, CLOSE * max_abs(left_BGSD), (0, 1, 3))
-    return bool(turned_S.any()) and not bool(turned_S.all())
+    rotated_S = beyond_at(left_BGSD, right_BGSD, CLOSE * max_abs(left_BGSD), (0, 1, 3))
+    return bool(rotated_S.any()) and not bool(rotated_S.all())
 
 
 def _same_scores(left: AttentionCall, right: AttentionCall) -> bool:
-    """Whether a scale or a float mask that the kernel is handed stayed as it was."""
+    """Whether the scale and a float mask that the kernel gets are the same."""
     first, second = (each.options.get("scaling") for each in (left, right))
     scales = (
         _same(first, second)
@@ -119,15 +110,10 @@ def _same_scores(left: AttentionCall, right: AttentionCall) -> bool:
     return scales and (not masks or torch.equal(left.mask, right.mask))  # type: ignore[arg-type]
 
 
-def _noise(tensor: Tensor) -> float:
-    return 16 * torch.finfo(tensor.dtype).eps
-
-
-def _calls(subject: Subject, tokens: Tokens, positions: Positions) -> list[AttentionCall]:
-    given_BT = torch.tensor(positions, device=subject.device)
+def _calls(subject: Subject, spec: ForwardSpec) -> list[AttentionCall]:
+    positions_BT = torch.tensor(spec.positions, device=subject.device)
     try:
-        return subject.record_calls(tokens, AttentionCall.copy, positions_BT=given_BT)
+        return subject.record_calls(spec.tokens, AttentionCall.copy, positions_BT=positions_BT)
     except REFUSALS as error:
-        raise Unsupported(
-            f"positions from {int(given_BT.min())} on raise {first_line(error)}"
-        ) from error
+        start = int(positions_BT.min())
+        raise Unsupported(f"positions from {start} on raise {first_line(error)}") from error

@@ -68,7 +68,7 @@ def counting_layers() -> nn.Module:
         (
             counting_layers,
             "model.layers.0.self_attn",
-            "queries of equal tokens turn with the position",
+            "queries of equal tokens rotate with the position",
         ),
     ],
 )

@@ -1,0 +1,140 @@
+"""What decoding schemes do to a cache between calls: crop, reorder, select, repeat and copy it.
+
+Axes: B batch, T positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attncheck.probing import (
+    Cause,
+    Comparison,
+    ForwardSpec,
+    Measurement,
+    Row,
+    Subject,
+    Tokens,
+    cache_kinds,
+    max_abs_diff,
+    merged,
+    reference_forward,
+)
+
+ROLLED_BACK = 3
+
+
+def filled(subject: Subject, rows: Tokens) -> Any:
+    """A cache of the model's own kind that holds these rows.
+
+    Raises:
+        Unsupported: the model returns no cache.
+    """
+    return subject.passes.cache(ForwardSpec(rows, use_cache=True))
+
+
+def continued(subject: Subject, cache: Any, rows: Tokens) -> Tensor:
+    """Feed rows on a cache, logits_BTV; token by token where a chunk of several tokens does not
+    agree with one forward.
+    """
+    size = len(rows[0]) if subject.can.chunks_agree else 1
+    parts = []
+    with torch.no_grad():
+        for start in range(0, len(rows[0]), size):
+            chunk = tuple(row[start : start + size] for row in rows)
+            output = subject.passes.call(chunk, cache=cache, use_cache=True)
+            cache = output.cache
+            parts.append(output.logits_BTV)
+    return torch.cat(parts, 1)
+
+
+def wanted(subject: Subject, rows: Tokens, prefill: int) -> Tensor:
+    """The logits behind the prefill of rows that run alone, (B, T, V)."""
+    alone = [subject.logits(reference_forward(subject, row, prefill)) for row in rows]
+    return torch.cat(alone)[:, prefill:]
+
+
+def rolled_back(subject: Subject, name: str) -> Measurement:
+    """Twice, wrong candidates are fed after the prefix and cropped, and then real tokens follow."""
+    subject.can.steps_agree.require()
+    inputs, half = subject.inputs, subject.inputs.length // 2
+    cache = cache_kinds.new_cache(
+        "dynamic", subject.model, rows=1, length=inputs.length, dtype=subject.dtype
+    )
+    cache_kinds.may_crop(cache)
+    continued(subject, cache, (inputs.row[:half],))
+    start, parts = half, []
+    for stop in (half + 1, inputs.length):
+        continued(subject, cache, (inputs.fresh(ROLLED_BACK, salt=21),))
+        cache_kinds.crop(cache, ROLLED_BACK)
+        parts.append(continued(subject, cache, (inputs.row[start:stop],)))
+        start = stop
+    got_BTV, want_BTV = torch.cat(parts, 1), wanted(subject, inputs.tokens, half)
+    note = f"{ROLLED_BACK} tokens cropped, twice"
+    case = subject.compare(name, got_BTV, want_BTV, offset=half, note=note)
+    return _named(subject, case, got_BTV, half) if case.beyond else case
+
+
+def _named(subject: Subject, case: Comparison, got_BTV: Tensor, half: int) -> Measurement:
+    """The case with the fault that reproduces it: a crop that leaves some of the rejected tokens in
+    the cache.
+    """
+    row, rejected = subject.inputs.row, subject.inputs.fresh(ROLLED_BACK, salt=21)
+    for left in range(1, ROLLED_BACK + 1):
+        kept = rejected[:left]
+        tokens = (*row[:half], *kept, row[half], *kept, *row[half + 1 :])
+        whole_BTV = subject.logits(ForwardSpec((tokens,)))
+        first, rest = half + left, half + 2 * left + 1
+        predicted_BTV = torch.cat([whole_BTV[:, first : first + 1], whole_BTV[:, rest:]], 1)
+        residual = max_abs_diff(predicted_BTV, got_BTV)
+        if residual <= subject.budget.value:
+            return replace(case, cause=Cause("cache-crop", residual))
+    return case
+
+
+def rows_moved(subject: Subject, name: str, how: str, index: Row) -> Measurement:
+    """Rows of one cache moved by the method that beam search calls; each continues as the row that
+    it has become.
+    """
+    half = subject.inputs.length // 2
+    rows = (subject.inputs.row, subject.inputs.other(subject.inputs.row, salt=22))
+    cache = filled(subject, tuple(row[:half] for row in rows))
+    cache_kinds.rearrange(cache, how, index, subject.passes.device)
+    moved = tuple(rows[i] for i in index)
+    got_BTV = continued(subject, cache, tuple(row[half:] for row in moved))
+    want_BTV = wanted(subject, moved, half)
+    return subject.compare(name, got_BTV, want_BTV, offset=half, note=f"`{how}`")
+
+
+def prefix_shared(subject: Subject, name: str) -> Measurement:
+    """One prefix filled once. Two copies of its cache continue with a text of their own, and then
+    the original with the main row.
+    """
+    half, row = subject.inputs.length // 2, subject.inputs.row
+    shared = filled(subject, (row[:half],))
+    copies = (23, cache_kinds.copied(shared)), (24, cache_kinds.copied(shared)), (0, shared)
+    cases = []
+    for salt, cache in copies:
+        whole = subject.inputs.other(row, half, salt=salt) if salt else row
+        got_BTV = continued(subject, cache, (whole[half:],))
+        want_BTV = wanted(subject, (whole,), half)
+        cases.append(subject.compare(name, got_BTV, want_BTV, offset=half))
+    return merged(name, cases)
+
+
+def unstored(subject: Subject, name: str) -> Measurement:
+    """Tokens on a filled cache with `use_cache=False`: the model need not store them, but must read
+    the cache.
+    """
+    row, half = subject.inputs.row, subject.inputs.length // 2
+    stop = len(row) if subject.can.chunks_agree else half + 1
+    cache = filled(subject, (row[:half],))
+    with torch.no_grad():
+        got_BTV = subject.passes.call((row[half:stop],), cache=cache, use_cache=False).logits_BTV
+    want_BTV = wanted(subject, (row,), half)[:, : stop - half]
+    note = f"{half} tokens on the cache, {stop - half} fed"
+    return subject.compare(name, got_BTV, want_BTV, offset=half, note=note)
