@@ -10,7 +10,7 @@ from probing import loaded
 
 from attncheck.core import registry
 from attncheck.core.finding import Verdict
-from attncheck.faults.catalogue import FAULTS
+from attncheck.faults import registry as faults
 from attncheck.probing import Probe
 from attncheck.run.runner import ProbeFinished, finding_of, run_probes
 
@@ -32,6 +32,6 @@ def test_it_passes_on_a_healthy_model_and_notices_its_control(row_neighbours: Pr
 
 
 def test_it_fails_on_a_faulty_model(row_neighbours: Probe) -> None:
-    subject, fault = loaded("builtin:gqa"), FAULTS["rows-mixed"]
-    with fault.inject(subject), subject.passes.under(fault.name, fault.on_cache_only):
+    subject = loaded("builtin:gqa")
+    with faults.fault("rows-mixed").injected(subject):
         assert finding_of(subject, row_neighbours).verdict is Verdict.FAIL
