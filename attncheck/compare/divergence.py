@@ -175,4 +175,5 @@ def _first(
         real_BT=left.real_BT,
         times=BEYOND_ROUNDING if set(dtypes) == {"float64"} else FEW_EPS,
         eps=max(EPS.get(dtype, 1e-7) for dtype in dtypes),
+        skip_parts=True,
     )

@@ -26,7 +26,6 @@ from attncheck.diagnosis.recorded import spec_dict
 from attncheck.diagnosis.repair import OWN_STORE, repaired
 from attncheck.diagnosis.repro import offered
 from attncheck.diagnosis.reproduce import Search, TriedHypothesis
-from attncheck.diagnosis.source import with_source
 from attncheck.faults.registry import advice
 from attncheck.model.forward_spec import ForwardSpec, all_ones
 from attncheck.model.subject import Subject
@@ -170,7 +169,7 @@ def _explained(search: Search, finding: Finding) -> Finding:
     elsewhere = ELSEWHERE.get(diagnosis.fault)
     if elsewhere is not None and (place is None or diagnosis.fault != "padding-visible"):
         place = elsewhere(failure) or place
-    place = with_source(search, place)
+    place = search.with_source(place)
     return replace(
         finding,
         diagnosis=diagnosis,

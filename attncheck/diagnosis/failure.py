@@ -126,8 +126,12 @@ class Failure:
 
     @property
     def budget(self) -> float:
-        """How far rounding carries these logits."""
+        """How far rounding moves these logits."""
         return self.sides[0].budget
+
+    def differ(self, left_BTV: Tensor, right_BTV: Tensor, real_BT: Tensor | None = None) -> bool:
+        """Whether two logits differ beyond the budget, at real tokens."""
+        return max_diff_at(left_BTV, right_BTV, real_BT) > self.budget
 
 
 def real_tokens(spec: ForwardSpec) -> Tensor | None:

@@ -1,8 +1,7 @@
-"""Failures that stay when attention, positions and masks are as they should be: something else
-carries information.
+"""Faults outside attention: the trusted path has them too, with right attention, positions and masks.
 
-Both sides of such a case equal the trusted path, and still disagree: what differs between their
-tokens tells what leaks.
+Both sides of such a case equal the trusted path and still disagree; the difference of their tokens
+tells what leaks.
 
 Axes: B batch, T positions.
 """
@@ -12,8 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import final
 
-from torch import Tensor
-
 from attncheck.diagnosis.failure import (
     Failure,
     FailureSide,
@@ -21,15 +18,17 @@ from attncheck.diagnosis.failure import (
     real_tokens,
     reset_buffers,
 )
-from attncheck.faults.engine.trusted import Change, Trusted
+from attncheck.faults.engine.trusted import Change
 from attncheck.model.forward_spec import ForwardSpec, Mask2D, Mask4D, counting
 from attncheck.model.inputs import Row
+
+RIGHT = "attention itself is right"
 
 
 @final
 @dataclass(frozen=True)
 class OutsideFault:
-    """A fault that the trusted path has too, and how far that path is from what was observed."""
+    """A fault that the trusted path has too, and its difference from the observed logits."""
 
     fault: str
     parameter: str
@@ -37,9 +36,7 @@ class OutsideFault:
 
 
 def explained_outside(failure: Failure) -> OutsideFault | None:
-    """The fault behind a case that the trusted path reproduces on both sides, or None where there
-    is none of a known kind.
-    """
+    """The fault of a case whose sides both equal the trusted path; None where it is unknown."""
     if unsteady(failure):
         return OutsideFault("dropout-active", "two equal calls on the trusted path differ", 0.0)
     if not failure.wrong:
@@ -48,32 +45,28 @@ def explained_outside(failure: Failure) -> OutsideFault | None:
 
 
 def unsteady(failure: Failure) -> bool:
-    """Whether the trusted path gives two answers to one question: then nothing can be compared, and
-    something is random.
-    """
+    """Whether the trusted path gives two answers to one call: then something is random."""
     want = failure.sides[1]
     reset_buffers(failure.trusted)
-    return (
-        want.trusted_BTV is not None
-        and max_diff_at(failure.trusted.logits(want.spec), want.trusted_BTV) > failure.budget
-    )
+    if want.trusted_BTV is None:
+        return False
+    return failure.differ(failure.trusted.logits(want.spec), want.trusted_BTV)
 
 
 def _between(failure: Failure) -> OutsideFault | None:
     got, want = failure.sides
-    residual = max(
-        side.apart(side.trusted_BTV) for side in failure.sides if side.trusted_BTV is not None
-    )
+    trusted = ((side, side.trusted_BTV) for side in failure.sides)
+    residual = max(side.apart(each_BTV) for side, each_BTV in trusted if each_BTV is not None)
     ignored = _positions_ignored(failure, got)
     if ignored is not None:
         return ignored
     named = _kind_of_change(failure, got.spec, want.spec)
-    return OutsideFault(named, "attention itself is right", residual) if named else None
+    return OutsideFault(named, RIGHT, residual) if named else None
 
 
 def _kind_of_change(failure: Failure, got: ForwardSpec, want: ForwardSpec) -> str | None:
     if len(got.tokens) != len(want.tokens):
-        return "rows-mixed" if _rows_matter(failure, got) else None
+        return "rows-mixed" if _mixes_sequences(failure, got) else None
     changed = [_changed(left, right) for left, right in zip(got.tokens, want.tokens, strict=True)]
     if len(changed) > 1 and any(not each for each in changed) and any(changed):
         return "rows-mixed"
@@ -87,77 +80,54 @@ def _kind_of_change(failure: Failure, got: ForwardSpec, want: ForwardSpec) -> st
 
 
 def carried_elsewhere(failure: Failure) -> OutsideFault | None:
-    """What the trusted path does that no path may do: rows that read each other, earlier logits
-    that follow later tokens.
-    """
-    if len(failure.sides[0].spec.tokens) > 1 and _rows_matter(failure, failure.sides[0].spec):
-        return OutsideFault("rows-mixed", "attention itself is right", 0.0)
+    """A leak of the trusted path itself: between sequences, from later tokens, from padding."""
+    spec = failure.sides[0].spec
+    if len(spec.tokens) > 1 and _mixes_sequences(failure, spec):
+        return OutsideFault("rows-mixed", RIGHT, 0.0)
     if reads_ahead(failure):
-        return OutsideFault("leak-outside-attention", "attention itself is right", 0.0)
-    return (
-        OutsideFault("padding-visible", "attention itself is right", 0.0)
-        if padding_moves(failure)
-        else None
-    )
+        return OutsideFault("leak-outside-attention", RIGHT, 0.0)
+    return OutsideFault("padding-visible", RIGHT, 0.0) if padding_moves(failure) else None
 
 
 def under_padding(failure: Failure) -> ForwardSpec | None:
-    """The failing pass with other tokens under its padding; None where it has no padding."""
+    """The failing forward with other tokens under its padding; None where it has no padding."""
     spec, inputs = failure.sides[0].spec, failure.subject.inputs
     if not isinstance(spec.mask, Mask2D) or all(all(row) for row in spec.mask.rows):
         return None
     rows = []
     for tokens, mask in zip(spec.tokens, spec.mask.rows, strict=True):
-        other = inputs.other(tokens, salt=31)
-        rows.append(
-            tuple(
-                token if real else new for token, new, real in zip(tokens, other, mask, strict=True)
-            )
-        )
+        triples = zip(tokens, inputs.other(tokens, salt=31), mask, strict=True)
+        rows.append(tuple(token if real else new for token, new, real in triples))
     return replace(spec, tokens=tuple(rows))
 
 
 def padding_moves(failure: Failure) -> bool:
     """Whether tokens under the padding move real logits on the trusted path."""
-    changed = under_padding(failure)
+    changed, spec, trusted = under_padding(failure), failure.sides[0].spec, failure.trusted
     if changed is None:
         return False
-    spec = failure.sides[0].spec
-    return (
-        max_diff_at(
-            failure.trusted.logits(spec), failure.trusted.logits(changed), real_tokens(spec)
-        )
-        > failure.budget
-    )
+    return failure.differ(trusted.logits(spec), trusted.logits(changed), real_tokens(spec))
 
 
-def _rows_matter(failure: Failure, got: ForwardSpec) -> bool:
-    """Whether a row answers differently alone than among the others, on the trusted path and with
-    the same padding.
-    """
+def _mixes_sequences(failure: Failure, got: ForwardSpec) -> bool:
+    """Whether a sequence gives other logits alone, with the same padding on the trusted path."""
     together_BTV, real_BT = failure.trusted.logits(got), real_tokens(got)
     for row in range(len(got.tokens)):
         real = None if real_BT is None else real_BT[row : row + 1]
-        if (
-            max_diff_at(failure.trusted.logits(_row(got, row)), together_BTV[row : row + 1], real)
-            > failure.budget
-        ):
+        alone_BTV = failure.trusted.logits(_sequence(got, row))
+        if failure.differ(alone_BTV, together_BTV[row : row + 1], real):
             return True
     return False
 
 
-def _row(spec: ForwardSpec, row: int) -> ForwardSpec:
+def _sequence(spec: ForwardSpec, row: int) -> ForwardSpec:
     mask = spec.mask
     if isinstance(mask, Mask2D):
         mask = Mask2D((mask.rows[row],))
     if isinstance(mask, Mask4D):
         mask = replace(mask, segments=(mask.segments[row],))
-    return replace(
-        spec,
-        tokens=(spec.tokens[row],),
-        positions=spec.positions and (spec.positions[row],),
-        mask=mask,
-    )
+    positions = spec.positions and (spec.positions[row],)
+    return replace(spec, tokens=(spec.tokens[row],), positions=positions, mask=mask)
 
 
 def _changed(left: Row, right: Row) -> list[int]:
@@ -165,7 +135,7 @@ def _changed(left: Row, right: Row) -> list[int]:
 
 
 def _positions_ignored(failure: Failure, got: FailureSide) -> OutsideFault | None:
-    """Explicit positions that change nothing on the trusted path either, where they ought to."""
+    """Explicit positions that change nothing on the trusted path either, although they should."""
     spec, subject = got.spec, failure.subject
     columns = counting(len(spec.tokens), spec.length)
     if spec.positions is None or spec.positions == columns or not subject.can.takes_positions:
@@ -173,56 +143,41 @@ def _positions_ignored(failure: Failure, got: FailureSide) -> OutsideFault | Non
     residual = got.apart(failure.trusted.logits(spec, Change(positions=columns)))
     if residual > failure.budget:
         return None
-    if not _moves(failure, tuple(reversed(range(subject.inputs.length)))):
-        return OutsideFault(
-            "position-ids-ignored", "the positions of the call change nothing", residual
-        )
-    if isinstance(spec.mask, Mask2D) and _moves(
-        failure, tuple(range(1, subject.inputs.length + 1))
-    ):
-        return OutsideFault(
-            "position-ignores-padding", "the positions of the call change nothing", residual
-        )
+    words, length = "the positions of the call change nothing", subject.inputs.length
+    if not _moves(failure, tuple(reversed(range(length)))):
+        return OutsideFault("position-ids-ignored", words, residual)
+    if isinstance(spec.mask, Mask2D) and _moves(failure, tuple(range(1, length + 1))):
+        return OutsideFault("position-ignores-padding", words, residual)
     return None
 
 
 def _moves(failure: Failure, row: Row) -> bool:
-    """Whether other positions on a plain row move the logits at all."""
-    plain = ForwardSpec(failure.subject.inputs.tokens)
-    usual_BTV, moved_BTV = (
-        failure.trusted.logits(plain),
-        failure.trusted.logits(plain, Change(positions=(row,))),
-    )
-    return max_diff_at(usual_BTV, moved_BTV) > failure.budget
+    """Whether other positions of a plain sequence move the logits at all."""
+    plain, trusted = ForwardSpec(failure.subject.inputs.tokens), failure.trusted
+    moved_BTV = trusted.logits(plain, Change(positions=(row,)))
+    return failure.differ(trusted.logits(plain), moved_BTV)
 
 
 def _not_causal(failure: Failure) -> OutsideFault | None:
-    """A schedule against one forward: the first chunk alone gives what was observed, the whole row
-    does not.
+    """Chunks against one forward: the first chunk alone gives the observed logits, the whole
+    sequence does not.
     """
-    got = failure.sides[0].spec
+    side, trusted = failure.sides[0], failure.trusted
+    got = side.spec
     first = got.chunks[0] if len(got.chunks) > 1 else 0
-    made = failure.sides[0].made is not None
-    if not first or made or got.positions is not None or got.mask is not None:
+    if not first or side.made is not None or got.positions is not None or got.mask is not None:
         return None
-    alone_BTV = failure.trusted.logits(ForwardSpec(tuple(row[:first] for row in got.tokens)))
-    whole_BTV = _whole(failure.trusted, got)[:, :first]
-    observed_BTV = failure.sides[0].observed_BTV[:, :first]
-    residual = max_diff_at(alone_BTV, observed_BTV)
-    if residual <= failure.budget < max_diff_at(whole_BTV, alone_BTV) and reads_ahead(failure):
-        return OutsideFault("leak-outside-attention", "attention itself is right", residual)
-    return None
+    alone_BTV = trusted.logits(ForwardSpec(tuple(row[:first] for row in got.tokens)))
+    whole_BTV = trusted.logits(ForwardSpec(got.tokens))[:, :first]
+    residual = max_diff_at(alone_BTV, side.observed_BTV[:, :first])
+    if residual > failure.budget or not failure.differ(whole_BTV, alone_BTV):
+        return None
+    return OutsideFault("leak-outside-attention", RIGHT, residual) if reads_ahead(failure) else None
 
 
 def reads_ahead(failure: Failure) -> bool:
-    """Whether another last token moves earlier logits on the trusted path; another length alone is
-    no leak.
-    """
+    """Whether another last token moves earlier logits on the trusted path."""
     inputs, trusted = failure.subject.inputs, failure.trusted
     moved = ForwardSpec((inputs.other(inputs.row, inputs.length - 1),))
     plain_BTV, moved_BTV = trusted.logits(ForwardSpec(inputs.tokens)), trusted.logits(moved)
-    return max_diff_at(plain_BTV[:, :-1], moved_BTV[:, :-1]) > failure.budget
-
-
-def _whole(trusted: Trusted, got: ForwardSpec) -> Tensor:
-    return trusted.logits(ForwardSpec(got.tokens))
+    return failure.differ(plain_BTV[:, :-1], moved_BTV[:, :-1])

@@ -1,5 +1,4 @@
-"""Where no fault reproduces a failure: the smallest change of the call that heals it says which
-part is at fault.
+"""Where no fault reproduces a failure: the smallest change of the call that fixes it.
 
 Axes: B batch, T positions, V vocabulary.
 """
@@ -8,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import final
 
 from torch import Tensor
@@ -19,25 +19,32 @@ from attncheck.model.forward_spec import ForwardSpec, Mask, Mask2D, Mask4D, Posi
 from attncheck.model.subject import Subject
 
 IMPLEMENTATIONS = ("eager", "sdpa")
+BY_HAND = "the same calls by hand"
+POSITIONS, MASK, BOTH = "explicit positions", "explicit 4D mask", "explicit positions and 4D mask"
 OWN_STORE = "own key/value store"
+NO_CACHE = "no cache"
 ADVICE = {
-    "the same calls by hand": "The same tokens fed by hand in the same pieces, with the right positions, give the right logits: "
-    "what is made of the call on its way to the model, or of the logits on their way back, is at fault.",
-    "explicit positions": "With `position_ids` passed explicitly the call is right: the positions that the model makes up by "
-    "itself are at fault on this path.",
-    "explicit 4D mask": "With the mask written out as 4D the call is right: the mask that is built on this path is at fault.",
-    "explicit positions and 4D mask": "With positions and mask written out the call is right: what the model derives from the "
-    "length of the cache is at fault.",
-    OWN_STORE: "With attention written out and keys and values kept outside the model the call is right: the "
-    "fault is in the cache, the mask or the kernel of this path, and not in projections, positions or norms.",
-    "no cache": "Without a cache the call is right: the fault is in what is kept between calls.",
+    BY_HAND: "The same tokens, fed by hand in the same chunks with the right positions, give the "
+    "right logits: the fault is in how the call is prepared for the model or its logits are "
+    "returned.",
+    POSITIONS: "With `position_ids` passed explicitly the call is right: the fault is in the "
+    "positions that the model computes by itself in this call.",
+    MASK: "With the mask written out as 4D the call is right: the fault is in the mask that the "
+    "model builds in this call.",
+    BOTH: "With positions and mask written out the call is right: the fault is in what the model "
+    "derives from the length of the cache.",
+    OWN_STORE: "With attention written out and keys and values kept outside the model the call is "
+    "right: the fault is in the cache, the mask or the kernel of this call, and not in "
+    "projections, positions or norms.",
+    NO_CACHE: "Without a cache the call is right: the fault is in what is kept between calls.",
 }
+OTHER_ADVICE = "With {} the call is right: the fault is in the implementation in force."
 
 
 @final
 @dataclass(frozen=True)
 class Repair:
-    """A repair that heals the failing pass, and what is left of the difference."""
+    """A change of the call that fixes the failing forward, and the remaining difference."""
 
     name: str
     residual: float
@@ -45,13 +52,11 @@ class Repair:
     @property
     def advice(self) -> str:
         """What the repair says about the fault."""
-        if self.name in ADVICE:
-            return ADVICE[self.name]
-        return f"With {self.name} the call is right: the implementation in force is at fault."
+        return ADVICE.get(self.name, OTHER_ADVICE.format(self.name))
 
 
 def repaired(failure: Failure) -> tuple[Repair | None, tuple[str, ...]]:
-    """The smallest repair that heals the failing side, and the names of those that do not."""
+    """The smallest repair that fixes the failing side, and the names of those that do not."""
     failed: list[str] = []
     side = failure.wrong[0] if failure.wrong else failure.sides[0]
     target_BTV = _target(failure)
@@ -69,8 +74,8 @@ def repaired(failure: Failure) -> tuple[Repair | None, tuple[str, ...]]:
 
 
 def _target(failure: Failure) -> Tensor | None:
-    """What the failing side should have been: the trusted path, or the other side where both look
-    right by themselves.
+    """The right logits of the failing side: of the trusted path, or of the other side where both
+    agree with the trusted path.
     """
     got, want = failure.sides
     if failure.wrong:
@@ -83,40 +88,27 @@ def _repairs(failure: Failure, spec: ForwardSpec) -> Iterator[tuple[str, Callabl
     """From the smallest intervention to the largest."""
     subject = failure.subject
     if failure.sides[0].made is not None:
-        yield "the same calls by hand", lambda: subject.logits(spec)
+        yield BY_HAND, lambda: subject.logits(spec)
+    for name, changed in _changed_calls(subject, spec):
+        if name == NO_CACHE:
+            yield OWN_STORE, lambda: scheduled_logits(failure.trusted, spec)
+        if changed != spec:
+            yield name, partial(subject.logits, changed)
+
+
+def _changed_calls(subject: Subject, spec: ForwardSpec) -> Iterator[tuple[str, ForwardSpec]]:
     positions, mask = _positions(spec), _written_out(subject, spec)
-    yield from _variant(
-        subject,
-        "explicit positions",
-        spec,
-        spec.positions is None and replace(spec, positions=positions),
-    )
-    yield from _variant(
-        subject, "explicit 4D mask", spec, mask is not None and replace(spec, mask=mask)
-    )
-    both = (
-        mask is not None
-        and spec.positions is None
-        and replace(spec, positions=positions, mask=mask)
-    )
-    yield from _variant(subject, "explicit positions and 4D mask", spec, both)
+    if spec.positions is None:
+        yield POSITIONS, replace(spec, positions=positions)
+    if mask is not None:
+        yield MASK, replace(spec, mask=mask)
+        if spec.positions is None:
+            yield BOTH, replace(spec, positions=positions, mask=mask)
     for attn in IMPLEMENTATIONS:
-        in_force = spec.attn or subject.attn
-        yield from _variant(
-            subject, f"`{attn}` attention", spec, attn != in_force and replace(spec, attn=attn)
-        )
+        if attn != (spec.attn or subject.attn):
+            yield f"`{attn}` attention", replace(spec, attn=attn)
     if len(spec.chunks) > 1:
-        yield OWN_STORE, lambda: scheduled_logits(failure.trusted, spec)
-        yield from _variant(
-            subject, "no cache", spec, replace(spec, chunks=(), use_cache=False, cache_kind="")
-        )
-
-
-def _variant(
-    subject: Subject, name: str, before: ForwardSpec, after: ForwardSpec | bool
-) -> Iterator[tuple[str, Callable[[], Tensor]]]:
-    if isinstance(after, ForwardSpec) and after != before:
-        yield name, lambda: subject.logits(after)
+        yield NO_CACHE, replace(spec, chunks=(), use_cache=False, cache_kind="")
 
 
 def _positions(spec: ForwardSpec) -> Positions:
@@ -128,9 +120,7 @@ def _positions(spec: ForwardSpec) -> Positions:
 
 
 def _written_out(subject: Subject, spec: ForwardSpec) -> Mask:
-    """The mask of the pass as 4D, padding in a document of its own; None where it is one already or
-    windows would be lost.
-    """
+    """The mask as 4D, padding in a document of its own; None where it is 4D or loses a window."""
     if isinstance(spec.mask, Mask4D) or not subject.can.mask_4d or subject.facts.window:
         return None
     if isinstance(spec.mask, Mask2D):

@@ -1,7 +1,6 @@
-"""Which fault reproduces a failure: every prediction that fits, against the logits that were
-observed.
+"""Which fault reproduces a failure: the predictions of every hypothesis against the observed logits.
 
-Axes: B batch, T positions, V vocabulary.
+Axes: B batch, T query positions, S key positions, V vocabulary.
 """
 
 from __future__ import annotations
@@ -10,27 +9,31 @@ import itertools
 import math
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import final
 
+from torch import Tensor
+
 from attncheck.core.errors import Unsupported
-from attncheck.core.finding import Measurement
+from attncheck.core.finding import Location, Measurement
 from attncheck.diagnosis.failure import Failure, FailureSide, open_case
 from attncheck.distributed.ranks import agreed
+from attncheck.faults.engine.expected import View
 from attncheck.faults.engine.hypothesis import Hypothesis
 from attncheck.faults.registry import hypotheses
 
 JOINED = 2
-"""How many guesses are tried together with each other one."""
+"""How many hypotheses are combined with each other one."""
 TELL_APART = 3
-"""How many more failing cases are asked when several faults predict the same logits."""
+"""How many more failing cases are tried where several faults predict the same logits."""
+UNPREDICTABLE = (Unsupported, RuntimeError, IndexError, ValueError)
 
 
 @final
 @dataclass(frozen=True)
 class TriedHypothesis:
-    """One hypothesis, how far its prediction is from what was observed, and how many first
-    positions it gives exactly.
+    """One hypothesis, the difference of its prediction from the observed logits, and how many
+    first positions it predicts exactly.
     """
 
     hypothesis: Hypothesis
@@ -41,10 +44,10 @@ class TriedHypothesis:
 @final
 @dataclass
 class Search:
-    """What was tried on one failure, until the time is up.
+    """The hypotheses tried on one failure, until the time is up.
 
     `others` are more failing cases of the same probe; `known` are faults already found on this
-    model, tried first. After `until` no more runners-up are looked for once there is one.
+    model, which are tried first. After `until` the search for runners-up ends once there is one.
     """
 
     failure: Failure
@@ -56,30 +59,28 @@ class Search:
 
     @property
     def matches(self) -> list[TriedHypothesis]:
-        """What reproduces every wrong side."""
+        """The hypotheses that reproduce every wrong side."""
         return [each for each in self.tried if each.residual <= self.failure.budget]
 
     @property
     def best_other(self) -> TriedHypothesis | None:
-        """The nearest prediction of another fault than the one that is named."""
+        """The nearest prediction of a fault that does not match."""
         named = {each.hypothesis.fault for each in self.matches}
-        rest = [
+        rest = (
             each
             for each in self.tried
             if each.hypothesis.fault not in named and math.isfinite(each.residual)
-        ]
+        )
         return min(rest, key=lambda each: each.residual, default=None)
 
     def run(self, layer: int | None) -> TriedHypothesis | None:
-        """The fault that reproduces the failure: in all layers, else in `layer` alone, else from it
-        on.
-        """
+        """The fault that reproduces the failure: in all layers, in `layer` alone, or from it on."""
         wrong = self.failure.wrong
         if not wrong:
             return None
         guesses: list[Hypothesis] = []
         batches = itertools.chain(
-            [self._plain(wrong[0], guesses)],
+            [self._everywhere(wrong[0], guesses)],
             _by_layer(guesses, layer, self.failure.subject.facts.layers),
         )
         for batch in batches:
@@ -93,41 +94,35 @@ class Search:
 
     @property
     def near(self) -> list[TriedHypothesis]:
-        """Where nothing matches: the guesses that give more positions exactly than a right model
-        would, the most first.
-        """
+        """The hypotheses that predict more first positions exactly than a healthy model would."""
         wrong = self.failure.wrong
         trusted_BTV = wrong[0].trusted_BTV if wrong else None
         if trusted_BTV is None:
             return []
         usual = wrong[0].agrees(trusted_BTV)
-        return sorted(
-            (each for each in self.tried if each.agrees > usual), key=lambda each: -each.agrees
-        )
+        near = (each for each in self.tried if each.agrees > usual)
+        return sorted(near, key=lambda each: -each.agrees)
 
     def _pairs(self, guesses: list[Hypothesis]) -> Iterator[Hypothesis]:
-        """The guesses that give the most positions exactly, with each other one: two faults that
-        begin at two places.
-        """
-        pairs = [
-            first.hypothesis.joined(other) for first in self.near[:JOINED] for other in guesses
-        ]
+        """The nearest hypotheses combined with each other one: two faults that begin apart."""
+        best = [each.hypothesis for each in self.near[:JOINED]]
+        pairs = [first.joined(other) for first in best for other in guesses]
         return (pair for pair in pairs if pair is not None)
 
-    def _plain(self, side: FailureSide, kept: list[Hypothesis]) -> Iterator[Hypothesis]:
-        """Every guess, those known from this model first; each is kept. Where none is known, none
-        is made before its turn.
+    def _everywhere(self, side: FailureSide, kept: list[Hypothesis]) -> Iterator[Hypothesis]:
+        """Every hypothesis, those of known faults first; each is kept.
+
+        Without known faults none is built before its turn, since many are expensive to build.
         """
         guesses: Iterable[Hypothesis] = hypotheses(self.failure.trusted, side.spec, side.made)
-        for guess in (
-            sorted(guesses, key=lambda guess: guess.fault not in self.known)
-            if self.known
-            else guesses
-        ):
+        if self.known:
+            guesses = sorted(guesses, key=lambda guess: guess.fault not in self.known)
+        for guess in guesses:
             kept.append(guess)
             yield guess
 
     def _try(self, guesses: Iterable[Hypothesis]) -> None:
+        trusted, budget = self.failure.trusted, self.failure.budget
         for guess in guesses:
             known = bool(self.matches) and self.best_other is not None
             if known and agreed("time is up", time.perf_counter() > self.until):
@@ -135,25 +130,39 @@ class Search:
             tried = tried_on(guess, self.failure)
             if tried is None:
                 continue
-            residual = tried.residual
-            if (
-                residual <= self.failure.budget
-                and guess.holds is not None
-                and not guess.holds(self.failure.trusted)
-            ):
+            if tried.residual <= budget and guess.holds is not None and not guess.holds(trusted):
                 continue
             self.tried.append(tried)
 
     def _told_apart(self) -> TriedHypothesis:
-        """Of several faults that predict the same here, those that fail on other cases fall out;
-        then the plainest.
-        """
+        """Of several matches, those that fail on other cases drop out; the first of the rest."""
         left = self.matches
         for case in self.others[:TELL_APART]:
             if len({each.hypothesis.fault for each in left}) == 1:
                 break
             left = _surviving(left, self.failure, case) or left
         return left[0]
+
+    def with_source(self, place: Location | None) -> Location | None:
+        """The location with the key that the fault shows or hides, where it changes the mask."""
+        found, wrong = self.found, self.failure.wrong
+        if found is None or place is None or place.query_position is None or not wrong:
+            return place
+        change = found.hypothesis.change_of(wrong[0].spec)
+        if change is None:
+            return place
+        keys: list[int] = []
+
+        def seen(view: View, expected: Tensor, allowed: Tensor) -> None:
+            if view.layer == (place.layer or 0) and not keys:
+                differs_S = (expected != allowed)[:, :, place.query_position].any(0).any(0)
+                keys.extend(differs_S.nonzero().flatten().tolist()[:1])
+
+        try:
+            self.failure.trusted.logits(wrong[0].spec, replace(change, seen=seen))
+        except Unsupported:
+            return place
+        return replace(place, source_position=keys[0]) if keys else place
 
 
 def _by_layer(
@@ -164,24 +173,20 @@ def _by_layer(
     able = [guess for guess in guesses if guess.by_layer]
     yield [guess.within(range(layer, layer + 1), f"in layer {layer} only") for guess in able]
     if layer:
-        yield [
-            guess.within(range(layer, layers or layer + 1), f"from layer {layer} on")
-            for guess in able
-        ]
+        rest = range(layer, layers or layer + 1)
+        yield [guess.within(rest, f"from layer {layer} on") for guess in able]
 
 
 def tried_on(guess: Hypothesis, failure: Failure) -> TriedHypothesis | None:
-    """How far the prediction is from the wrong logits, the worst side; None where nothing can be
-    predicted.
+    """The hypothesis with its largest difference over the wrong sides; None where it predicts none.
 
-    A prediction that does not leave the trusted path explains nothing, even where it is within the
-    budget.
+    A prediction that does not leave the trusted path explains nothing, even within the budget.
     """
     worst, agrees = 0.0, None
     for side in failure.wrong:
         try:
             predicted_BTV = guess.logits(failure.trusted, side.spec)
-        except (Unsupported, RuntimeError, IndexError, ValueError):
+        except UNPREDICTABLE:
             return None
         worst = max(worst, side.apart(predicted_BTV))
         agrees = side.agrees(predicted_BTV) if agrees is None else agrees

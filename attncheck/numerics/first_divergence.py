@@ -44,17 +44,18 @@ def first_divergence(
     times: float = BEYOND_ROUNDING,
     eps: float | None = None,
     lost_anywhere: bool = False,
+    skip_parts: bool = False,
 ) -> FirstDivergence | None:
     """The first event of `good` that differs in `bad` by more than `times` its rounding floor.
 
     Compared at the positions of `real_BT`; NaN is always beyond the floor. `eps` is the precision
     of the coarser forward, else that of the fingerprints. With `lost_anywhere`, an output that
-    stops being finite under padding differs as well. Events of other widths are parts of a sharded
-    output and are not compared.
+    stops being finite under padding differs as well. With `skip_parts`, outputs of unequal widths
+    are not compared: one is a part of a sharded output.
     """
     for event, right in good.items():
         wrong = bad.get(event)
-        if wrong is None or wrong.width != right.width:
+        if wrong is None or (skip_parts and wrong.width != right.width):
             continue
         found = _compared(event, right, wrong, real_BT, times, eps, lost_anywhere)
         if found is not None:

@@ -32,8 +32,8 @@ Event = tuple[str, str]
 class ModuleOutput:
     """The fingerprint of one event over a whole forward.
 
-    `floor` is how far rounding alone moves it. `width` is how many values a position had; 0 where
-    widths are not compared. Sharding makes it smaller.
+    `floor` is how far rounding alone moves it. `width` is how many values a position had: fewer
+    where the output is a part of a sharded one.
     """
 
     print_BTK: Tensor

@@ -66,7 +66,9 @@ def test_padding_is_not_compared_unless_values_are_lost_there() -> None:
 
 def test_a_part_of_a_sharded_output_is_not_compared() -> None:
     good, part = (outputs(ones(), ones(), ones(), width=width) for width in (8, 4))
-    assert first_divergence(good, {**part, EVENTS[0]: ModuleOutput(moved(0, 9.0), width=4)}) is None
+    moved_part = {**part, EVENTS[0]: ModuleOutput(moved(0, 9.0), width=4)}
+    assert first_divergence(good, moved_part, skip_parts=True) is None
+    assert first_divergence(good, moved_part) is not None
 
 
 def test_chunks_of_one_forward_are_recorded_one_after_the_other() -> None:

@@ -72,7 +72,7 @@ def _calls(spec: ForwardSpec) -> int:
 
 def first_apart(whole: ModuleOutputs, ranks: Sequence[ModuleOutputs]) -> Event | None:
     """The first event, in the whole model's order, that a process has in full and that differs."""
-    found = [first_divergence(whole, each) for each in ranks]
+    found = [first_divergence(whole, each, skip_parts=True) for each in ranks]
     events = [each.event for each in found if each is not None]
     return min(events, key=list(whole).index, default=None)
 
