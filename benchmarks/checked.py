@@ -16,9 +16,7 @@ from benchmarks.peaks import meter
 
 
 class Call(NamedTuple):
-    """What one forward was: rows, new and cached tokens, whether a cache is filled, for a gradient,
-    dtype, implementation.
-    """
+    """One forward: sequences, new and cached tokens, whether it fills a cache or is for a gradient."""
 
     rows: int
     new: int
@@ -32,9 +30,7 @@ class Call(NamedTuple):
 @final
 @dataclass
 class Run:
-    """Probes on one model. `seconds`, `calls` and `peaks` are per probe; bytes are beyond the
-    weights and one forward.
-    """
+    """A run of probes on one model; `seconds`, `calls` and `peaks` (in bytes) are per probe."""
 
     weights: int
     numbers: dict[str, int]
@@ -59,15 +55,13 @@ class Run:
 
 
 def checked(source: str | Shape, dtype: str, probes: list[str], length: int | None = None) -> Run:
-    """Run the probes with controls and diagnoses; note what every forward was given, and the peak
-    memory of every probe.
-    """
+    """Run the probes with controls and diagnoses; note every forward and each probe's peak memory."""
     from attncheck.core import registry
     from attncheck.core.allocator import keep_threshold, return_freed_memory
     from attncheck.diagnosis.diagnose import Diagnoser
     from attncheck.run.runner import ProbeFinished, run_probes
 
-    keep_threshold()  # as `attncheck run` does, and gives back what is freed after each probe
+    keep_threshold()  # as `attncheck run` does
     subject = subject_of(source, dtype, length)
     made: list[Call] = []
     one_forward(subject)
@@ -106,7 +100,7 @@ def one_forward(subject: Any) -> None:
 
 
 def numbers_of(subject: Any) -> dict[str, int]:
-    """What the formula for the memory asks of a model."""
+    """The numbers of a model that the formula for the memory uses."""
     facts = subject.facts
     heads = facts.kv_heads or facts.heads or 1
     return {
@@ -161,9 +155,7 @@ def bare(
 
 @final
 class Replay:
-    """Makes forwards one after the other; a cache of the right length is kept or filled outside of
-    the times.
-    """
+    """Runs forwards one after the other; filling a cache is not part of the times."""
 
     def __init__(self, model: Any, cache_name: str, row: Any) -> None:
         self.model, self.cache_name, self.row = model, cache_name, row

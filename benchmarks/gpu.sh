@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The default probes on SmolLM2 on a GPU, short enough for ten minutes: times, verdicts and what the noise rule said.
+# The default probes on SmolLM2 on a GPU in less than ten minutes: times and verdicts.
 #
 #     OUT=folder benchmarks/gpu.sh path/to/SmolLM2.gguf
 set -euo pipefail

@@ -3,9 +3,9 @@ models.
 
     python -m benchmarks.growth [--quick] [--axis NAME …] [--json FILE]
 
-An exponent of 1 is linear. The bare forwards of the same run say what is the model's own: attention
-itself is quadratic in tokens. What attncheck adds is linear if its ratio to them does not grow, and
-is flagged where it does.
+An exponent of 1 is linear. The same forwards without attncheck show the growth of the model itself:
+attention is quadratic in tokens. The overhead is linear if its ratio to them does not grow, and is
+flagged otherwise.
 """
 
 from __future__ import annotations
@@ -26,9 +26,7 @@ AXES: dict[str, tuple[int, ...]] = {
 WORDS = {"layers": "layers", "length": "tokens", "vocabulary": "vocabulary"}
 QUICK = 2
 LINEAR = 1.1
-"""Small models have costs that do not grow, which pull exponents down, and repeats of one point
-differ by a few percent.
-"""
+"""Constant costs of small models lower exponents; repeats of one point differ by a few percent."""
 
 
 def growth(
@@ -68,7 +66,7 @@ def grown(axis: str, sizes: tuple[int, ...], probes: list[str], dtype: str) -> d
 
 
 def flags(found: dict[str, Any]) -> list[str]:
-    """What grows faster than it should, in words; empty where nothing does."""
+    """A phrase for each measurement that grows faster than it should."""
     limit = max(LINEAR, found["bare_exponent"] + LINEAR - 1)
     wrong = (
         [f"seconds grow with exponent {found['exponent']:.2f}"] if found["exponent"] > limit else []

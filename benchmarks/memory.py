@@ -4,7 +4,7 @@ docs/scale.md.
     python -m benchmarks.memory --model PATH [--dtype float32] [--length N] [--probe NAME …]
     [--apart] [--json FILE]
 
-`--apart` gives each probe a process of its own, so that none inherits what another left behind.
+`--apart` runs each probe in a process of its own, so that none inherits memory from another.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MIB = 1 << 20
 
 
 def allowed(run: Run) -> dict[str, int]:
-    """The formula, term by term, in bytes: what a run may take beyond the weights and one forward."""
+    """The terms of the formula in bytes: the memory a run may take beyond weights and a forward."""
     from attncheck.model.subject import LEAST_MEMORY, MEMORY_SHARE
 
     of, most = (
@@ -90,14 +90,9 @@ def main() -> None:
     found = summary(measured(options.model, options.dtype, probes, options.length, options.apart))
     for name, mib in sorted(found["probes"].items(), key=lambda pair: -pair[1]):
         print(f"{name:18} {mib:8.1f} MiB  {100 * mib / found['weights_mib']:6.1f} % of the weights")
-    print(
-        f"{'all':18} {found['beyond_mib']:8.1f} MiB  {found['share_percent']:6.1f} %; the formula allows",
-        end=" ",
-    )
-    print(
-        f"{found['allowed_mib']:.1f} MiB:",
-        ", ".join(f"{term} {mib:.1f}" for term, mib in found["allowed"].items()),
-    )
+    total = f"{'all':18} {found['beyond_mib']:8.1f} MiB  {found['share_percent']:6.1f} %"
+    terms = ", ".join(f"{term} {mib:.1f}" for term, mib in found["allowed"].items())
+    print(f"{total}; the formula allows {found['allowed_mib']:.1f} MiB: {terms}")
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump(found, file, indent=1)

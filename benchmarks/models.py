@@ -1,6 +1,4 @@
-"""The models that are measured: any target, or a random one of a given shape that is built on the
-spot.
-"""
+"""The models that are measured: any target, or a random model of a given shape."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class Shape(NamedTuple):
-    """A random decoder: how many layers, how many tokens it is asked, how large a vocabulary."""
+    """A random decoder: number of layers, length of the input, size of the vocabulary."""
 
     layers: int = 4
     length: int = 24

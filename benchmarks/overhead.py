@@ -1,5 +1,4 @@
-"""What attncheck costs beside the forwards it asks for: ratios, both sides measured one after the
-other.
+"""The overhead of attncheck over its forwards: ratios, both sides measured one after the other.
 
     python -m benchmarks.overhead --model PATH [--dtype float32] [--probe NAME …] [--repeats N]
     [--json FILE]

@@ -96,7 +96,7 @@ def meter(device: str) -> Meter:
 
 
 def settled() -> None:
-    """Give back what loading left behind, so that it neither hides nor inflates what comes after."""
+    """Free what loading left behind, so that it neither hides nor inflates the next peak."""
     gc.collect()
     with suppress(OSError, AttributeError):
         ctypes.CDLL("libc.so.6").malloc_trim(0)

@@ -1,4 +1,4 @@
-"""How long the sweep over config types takes, and how it ends: every type, or every n-th of them.
+"""Duration and verdicts of the sweep over config types: every type, or every n-th of them.
 
 python -m benchmarks.sweep [--every N] [--jobs N]
 """

@@ -13,13 +13,11 @@ HEAD = "| measured | attncheck | against | ratio |\n|---|---|---|---|"
 START, END = "<!-- bench -->", "<!-- /bench -->"
 SETS = ("five", "all")
 WEIGHTY = 64
-"""MiB of weights from which on a share of them says something."""
+"""MiB of weights from which their share of memory is meaningful."""
 
 
 def table(results: Mapping[str, Any]) -> str:
-    """Everything that was measured, one row each; ratios are medians with the least and the most of
-    their repeats.
-    """
+    """One row for each measurement; ratios are medians with the range of their repeats."""
     rows = [
         *_startup(results.get("startup", {})),
         *(
@@ -35,7 +33,7 @@ def table(results: Mapping[str, Any]) -> str:
 
 
 def put(page: Path, text: str) -> bool:
-    """Replace what stands between the marks of a page; False where it has none."""
+    """Replace the text between the marks of a page; False if it has none."""
     before, start, rest = page.read_text(encoding="utf-8").partition(START)
     _, end, after = rest.partition(END)
     if not (start and end):
@@ -85,7 +83,8 @@ def _memory(found: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     if memory["weights_mib"] < WEIGHTY:
         return
     name = f"peak memory beyond weights and one forward, {_named(found)}"
-    ours = f"{memory['beyond_mib']:.0f} MiB (`{memory['greediest']}`); the formula allows {memory['allowed_mib']:.0f}"
+    peak = f"{memory['beyond_mib']:.0f} MiB (`{memory['greediest']}`)"
+    ours = f"{peak}; the formula allows {memory['allowed_mib']:.0f}"
     yield (
         name,
         ours,
