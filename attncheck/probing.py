@@ -50,10 +50,10 @@ from attncheck.core.finding import (
 from attncheck.core.ruling import describe, judge_cases
 from attncheck.distributed import ranks
 from attncheck.judge import attention_span, layer_results
-from attncheck.judge.config_spec import FULL, Reach, ReachPromise, promised_reach
+from attncheck.judge.config_spec import FULL, AttentionSpan, SpanSpec, span_spec
 from attncheck.judge.declared_scale import scale_cases
-from attncheck.judge.judge import Verdicted
-from attncheck.judge.projected import projection_cases
+from attncheck.judge.heads import projection_cases
+from attncheck.judge.judge import LayerResult
 from attncheck.model import cache_kinds, generation
 from attncheck.model.buffers import buffers_of, changed
 from attncheck.model.caches import CachedTensor, key_values, repeated_heads
@@ -135,6 +135,7 @@ __all__ = [
     "Asked",
     "AtMost",
     "AttentionCall",
+    "AttentionSpan",
     "Budget",
     "CachedTensor",
     "Capability",
@@ -148,6 +149,7 @@ __all__ = [
     "Figure",
     "ForwardSpec",
     "Inputs",
+    "LayerResult",
     "Loss",
     "Mask2D",
     "Mask4D",
@@ -157,19 +159,17 @@ __all__ = [
     "Positions",
     "Probe",
     "Provenance",
-    "Reach",
-    "ReachPromise",
     "Recorder",
     "Relation",
     "Rerun",
     "Row",
     "Ruling",
     "Side",
+    "SpanSpec",
     "Subject",
     "Tokens",
     "Unsupported",
     "Verdict",
-    "Verdicted",
     "adapted_layers",
     "all_ones",
     "answered",
@@ -220,7 +220,6 @@ __all__ = [
     "pad_rows",
     "projection_cases",
     "projections",
-    "promised_reach",
     "ranks",
     "recording",
     "reference_forward",
@@ -231,6 +230,7 @@ __all__ = [
     "skipped",
     "slope_of",
     "slopes_of_loss",
+    "span_spec",
     "stored_tables",
     "switched_gradient",
     "text_config",

@@ -1,3 +1,3 @@
-"""Attention calls: recorded at the attention interface or in a model's own arithmetic, read, computed
-independently, and compared with their config.
+"""Attention calls: recorded at the attention interface or in a model's own arithmetic, read and
+computed independently.
 """

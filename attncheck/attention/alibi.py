@@ -1,4 +1,4 @@
-"""Linear biases in place of positions (ALiBi): the slope of each head's bias, observed and expected.
+"""Linear biases in place of positions (ALiBi): the slope of each head, observed and expected.
 
 Axes: B batch, H heads, T query positions, S key positions.
 """

@@ -38,7 +38,7 @@ def nudged(model: nn.Module) -> Iterator[None]:
 
 
 def stored_tables(model: nn.Module) -> list[Tensor]:
-    """Floating-point buffers and frozen parameters with at least two axes: no trained weights and no
+    """Floating buffers and frozen parameters with at least two axes: no trained weights and no
     lists of frequencies.
 
     Where most parameters are frozen (under an adapter, in quantized weights), being frozen does not

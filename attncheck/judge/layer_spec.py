@@ -1,5 +1,5 @@
-"""What one layer is held to: every set of ingredients that its config and what it says itself
-allow.
+"""The attention parameters that one layer may have: every set that its config, and what it states
+itself, allow.
 
 Axes: B batch, H query heads, G key/value heads, T query positions, S key positions, D head width.
 """
@@ -7,7 +7,7 @@ Axes: B batch, H query heads, G key/value heads, T query positions, S key positi
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, final
 
 import torch
@@ -17,20 +17,19 @@ from attncheck.attention.alibi import corrected_slopes, expected_slopes, slopes_
 from attncheck.attention.call import weights_of
 from attncheck.attention.masks import bias_in
 from attncheck.attention.reference import AttentionParams, grouped
-from attncheck.judge.call_position import Standing
 from attncheck.judge.config_spec import (
     FULL,
     SAME,
-    Reach,
-    ReachPromise,
-    ScalePromise,
-    promised_cap,
-    promised_scales,
+    AttentionSpan,
+    ScaleSpec,
+    SpanSpec,
+    scale_specs,
     sinks_of,
+    softcap_spec,
 )
-from attncheck.judge.layers import Attended
-from attncheck.judge.projections import Source
-from attncheck.numerics.divergence import beyond
+from attncheck.judge.layer_calls import LayerCall
+from attncheck.judge.projections import ProjectionSource
+from attncheck.numerics.divergence import max_abs_diff
 
 SINKS = ("s_aux", "sinks")
 UNTRACED = "queries or keys were not traced to a projection"
@@ -38,156 +37,194 @@ UNTRACED = "queries or keys were not traced to a projection"
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Option:
-    """One set of ingredients. `handed_bias` is what the layer really adds, `slopes_H` how steeply,
-    where that is linear.
-
-    `unstated` says why the scale is only what the layer was seen to do; `lost` that the cache has
-    dropped keys of the reach.
+class CallPosition:
+    """`new` queries after `before` tokens. The first `padding` slots of each row (of no row, if
+    empty) are padding.
     """
 
-    scale: ScalePromise
-    terms: AttentionParams
-    reach: Reach | None = None
-    handed_bias: Tensor | None = None
-    slopes_H: Tensor | None = None
-    unstated: str = ""
-    lost: bool = False
+    new: int
+    before: int = 0
+    padding: tuple[int, ...] = ()
+
+    @property
+    def stop(self) -> int:
+        """How many slots there are after this call."""
+        return self.before + self.new
+
+    def real_BT(self, device: torch.device) -> Tensor:
+        """Which queries are tokens: (B, T) booleans, (1, T) without padding."""
+        slots_T = torch.arange(self.before, self.stop, device=device)
+        return slots_T[None] >= torch.tensor(self.padding or (0,), device=device)[:, None]
+
+    def new_slots(self, total: int) -> slice:
+        """Where this call's keys are among `total`: at their own place in a buffer, at the end of
+        anything shorter.
+        """
+        stop = min(self.stop, total)
+        return slice(stop - self.new, stop)
+
+    def allowed(self, span: AttentionSpan, total: int, device: torch.device) -> tuple[Tensor, bool]:
+        """(B, 1, T, S) booleans for the last `total` keys, or for `total` slots of which the last
+        are empty; and whether a key inside the span is no longer among them.
+        """
+        rows = [self._row(span, padding, device) for padding in self.padding or (0,)]
+        allowed_BTS = torch.stack(rows)
+        if total >= self.stop:
+            empty = allowed_BTS.new_zeros(*allowed_BTS.shape[:2], total - self.stop)
+            return torch.cat([allowed_BTS, empty], -1)[:, None], False
+        cut = self.stop - total
+        return allowed_BTS[..., cut:][:, None], bool(allowed_BTS[..., :cut].any())
+
+    def _row(self, span: AttentionSpan, padding: int, device: torch.device) -> Tensor:
+        """(T, S) of one row; its positions count from the first real token."""
+        square = torch.zeros(self.stop, self.stop, dtype=torch.bool, device=device)
+        real = self.stop - padding
+        square[padding:, padding:] = span.allowed_TS(real, real, device)
+        return square[self.before :]
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Known:
-    """What one forward has shown of a layer, which its calls on a cache are held to. The factors
-    are nobody's promise.
+class AttentionOption:
+    """One set of parameters that the layer may have.
 
-    `budget` is its rounding there: one query alone is too small a sample.
+    `own_bias` is what the layer really adds to the scores, `slopes_H` its slopes where it is
+    linear. `unstated` says why the scale is only what the layer was observed to use; `dropped` that
+    the cache no longer has all keys of the span.
     """
 
-    scale: ScalePromise
-    reach: Reach | None
+    scale: ScaleSpec
+    params: AttentionParams
+    span: AttentionSpan | None = None
+    own_bias: Tensor | None = None
+    slopes_H: Tensor | None = None
+    unstated: str = ""
+    dropped: bool = False
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class PrefillState:
+    """What one forward has shown of a layer; its calls on a cache are checked against it.
+
+    `factors` on queries and keys are stated nowhere. `shape` is (query heads, KV heads, head
+    width). `budget` is the layer's rounding there: one query alone is too small a sample.
+    """
+
+    scale: ScaleSpec
+    span: AttentionSpan | None
     cap: float | None
     sinks_H: Tensor | None
     slopes_H: Tensor | None
     unstated: str
-    query: Source | None
-    key: Source | None
+    query: ProjectionSource | None
+    key: ProjectionSource | None
     factors: tuple[float, float]
-    form: tuple[int, int, int]
+    shape: tuple[int, int, int]
     budget: float
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Context:
-    """What is known beforehand: the config, where the call stands, what one forward has shown,
-    whether queries are traced.
+class JudgeContext:
+    """What is known before a layer is judged.
 
-    `factor` is what was taken off queries and keys together; `both_ways` says that nothing promises
-    that the future is hidden.
+    `traced` says whether queries and keys were traced to projections, `factor` what was taken off
+    both together, `bidirectional` that nothing hides the future from this model.
     """
 
     config: Any
-    standing: Standing
-    promise: ReachPromise
-    known: Known | None = None
+    position: CallPosition
+    span: SpanSpec
+    prefill: PrefillState | None = None
     traced: bool = False
     factor: float = 1.0
-    both_ways: bool = False
+    bidirectional: bool = False
 
 
-def form_of(layer: Attended) -> tuple[int, int, int]:
+def shape_of(layer: LayerCall) -> tuple[int, int, int]:
     """Query heads, KV heads and head width of a call."""
     call = layer.call
     return call.query_BHTD.shape[1], call.key_BGSD.shape[1], call.query_BHTD.shape[-1]
 
 
-def options_of(layer: Attended, context: Context) -> Iterator[Option]:
-    """Every set of ingredients that the layer may be held to."""
-    known, call = context.known, layer.call
-    heads, kv_heads, _ = form_of(layer)
-    cap = (
-        known.cap
-        if known
-        else (promised_cap(context.config) or ("", call.options.get("softcap")))[1]
-    )
-    sinks_H = known.sinks_H if known else _sinks(layer)
-    observed = bias_of(layer)
+def options_of(layer: LayerCall, context: JudgeContext) -> Iterator[AttentionOption]:
+    """Every set of parameters that the layer may have."""
+    prefill = context.prefill
+    if prefill:
+        cap, sinks_H = prefill.cap, prefill.sinks_H
+    else:
+        cap = softcap_spec(context.config) or layer.call.options.get("softcap")
+        sinks_H = _sinks(layer)
+    own_bias = _bias(layer)
     for scale, unstated in _scales(layer, context):
-        for reach, allowed, lost in _masks(layer, context):
-            bias, slopes_H = _held_bias(layer, context, observed, allowed, scale.value)
-            terms = AttentionParams(
+        for span, allowed, dropped in _spans(layer, context):
+            bias, slopes_H = _expected_bias(layer, context, own_bias, allowed, scale.value)
+            params = AttentionParams(
                 scale=scale.value,
                 allowed=allowed,
-                heads=grouped(heads, kv_heads),
+                heads=grouped(*shape_of(layer)[:2]),
                 cap=cap or None,
+                sinks_H=sinks_H,
                 bias=bias,
             )
-            yield Option(
+            yield AttentionOption(
                 scale=scale,
-                terms=replace(terms, sinks_H=sinks_H),
-                reach=reach,
-                handed_bias=observed,
+                params=params,
+                span=span,
+                own_bias=own_bias,
                 slopes_H=slopes_H,
                 unstated=unstated,
-                lost=lost,
+                dropped=dropped,
             )
 
 
-def _scales(layer: Attended, context: Context) -> Iterator[tuple[ScalePromise, str]]:
-    """The scales that are stated first, then what the layer was seen to do, where nothing states
-    any.
-    """
+def _scales(layer: LayerCall, context: JudgeContext) -> Iterator[tuple[ScaleSpec, str]]:
+    """Stated scales first; then what the layer was observed to use, where nothing states any."""
     call = layer.call
-    if context.known:
-        yield context.known.scale, context.known.unstated
+    if context.prefill:
+        yield context.prefill.scale, context.prefill.unstated
         return
-    stated = promised_scales(context.config, call.module, call.query_BHTD.shape[-1], layer.index)
+    stated = scale_specs(context.config, call.module, call.query_BHTD.shape[-1], layer.index)
     yield from ((scale, "") for scale in stated)
-    handed = call.options.get("scaling")
-    if not isinstance(handed, float):
+    passed = call.options.get("scaling")
+    if not isinstance(passed, float):
         return
     if call.inline and context.traced:
-        if len(stated) == 1 and abs(handed * context.factor - 1) < SAME:
-            yield (
-                ScalePromise(1.0, "the scores themselves"),
-                "nothing states a scale, and the scores are not scaled",
-            )
+        if len(stated) == 1 and abs(passed * context.factor - 1) < SAME:
+            reason = "nothing states a scale, and the scores are not scaled"
+            yield ScaleSpec(1.0, "the scores themselves"), reason
     elif not context.traced:
         source = "the scores themselves" if call.inline else "the kernel's argument"
-        yield ScalePromise(handed, f"{source} ({UNTRACED})"), UNTRACED if call.inline else ""
+        yield ScaleSpec(passed, f"{source} ({UNTRACED})"), UNTRACED if call.inline else ""
 
 
-def _masks(layer: Attended, context: Context) -> Iterator[tuple[Reach | None, Tensor, bool]]:
-    call, standing = layer.call, context.standing
+def _spans(
+    layer: LayerCall, context: JudgeContext
+) -> Iterator[tuple[AttentionSpan | None, Tensor, bool]]:
+    """(span, the keys that it allows, whether the cache has dropped some of them)."""
+    call, position = layer.call, context.position
     total, device = call.key_BGSD.shape[2], call.query_BHTD.device
-    reaches = context.promise.reaches
-    if context.both_ways or not reaches:
-        readable = readable_of(layer)
-        yield (
-            None,
-            readable if context.both_ways else readable & standing.allowed(FULL, total, device)[0],
-            False,
-        )
-        return
-    if context.known and context.known.reach:
-        reaches = (context.known.reach,)
-    for reach in reaches:
-        yield reach, *standing.allowed(reach, total, device)
+    if context.bidirectional:
+        yield None, readable_keys(layer), False
+    elif not context.span.spans:
+        yield None, readable_keys(layer) & position.allowed(FULL, total, device)[0], False
+    else:
+        observed = context.prefill.span if context.prefill else None
+        for span in (observed,) if observed else context.span.spans:
+            yield span, *position.allowed(span, total, device)
 
 
-def readable_of(layer: Attended) -> Tensor:
+def readable_keys(layer: LayerCall) -> Tensor:
     """What the kernel really reads, (B, H, T, S)."""
     return weights_of(layer.call, blank=True) > 0
 
 
-def _sinks(layer: Attended) -> Tensor | None:
+def _sinks(layer: LayerCall) -> Tensor | None:
     call, heads = layer.call, layer.call.query_BHTD.shape[1]
-    sinks_H = sinks_of(call.module, heads)
-    if sinks_H is None:
-        sinks_H = next(
-            (call.options[name] for name in SINKS if is_sink(call.options.get(name), heads)), None
-        )
+    passed = (call.options[name] for name in SINKS if is_sink(call.options.get(name), heads))
+    own_H = sinks_of(call.module, heads)
+    sinks_H = next(passed, None) if own_H is None else own_H
     return None if sinks_H is None else sinks_H.detach().double().flatten()
 
 
@@ -196,48 +233,45 @@ def is_sink(value: Any, heads: int) -> bool:
     return isinstance(value, Tensor) and value.numel() == heads
 
 
-def bias_of(layer: Attended) -> Tensor | None:
-    """What is added to the scores besides the mask: finite numbers in a float mask, or a position
-    bias.
-    """
+def _bias(layer: LayerCall) -> Tensor | None:
+    """What the layer adds to its scores: finite numbers in a float mask, and a position bias."""
     mask, total = layer.call.mask, layer.call.key_BGSD.shape[2]
-    found = layer.call.options.get("position_bias")
-    bias = found.double() if isinstance(found, Tensor) else None
-    added = bias_in(mask[..., :total] if isinstance(mask, Tensor) else None)
-    if added is not None:
-        bias = added.double() if bias is None else bias + added.double()
-    return bias
+    option = layer.call.options.get("position_bias")
+    found = (option, bias_in(mask[..., :total] if isinstance(mask, Tensor) else None))
+    parts = [each.double() for each in found if isinstance(each, Tensor)]
+    return sum(parts[1:], parts[0]) if parts else None
 
 
-def _held_bias(
-    layer: Attended, context: Context, observed: Tensor | None, allowed: Tensor, scale: float
+def _expected_bias(
+    layer: LayerCall,
+    context: JudgeContext,
+    observed: Tensor | None,
+    allowed: Tensor,
+    scale: float,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """(bias, slopes_H): what is added, or the linear bias that one forward or the config says must
-    be added instead.
+    """(bias, slopes_H): what the layer adds, or the linear bias that one forward or the config
+    requires instead.
     """
-    known, call = context.known, layer.call
-    promised_H = expected_slopes(context.config, call.module, call.query_BHTD.shape[1])
-    if promised_H is None or (observed is None and known is None):
+    prefill, call = context.prefill, layer.call
+    expected_H = expected_slopes(context.config, call.module, call.query_BHTD.shape[1])
+    if expected_H is None or (observed is None and prefill is None):
         return observed, None
-    slopes_H = _slopes(layer, observed, allowed, len(promised_H))
-    wanted_H = (
-        known.slopes_H
-        if known
-        else None
-        if slopes_H is None
-        else corrected_slopes(slopes_H, promised_H.to(slopes_H), scale)
-    )
-    same = (
-        slopes_H is not None and wanted_H is not None and not beyond(slopes_H / wanted_H, 1.0, SAME)
-    )
-    if same or wanted_H is None:
+    slopes_H = _slopes(layer, observed, allowed, len(expected_H))
+    wanted_H: Tensor | None = None
+    if prefill:
+        wanted_H = prefill.slopes_H
+    elif slopes_H is not None:
+        wanted_H = corrected_slopes(slopes_H, expected_H.to(slopes_H), scale)
+    if wanted_H is None or (slopes_H is not None and max_abs_diff(slopes_H / wanted_H, 1) < SAME):
         return observed, slopes_H
     keys_S = torch.arange(call.key_BGSD.shape[2], device=allowed.device, dtype=torch.float64)
     return wanted_H[None, :, None, None] * keys_S, wanted_H
 
 
-def _slopes(layer: Attended, observed: Tensor | None, allowed: Tensor, heads: int) -> Tensor | None:
-    """slopes_H of what is added over the keys that are promised."""
+def _slopes(
+    layer: LayerCall, observed: Tensor | None, allowed: Tensor, heads: int
+) -> Tensor | None:
+    """slopes_H of what is added to the scores of allowed keys."""
     new, total = layer.call.query_BHTD.shape[2], layer.call.key_BGSD.shape[2]
     if observed is None:
         return None

@@ -1,9 +1,9 @@
-"""Where a layer's queries and keys come from: which output of its projections they are, turned by
-positions and scaled.
+"""Which projection a layer's queries and keys come from, and how they were rotated and scaled on
+the way to the kernel.
 
-Found by effect. A turn keeps the length of every head's vector, so the lengths over the tokens are
-a fingerprint: a head that has the lengths of a block of some projection's output, up to one factor,
-is that block.
+Found by effect. A rotation keeps the length of every head's vector, so the lengths over the tokens
+are a fingerprint: a head that has the lengths of a block of some projection's output, up to one
+factor, is that block.
 
 Axes: B batch, H heads, N blocks of D channels, T positions, D head width.
 """
@@ -16,36 +16,44 @@ from typing import final
 import torch
 from torch import Tensor
 
-from attncheck.attention.rope import Pairing, rotate
-from attncheck.numerics.divergence import beyond, max_abs
+from attncheck.attention.rope import CosSin, Pairing, rotate
+from attncheck.numerics.divergence import max_abs, max_abs_diff
 
 ROUNDINGS = 64
-"""Lengths and turns are compared within this many units in the last place of the model's dtype."""
+COARSE = 1e-3
+"""A relative error of lengths at which one projection, or one head, looks like another."""
 FEWEST = 4
+TINY = torch.finfo(torch.float64).tiny
+PAIRINGS: tuple[Pairing, ...] = ("half", "pairs")
+
+
+def resolution(dtype: torch.dtype) -> float:
+    """The relative error up to which lengths and rotations count as the same in a dtype."""
+    return ROUNDINGS * torch.finfo(dtype).eps
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Source:
-    """states_BHTD before positions, in float64; the stage they left; the one factor between them
-    and what the kernel got.
+class ProjectionSource:
+    """states_BHTD before rotation, in float64, the stage that put them out, and the one factor
+    between them and what the kernel got.
 
-    `turn` is how the rotary tables turn them exactly into that; "none" when they are not turned;
-    None when it is not known. `turns` counts how often they were turned. `reading` and `blocks` say
+    `pairing` is how the rotary tables rotate them exactly into that: "none" when they are not
+    rotated, None when it is not known. `rotations` counts how often. `reading` and `blocks` say
     which reading of the stage, and which block of it each head is.
     """
 
     stage: str
     states_BHTD: Tensor
     factor: float
-    turn: Pairing | str | None = None
-    turns: int = 1
+    pairing: Pairing | str | None = None
+    rotations: int = 1
     reading: int = 0
     blocks: tuple[int, ...] = ()
 
 
 def blocks_of(stage: Tensor, batch: int, length: int, width: int) -> list[Tensor]:
-    """Readings of a module's output as blocks_BNTD."""
+    """The ways to read a module's output as blocks_BNTD."""
     found = []
     if stage.ndim == 4 and stage.shape[0] == batch and stage.shape[-1] == width:
         if stage.shape[1] == length:
@@ -59,90 +67,81 @@ def blocks_of(stage: Tensor, batch: int, length: int, width: int) -> list[Tensor
 
 
 def source_of(
-    handed_BHTD: Tensor, stages: dict[str, Tensor], tables: tuple[Tensor, Tensor] | None
-) -> Source | None:
-    """Where queries or keys come from, latest stage first; None where no stage has their lengths."""
-    batch, _, length, width = handed_BHTD.shape
+    passed_BHTD: Tensor, stages: dict[str, Tensor], tables: CosSin | None
+) -> ProjectionSource | None:
+    """Where queries or keys come from, latest stage first; None where no stage fits."""
+    batch, _, length, width = passed_BHTD.shape
     if batch * length < FEWEST:
         return None
-    slack = ROUNDINGS * torch.finfo(handed_BHTD.dtype).eps
+    slack, passed = resolution(passed_BHTD.dtype), passed_BHTD.double()
     for name, stage in reversed(stages.items()):
-        for reading, blocks_BNTD in enumerate(blocks_of(stage, batch, length, width)):
-            found_H = matched(handed_BHTD.double(), blocks_BNTD.double(), slack)
-            if found_H is not None:
-                best_H, factor = found_H
-                found = _with_turn(
-                    name,
-                    blocks_BNTD.double()[:, best_H],
-                    factor,
-                    handed_BHTD.double(),
-                    tables,
-                    slack,
+        for reading, blocks in enumerate(blocks_of(stage, batch, length, width)):
+            blocks_BNTD = blocks.double()
+            match = matched(passed, blocks_BNTD, slack)
+            if match is not None:
+                best_H, factor = match
+                source = ProjectionSource(
+                    stage=name,
+                    states_BHTD=blocks_BNTD[:, best_H],
+                    factor=factor,
+                    reading=reading,
+                    blocks=tuple(best_H.tolist()),
                 )
-                return replace(found, reading=reading, blocks=tuple(best_H.tolist()))
+                return _with_rotation(source, passed, tables, slack)
     return None
 
 
-def matched(handed_BHTD: Tensor, blocks_BNTD: Tensor, slack: float) -> tuple[Tensor, float] | None:
+def matched(passed_BHTD: Tensor, blocks_BNTD: Tensor, slack: float) -> tuple[Tensor, float] | None:
     """The block of each head and the factor on it, where every head has one and the factor is the
     same for all.
     """
-    handed_HX = handed_BHTD.norm(dim=-1).transpose(0, 1).flatten(1)
+    passed_HX = passed_BHTD.norm(dim=-1).transpose(0, 1).flatten(1)
     blocks_NX = blocks_BNTD.norm(dim=-1).transpose(0, 1).flatten(1)
-    ratio_HNX = handed_HX[:, None] / blocks_NX.clamp_min(torch.finfo(torch.float64).tiny)
-    spread_HN = (ratio_HNX.amax(-1) - ratio_HNX.amin(-1)) / ratio_HNX.mean(-1).clamp_min(
-        torch.finfo(torch.float64).tiny
-    )
+    ratio_HNX = passed_HX[:, None] / blocks_NX.clamp_min(TINY)
+    spread_HN = (ratio_HNX.amax(-1) - ratio_HNX.amin(-1)) / ratio_HNX.mean(-1).clamp_min(TINY)
     best_H = spread_HN.argmin(-1)
-    rows = torch.arange(len(best_H))
-    if not bool((spread_HN[rows, best_H] <= slack).all()):
+    heads = torch.arange(len(best_H))
+    if not bool((spread_HN[heads, best_H] <= slack).all()):
         return None
-    factors_H = ratio_HNX[rows, best_H].mean(-1)
+    factors_H = ratio_HNX[heads, best_H].mean(-1)
     factor = float(factors_H.mean())
-    if not factor > 0 or beyond(factors_H / factor, 1.0, slack):
+    if not factor > 0 or max_abs_diff(factors_H / factor, 1) > slack:
         return None
     return best_H, 1.0 if abs(factor - 1) <= slack else factor
 
 
-def _with_turn(
-    name: str,
-    states_BHTD: Tensor,
-    factor: float,
-    handed_BHTD: Tensor,
-    tables: tuple[Tensor, Tensor] | None,
-    slack: float,
-) -> Source:
-    limit = slack * max_abs(handed_BHTD)
+def _with_rotation(
+    source: ProjectionSource, passed_BHTD: Tensor, tables: CosSin | None, slack: float
+) -> ProjectionSource:
+    """The source with the rotation that takes its states exactly to what the kernel got."""
+    limit = slack * max_abs(passed_BHTD)
 
     def fits(candidate_BHTD: Tensor) -> bool:
-        return not beyond(candidate_BHTD, handed_BHTD, limit)
+        return max_abs_diff(candidate_BHTD, passed_BHTD) <= limit
 
-    source = Source(stage=name, states_BHTD=states_BHTD, factor=factor)
-    if fits(states_BHTD * factor):
-        return Source(stage=name, states_BHTD=states_BHTD, factor=factor, turn="none", turns=0)
-    for turn in ("half", "pairs") if tables is not None else ():
-        once_BHTD = turned_or_none(states_BHTD, tables, turn)
+    if fits(source.states_BHTD * source.factor):
+        return replace(source, pairing="none", rotations=0)
+    for pairing in PAIRINGS if tables is not None else ():
+        once_BHTD = rotated_or_none(source.states_BHTD, tables, pairing)
         if once_BHTD is None:
             continue
-        gain = float(handed_BHTD.norm() / once_BHTD.norm())
+        gain = float(passed_BHTD.norm() / once_BHTD.norm())
         if fits(once_BHTD * gain):
-            return Source(stage=name, states_BHTD=once_BHTD, factor=gain, turn=turn)
-        twice_BHTD = turned_or_none(once_BHTD, tables, turn)
+            return replace(source, states_BHTD=once_BHTD, factor=gain, pairing=pairing)
+        twice_BHTD = rotated_or_none(once_BHTD, tables, pairing)
         if twice_BHTD is not None and fits(
-            twice_BHTD * float(handed_BHTD.norm() / twice_BHTD.norm())
+            twice_BHTD * float(passed_BHTD.norm() / twice_BHTD.norm())
         ):
-            return Source(stage=name, states_BHTD=once_BHTD, factor=factor, turn=turn, turns=2)
+            return replace(source, states_BHTD=once_BHTD, pairing=pairing, rotations=2)
     return source
 
 
-def turned_or_none(
-    states_BHTD: Tensor, tables: tuple[Tensor, Tensor] | None, turn: str
+def rotated_or_none(
+    states_BHTD: Tensor, tables: CosSin | None, pairing: Pairing | str
 ) -> Tensor | None:
-    """States turned by the tables; None where the tables have another form than (B, T, R): the turn
-    stays unknown.
-    """
+    """States rotated by the tables; None where the tables have another form than (B, T, R)."""
     try:
         cos, sin = (table.double() for table in tables or ())
-        return rotate(states_BHTD, cos, sin, turn)  # type: ignore[arg-type]
+        return rotate(states_BHTD, cos, sin, pairing)  # type: ignore[arg-type]
     except (ValueError, RuntimeError):
         return None

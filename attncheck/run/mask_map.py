@@ -16,8 +16,13 @@ import torch
 from torch import Tensor
 
 from attncheck.core.errors import Unsupported, UsageError
-from attncheck.judge.attention_span import Seen, excuse, seen_at_kernel, seen_in_gradient
-from attncheck.judge.config_spec import FULL, promised_reach
+from attncheck.judge.attention_span import (
+    VisibleKeys,
+    exemption,
+    observed_at_kernel,
+    observed_in_gradient,
+)
+from attncheck.judge.config_spec import FULL, span_spec
 from attncheck.model.forward_spec import ForwardSpec, Mask2D
 from attncheck.model.padding import pad_id
 from attncheck.model.subject import Subject
@@ -116,48 +121,50 @@ def _asked(subject: Subject, ask: Ask) -> tuple[ForwardSpec, Tensor, Tensor]:
     return spec, torch.tensor(real, dtype=torch.bool), torch.tensor(numbers)
 
 
-def _seen(subject: Subject, spec: ForwardSpec) -> list[Seen]:
-    _ = (
-        subject.can.first_position
-    )  # found by forwards of its own, which must not be among those that are watched
+def _seen(subject: Subject, spec: ForwardSpec) -> list[VisibleKeys]:
+    _ = subject.can.first_position  # tried by forwards that must not be among those recorded
     if subject.can.watch:
-        return seen_at_kernel(subject, spec)
+        return observed_at_kernel(subject, spec)
     if spec.chunks or spec.mask is not None:
         raise Unsupported(
             f"{subject.can.watch.reason}: the gradient shows plain forwards only, without padding and chunks"
         )
-    return seen_in_gradient(subject, spec)
+    return observed_in_gradient(subject, spec)
 
 
 def _map(
-    subject: Subject, seen: list[Seen], others: list[Seen], real_T: Tensor, document_T: Tensor
+    subject: Subject,
+    seen: list[VisibleKeys],
+    others: list[VisibleKeys],
+    real_T: Tensor,
+    document_T: Tensor,
 ) -> LayerMap:
     """One layer's calls laid into one picture, against the promise that fits best."""
     first, total = seen[0], len(real_T)
-    promise = promised_reach(subject.text_config, first.module, first.index)
+    promise = span_spec(subject.text_config, first.module, first.index)
     own_TS = (document_T[:, None] == document_T[None]) & real_T[None]
     pictures = [
         (str(reach), _picture(seen, reach.allowed_TS(total, total) & own_TS, real_T))
-        for reach in promise.reaches or (FULL,)
+        for reach in promise.spans or (FULL,)
     ]
     named, rows = min(
         pictures, key=lambda each: sum(row.count(EXTRA) + row.count(LACKING) for row in each[1])
     )
-    reasons = [promise.reason, *(excuse(each, others) for each in seen)]
+    reasons = [promise.reason, *(exemption(each, others) for each in seen)]
     return LayerMap(
         name=first.name,
         index=first.index,
-        promise=named + ("" if promise.reaches else ", since the config says nothing else"),
+        promise=named + ("" if promise.spans else ", since the config says nothing else"),
         rows=rows,
         how=first.how,
         excuse=next((reason for reason in reasons if reason), ""),
     )
 
 
-def _picture(seen: list[Seen], allowed_TS: Tensor, real_T: Tensor) -> tuple[str, ...]:
+def _picture(seen: list[VisibleKeys], allowed_TS: Tensor, real_T: Tensor) -> tuple[str, ...]:
     lines = [UNKNOWN * len(real_T)] * len(real_T)
     for each in seen:
-        start = each.stop - each.reads_TS.shape[1]
+        start = each.cut
         for reads_S, query in zip(each.reads_TS.cpu(), each.positions, strict=True):
             if real_T[query]:
                 read_S = torch.zeros(len(real_T), dtype=torch.bool)

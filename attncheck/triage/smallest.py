@@ -16,8 +16,8 @@ from attncheck.core.finding import Finding, Measurement, Verdict, verdict_of
 from attncheck.diagnosis.failure import REFUSED
 from attncheck.diagnosis.recorded import spec_dict
 from attncheck.diagnosis.repro import offered
-from attncheck.judge.judge import held_to_promise
-from attncheck.judge.layers import Attended, read_layers
+from attncheck.judge.judge import judge_layer
+from attncheck.judge.layer_calls import LayerCall, read_layers
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.subject import Subject
 from attncheck.probing import Probe
@@ -201,9 +201,9 @@ def _is_right(subject: Subject, spec: ForwardSpec) -> bool:
     """
     held: list[bool] = []
 
-    def reader(layer: Attended) -> None:
+    def reader(layer: LayerCall) -> None:
         if layer.over(spec.length):
-            held.append(held_to_promise(subject.text_config, subject.model, layer).holds)
+            held.append(judge_layer(subject.text_config, subject.model, layer).passed)
 
     try:
         read_layers(subject, spec, reader)

@@ -46,12 +46,12 @@ from attncheck.probing import (
     Divergence,
     Figure,
     ForwardSpec,
+    LayerResult,
     Measurement,
     Probe,
     Subject,
     Unsupported,
     Verdict,
-    Verdicted,
     all_ones,
     layer_results,
     pad_rows,
@@ -86,7 +86,7 @@ class Reference(Probe):
         """
         tokens = subject.inputs.tokens
         try:
-            read = layer_results.read_forward(subject, ForwardSpec(tokens))
+            read = layer_results.judge_forward(subject, ForwardSpec(tokens))
         except Unsupported as reason:
             yield skipped("attention of every layer", str(reason))
             return
@@ -95,9 +95,9 @@ class Reference(Probe):
             yield from _cases(
                 subject,
                 "one forward, 2D mask",
-                layer_results.read_forward(subject, ForwardSpec(tokens, mask=all_ones(tokens))),
+                layer_results.judge_forward(subject, ForwardSpec(tokens, mask=all_ones(tokens))),
             )
-        if read.known:
+        if read.prefills:
             yield from _decoded(subject, read)
         yield from scale_cases(subject, read.layers)
         # where no attention was judged, planted faults have nothing to show in: what holds is then
@@ -110,7 +110,7 @@ class Reference(Probe):
         yield from _fits(read.layers)
 
 
-def _decoded(subject: Subject, read: layer_results.Reading) -> Iterator[Measurement]:
+def _decoded(subject: Subject, read: layer_results.LayerResults) -> Iterator[Measurement]:
     """A prefill, a chunk and a step on a cache; then a batch with padding on the left, and a step
     of it.
     """
@@ -133,12 +133,12 @@ def _pieces(
     subject: Subject,
     spec: ForwardSpec,
     ways: tuple[str, ...],
-    read: layer_results.Reading,
+    read: layer_results.LayerResults,
     can: Capability,
 ) -> Iterator[Measurement]:
     try:
         can.require()
-        pieces = layer_results.read_pieces(subject, spec, read.known)
+        pieces = layer_results.judge_chunks(subject, spec, read.prefills)
     except Unsupported as reason:
         yield skipped(ways[-1], str(reason))
         return
@@ -146,7 +146,7 @@ def _pieces(
         yield from _cases(subject, way, piece)
 
 
-def _cases(subject: Subject, way: str, read: layer_results.Reading) -> Iterator[Measurement]:
+def _cases(subject: Subject, way: str, read: layer_results.LayerResults) -> Iterator[Measurement]:
     computed = [layer for layer in read.layers if not layer.broken]
     if computed:
         yield _compared(subject, way, computed)
@@ -155,7 +155,7 @@ def _cases(subject: Subject, way: str, read: layer_results.Reading) -> Iterator[
         yield skipped(f"{len(names)} layers not judged, {way}", f"{names[0]}: {reason}")
 
 
-def _broken(way: str, layers: list[Verdicted]) -> Iterator[Measurement]:
+def _broken(way: str, layers: list[LayerResult]) -> Iterator[Measurement]:
     """Layers that lack keys, or form what they compare otherwise than in one forward: no output
     need be computed for that.
     """
@@ -170,37 +170,37 @@ def _broken(way: str, layers: list[Verdicted]) -> Iterator[Measurement]:
         )
 
 
-def _compared(subject: Subject, way: str, layers: list[Verdicted]) -> Measurement:
-    wrong = [layer for layer in layers if not layer.holds]
-    shown = wrong[0] if wrong else max(layers, key=lambda layer: layer.apart / layer.budget)
+def _compared(subject: Subject, way: str, layers: list[LayerResult]) -> Measurement:
+    wrong = [layer for layer in layers if not layer.passed]
+    shown = wrong[0] if wrong else max(layers, key=lambda layer: layer.max_abs_diff / layer.budget)
     more = f" (and {len(wrong) - 1} more layers)" if len(wrong) > 1 else ""
-    fault = "" if shown.reach_differs else shown.fault
+    fault = "" if shown.other_keys else shown.fault
     return Comparison(
         f"attention output of {len(layers)} layers, {way}",
         Divergence(
-            max_abs=shown.apart,
+            max_abs=shown.max_abs_diff,
             scale=shown.size,
             positions=sum(layer.positions for layer in layers),
         ),
         shown.budget,
         f"the same formula in {subject.dtype_name}, in three orders",
         unit="attention outputs",
-        note=f"{shown.name}: {shown.words}{more}" if wrong else shown.traced,
+        note=f"{shown.name}: {shown.difference}{more}" if wrong else shown.untraced,
         cause=Cause(fault, shown.residual, shown.name if wrong else ""),
     )
 
 
-def _fits(layers: list[Verdicted]) -> Iterator[Measurement]:
+def _fits(layers: list[LayerResult]) -> Iterator[Measurement]:
     """What the kernel's weights say about scale and heads, and whether caps and sinks show at all
     on this input.
     """
     if not layers:
         return
-    farthest = max(layers, key=lambda layer: abs(layer.fitted / layer.promised.value - 1))
+    farthest = max(layers, key=lambda layer: abs(layer.fitted / layer.scale.value - 1))
     yield Figure(
         "scale that fits best",
         farthest.fitted,
-        note=f"{farthest.name}: {farthest.promised.value:.6g} by {farthest.promised.source}",
+        note=f"{farthest.name}: {farthest.scale.value:.6g} by {farthest.scale.source}",
     )
     shared = [layer for layer in layers if layer.kv_heads < len(layer.heads)]
     if shared:

@@ -37,25 +37,25 @@ from typing import ClassVar, final
 from attncheck.probing import (
     FULL,
     AtMost,
+    AttentionSpan,
     Capability,
     Cause,
     ForwardSpec,
     Measurement,
     Probe,
-    Reach,
-    ReachPromise,
+    SpanSpec,
     Subject,
     Unsupported,
     all_ones,
     attention_span,
-    promised_reach,
     skipped,
+    span_spec,
 )
 
 # Axes: T query positions, S key positions.
 
 DRAWN = 64
-Ask = Callable[[Subject, ForwardSpec], list[attention_span.Seen]]
+Ask = Callable[[Subject, ForwardSpec], list[attention_span.VisibleKeys]]
 
 
 @final
@@ -78,7 +78,9 @@ class Window(Probe):
         """One forward without and with a 2D mask, then a prefill, a chunk and two steps on a cache."""
         tokens, length = subject.inputs.tokens, subject.inputs.length
         ask: Ask = (
-            attention_span.seen_at_kernel if subject.can.watch else attention_span.seen_in_gradient
+            attention_span.observed_at_kernel
+            if subject.can.watch
+            else attention_span.observed_in_gradient
         )
         yield from self._cases(subject, "one forward", ForwardSpec(tokens), ask, Capability())
         yield from self._cases(
@@ -122,22 +124,20 @@ def _changed(subject: Subject, spec: ForwardSpec) -> ForwardSpec:
 
 
 def _by_promise(
-    subject: Subject, seen: list[attention_span.Seen]
-) -> dict[ReachPromise, list[attention_span.Seen]]:
-    groups: dict[ReachPromise, list[attention_span.Seen]] = {}
+    subject: Subject, seen: list[attention_span.VisibleKeys]
+) -> dict[SpanSpec, list[attention_span.VisibleKeys]]:
+    groups: dict[SpanSpec, list[attention_span.VisibleKeys]] = {}
     for each in seen:
-        groups.setdefault(promised_reach(subject.text_config, each.module, each.index), []).append(
-            each
-        )
+        groups.setdefault(span_spec(subject.text_config, each.module, each.index), []).append(each)
     if not groups:
         raise Unsupported("no attention layer over the model's own tokens was seen")
     return groups
 
 
-def _swapped(groups: dict[ReachPromise, list[attention_span.Seen]]) -> bool:
+def _swapped(groups: dict[SpanSpec, list[attention_span.VisibleKeys]]) -> bool:
     """Whether layers of one promise keep that of others, and the other way round."""
     simple = [
-        (promise.reaches[0], seen) for promise, seen in groups.items() if len(promise.reaches) == 1
+        (promise.spans[0], seen) for promise, seen in groups.items() if len(promise.spans) == 1
     ]
     if len(simple) != 2 or not attention_span.wrong_pairs(simple[0][1][0], simple[0][0]):
         return False
@@ -147,34 +147,34 @@ def _swapped(groups: dict[ReachPromise, list[attention_span.Seen]]) -> bool:
     )
 
 
-def _named(promise: ReachPromise) -> str:
-    return " or ".join(map(str, promise.reaches)) or promise.reason
+def _named(promise: SpanSpec) -> str:
+    return " or ".join(map(str, promise.spans)) or promise.reason
 
 
 def _case(
     subject: Subject,
     name: str,
-    promise: ReachPromise,
-    seen: list[attention_span.Seen],
-    again: Callable[[], list[attention_span.Seen]],
+    promise: SpanSpec,
+    seen: list[attention_span.VisibleKeys],
+    again: Callable[[], list[attention_span.VisibleKeys]],
 ) -> Measurement:
-    if not promise.reaches:
+    if not promise.spans:
         return skipped(name, promise.reason)
     worst = max(seen, key=lambda each: _least_wrong(each, promise))
     wrong = _least_wrong(worst, promise)
     sliding = [
         reach
-        for reach in promise.reaches
+        for reach in promise.spans
         if reach.kind != "full" and reach.size < subject.inputs.length
     ]
     if (
         not wrong
-        and len(promise.reaches) > 1
+        and len(promise.spans) > 1
         and sliding
         and all(attention_span.wrong_pairs(each, FULL) == 0 for each in seen)
     ):
         wrong = sum(attention_span.wrong_pairs(each, sliding[0]) for each in seen)
-    if wrong and (reason := subject.can.decodes.reason or attention_span.excuse(worst, again())):
+    if wrong and (reason := subject.can.decodes.reason or attention_span.exemption(worst, again())):
         return skipped(name, reason)
     return AtMost(
         name,
@@ -187,38 +187,38 @@ def _case(
     )
 
 
-def _picture(seen: attention_span.Seen, promise: ReachPromise) -> tuple[str, ...]:
+def _picture(seen: attention_span.VisibleKeys, promise: SpanSpec) -> tuple[str, ...]:
     """Who reads whom in the layer that is furthest from its promise, where that fits on a page."""
-    nearest = min(promise.reaches, key=lambda reach: attention_span.wrong_pairs(seen, reach))
+    nearest = min(promise.spans, key=lambda reach: attention_span.wrong_pairs(seen, reach))
     return attention_span.drawn(seen, nearest) if seen.stop <= DRAWN else ()
 
 
-def _least_wrong(seen: attention_span.Seen, promise: ReachPromise) -> int:
-    return min(attention_span.wrong_pairs(seen, reach) for reach in promise.reaches)
+def _least_wrong(seen: attention_span.VisibleKeys, promise: SpanSpec) -> int:
+    return min(attention_span.wrong_pairs(seen, reach) for reach in promise.spans)
 
 
-def _explained(seen: attention_span.Seen, promise: ReachPromise, wrong: int) -> str:
+def _explained(seen: attention_span.VisibleKeys, promise: SpanSpec, wrong: int) -> str:
     last, keys = seen.positions[-1], int(seen.reads_TS[-1].sum())
     if not wrong:
-        hidden = max((reach.size for reach in promise.reaches), default=0) >= seen.stop
+        hidden = max((reach.size for reach in promise.spans), default=0) >= seen.stop
         return f"seen at the {seen.how}" + (
             "; the input is not longer than the window" if hidden else ""
         )
-    if len(promise.reaches) > 1 and attention_span.wrong_pairs(seen, FULL) == 0:
-        return f"no layer keeps {promise.reaches[0]}, which the config states without saying for which layers"
+    if len(promise.spans) > 1 and attention_span.wrong_pairs(seen, FULL) == 0:
+        return f"no layer keeps {promise.spans[0]}, which the config states without saying for which layers"
     ahead = ", some of them ahead of it" if attention_span.reads_ahead(seen) else ""
     return f"{seen.name}: the query at position {last} reads {keys} keys{ahead}; promised: {_named(promise)}"
 
 
-def _fault(seen: attention_span.Seen, promise: ReachPromise) -> str:
+def _fault(seen: attention_span.VisibleKeys, promise: SpanSpec) -> str:
     """The catalogue's name for what was seen, where one fits exactly."""
     if attention_span.reads_ahead(seen):
         return ""
-    if promise.reaches != (FULL,) and attention_span.wrong_pairs(seen, FULL) == 0:
+    if promise.spans != (FULL,) and attention_span.wrong_pairs(seen, FULL) == 0:
         return "window-ignored"
     near = (
-        Reach(reach.kind, reach.size + step)
-        for reach in promise.reaches
+        AttentionSpan(reach.kind, reach.size + step)
+        for reach in promise.spans
         for step in (-1, 1)
         if reach.size > 1
     )

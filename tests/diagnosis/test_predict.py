@@ -9,7 +9,7 @@ from attncheck.diagnosis.failure import max_diff_at
 from attncheck.faults import registry as faults
 from attncheck.faults.engine.expected import expected_keys, segments_of
 from attncheck.faults.engine.trusted import Trusted
-from attncheck.judge.config_spec import Reach
+from attncheck.judge.config_spec import AttentionSpan
 from attncheck.model.forward_spec import ForwardSpec, Mask2D, blocks
 
 ON_SCHEDULE = (
@@ -75,7 +75,7 @@ def test_documents_are_separated_by_mask_or_by_positions() -> None:
 
 def test_expected_keys_are_causal_windowed_and_without_padding() -> None:
     spec = ForwardSpec(((5, 6, 7, 8),), mask=Mask2D(((0, 1, 1, 1),)))
-    allowed = expected_keys(spec, Reach("sliding", 2), loaded("builtin:gqa").device)[0, 0]
+    allowed = expected_keys(spec, AttentionSpan("sliding", 2), loaded("builtin:gqa").device)[0, 0]
     assert allowed.tolist() == [
         [False, False, False, False],
         [False, True, False, False],

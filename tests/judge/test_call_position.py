@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import torch
 
-from attncheck.judge.call_position import Standing
-from attncheck.judge.config_spec import FULL, Reach
+from attncheck.judge.config_spec import FULL, AttentionSpan
+from attncheck.judge.layer_spec import CallPosition
 
 CPU = torch.device("cpu")
 
 
-def _rows(standing: Standing, reach: Reach, total: int) -> tuple[list[list[str]], bool]:
+def _rows(standing: CallPosition, reach: AttentionSpan, total: int) -> tuple[list[list[str]], bool]:
     allowed_B1TS, lost = standing.allowed(reach, total, CPU)
     return [
         ["".join(".#"[each] for each in row) for row in rows]
@@ -21,25 +21,30 @@ def _rows(standing: Standing, reach: Reach, total: int) -> tuple[list[list[str]]
 
 
 def test_a_chunk_on_a_cache_reads_what_was_before_it() -> None:
-    assert _rows(Standing(new=2, before=3), FULL, 5) == ([["####.", "#####"]], False)
+    assert _rows(CallPosition(new=2, before=3), FULL, 5) == ([["####.", "#####"]], False)
 
 
 def test_padding_is_never_read_and_its_queries_do_not_count() -> None:
-    standing = Standing(new=3, padding=(0, 2))
+    standing = CallPosition(new=3, padding=(0, 2))
     assert _rows(standing, FULL, 3)[0][1] == ["...", "...", "..#"]
     assert standing.real_BT(CPU).tolist() == [[True, True, True], [False, False, True]]
 
 
 def test_chunks_of_attention_count_from_the_first_real_token() -> None:
-    standing = Standing(new=4, before=1, padding=(1,))
-    assert _rows(standing, Reach("chunked", 2), 5)[0][0] == [".#...", ".##..", "...#.", "...##"]
+    standing = CallPosition(new=4, before=1, padding=(1,))
+    assert _rows(standing, AttentionSpan("chunked", 2), 5)[0][0] == [
+        ".#...",
+        ".##..",
+        "...#.",
+        "...##",
+    ]
 
 
 def test_a_cropped_cache_is_enough_for_a_window_and_not_for_the_whole_past() -> None:
-    standing = Standing(new=1, before=5)
-    assert _rows(standing, Reach("sliding", 3), 3) == ([["###"]], False)
+    standing = CallPosition(new=1, before=5)
+    assert _rows(standing, AttentionSpan("sliding", 3), 3) == ([["###"]], False)
     assert _rows(standing, FULL, 3) == ([["###"]], True)
 
 
 def test_slots_of_a_buffer_behind_the_newest_token_are_empty() -> None:
-    assert _rows(Standing(new=1, before=1), FULL, 4) == ([["##.."]], False)
+    assert _rows(CallPosition(new=1, before=1), FULL, 4) == ([["##.."]], False)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attncheck.judge.rotation_angles import turning_of
+from attncheck.judge.rotation_angles import observed_rotation
 
 WIDTH = 16
 LENGTH = 24
@@ -40,12 +40,12 @@ def test_pairs_and_angles_are_found_in_every_layout(
     torch.manual_seed(0)
     given_BHTD = torch.randn(1, heads, LENGTH, WIDTH, dtype=torch.float64)
     stages = {"proj": given_BHTD.transpose(1, 2).flatten(2), "other": torch.randn(1, LENGTH, WIDTH)}
-    found = turning_of(
+    found = observed_rotation(
         3.0 * _turn(given_BHTD, first, pairing, into), stages, 2 * len(FREQUENCIES), None
     )
     assert found is not None
     assert found.stage == "proj"
-    assert found.steps_P.tolist() == pytest.approx(FREQUENCIES, abs=1e-12)
+    assert found.inv_freq_P.tolist() == pytest.approx(FREQUENCIES, abs=1e-12)
     assert found.gain == pytest.approx(3.0)
     assert found.layout == (first, 8, pairing, into)
 
@@ -53,7 +53,7 @@ def test_pairs_and_angles_are_found_in_every_layout(
 def test_channels_that_are_handed_on_are_not_turned_and_others_come_from_nowhere() -> None:
     given_BHTD = torch.randn(1, 2, LENGTH, WIDTH, dtype=torch.float64)
     stages = {"proj": given_BHTD.transpose(1, 2)}
-    still = turning_of(0.5 * given_BHTD, stages, WIDTH, None)
+    still = observed_rotation(0.5 * given_BHTD, stages, WIDTH, None)
     assert still is not None
     assert still.pairs == 0
-    assert turning_of(torch.randn_like(given_BHTD), stages, WIDTH, None) is None
+    assert observed_rotation(torch.randn_like(given_BHTD), stages, WIDTH, None) is None

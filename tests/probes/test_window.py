@@ -10,8 +10,8 @@ import transformers
 from probing import HEALTHY, case, caught_by, finding, loaded
 
 from attncheck.core.finding import Verdict
-from attncheck.judge.attention_span import Seen, excuse, wrong_pairs
-from attncheck.judge.config_spec import FULL, Reach, promised_reach
+from attncheck.judge.attention_span import VisibleKeys, exemption, wrong_pairs
+from attncheck.judge.config_spec import FULL, AttentionSpan, span_spec
 from attncheck.model.subject import Subject
 from attncheck.targets.amplify import amplify
 
@@ -48,20 +48,18 @@ def test_a_window_that_the_kernel_cuts_short_by_one_is_caught() -> None:
     """
     subject = loaded("config:mistral")
     window = subject.text_config.sliding_window
-    seen = Seen(
+    seen = VisibleKeys(
         name="layer",
         index=0,
         module=torch.nn.Identity(),
-        reads_TS=Reach("sliding", window - 1).allowed_TS(24, 24),
+        reads_TS=AttentionSpan("sliding", window - 1).allowed_TS(24, 24),
         positions=tuple(range(24)),
         stop=24,
-        alike=True,
         masked=True,
-        how="kernel",
     )
-    assert wrong_pairs(seen, Reach("sliding", window)) == 24 - (window - 1)
-    assert wrong_pairs(seen, Reach("sliding", window - 1)) == 0
-    assert excuse(seen, [seen]) == ""
+    assert wrong_pairs(seen, AttentionSpan("sliding", window)) == 24 - (window - 1)
+    assert wrong_pairs(seen, AttentionSpan("sliding", window - 1)) == 0
+    assert exemption(seen, [seen]) == ""
 
 
 def _neo() -> Any:
@@ -99,30 +97,30 @@ def test_where_the_kernel_is_out_of_reach_the_gradient_tells(promised: int) -> N
         (
             {"attention_chunk_size": 4, "layer_types": ["chunked_attention"]},
             0,
-            (Reach("chunked", 4),),
+            (AttentionSpan("chunked", 4),),
         ),
         ({"sliding_window": 8, "use_sliding_window": False}, 0, (FULL,)),
         (
             {"sliding_window": 8, "use_sliding_window": True, "max_window_layers": 1},
             1,
-            (Reach("sliding", 8),),
+            (AttentionSpan("sliding", 8),),
         ),
         ({"sliding_window": 8, "use_sliding_window": True, "max_window_layers": 1}, 0, (FULL,)),
         ({"sliding_window": 8, "sliding_window_pattern": 2}, 1, (FULL,)),
-        ({"sliding_window": 8}, 0, (Reach("sliding", 8), FULL)),
+        ({"sliding_window": 8}, 0, (AttentionSpan("sliding", 8), FULL)),
         ({"layer_types": ["indexed_attention"]}, 0, ()),
         ({}, 0, (FULL,)),
     ],
 )
 def test_promises_are_read_from_the_fields_that_state_them(
-    fields: dict[str, Any], index: int, reach: tuple[Reach, ...]
+    fields: dict[str, Any], index: int, reach: tuple[AttentionSpan, ...]
 ) -> None:
     config = type("Config", (), fields)()
-    assert promised_reach(config, torch.nn.Identity(), index).reaches == reach
+    assert span_spec(config, torch.nn.Identity(), index).spans == reach
 
 
 def test_chunks_end_at_their_border() -> None:
-    allowed = Reach("chunked", 4).allowed_TS(2, 6)
+    allowed = AttentionSpan("chunked", 4).allowed_TS(2, 6)
     assert allowed.int().tolist() == [[0, 0, 0, 0, 1, 0], [0, 0, 0, 0, 1, 1]]
 
 

@@ -13,7 +13,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from attncheck.judge.config_spec import FULL, Reach
+from attncheck.judge.config_spec import FULL, AttentionSpan
 from attncheck.model.forward_spec import ForwardSpec, Mask2D, Mask4D
 
 
@@ -29,7 +29,7 @@ class View:
     layer: int
     start: int
     stop: int
-    reach: Reach = FULL
+    reach: AttentionSpan = FULL
 
 
 Allowed = Callable[[Tensor, View], Tensor]
@@ -52,7 +52,7 @@ def _numbered(row: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-def expected_keys(spec: ForwardSpec, reach: Reach, device: torch.device) -> Tensor:
+def expected_keys(spec: ForwardSpec, reach: AttentionSpan, device: torch.device) -> Tensor:
     """(B, 1, T, T) booleans: causal, within the layer's span, inside the document, no padding."""
     length = spec.length
     allowed = reach.allowed_TS(length, length, device).expand(len(spec.tokens), 1, length, length)
@@ -73,7 +73,7 @@ def first_held(view: View) -> int:
     return max(0, view.start - view.reach.size + 1) if view.reach.kind == "sliding" else 0
 
 
-def held(spec: ForwardSpec, reach: Reach, like: Tensor) -> Tensor:
+def held(spec: ForwardSpec, reach: AttentionSpan, like: Tensor) -> Tensor:
     """(1, 1, T, S) booleans: the keys that a cache of this span holds at each chunk, or gets."""
     kept = torch.zeros_like(like[:1, :1])
     for each in chunk_views(View(spec=spec, layer=0, start=0, stop=spec.length, reach=reach)):

@@ -25,7 +25,7 @@ from attncheck.attention.reference import AttentionParams, params_of
 from attncheck.core.errors import Unsupported
 from attncheck.faults.engine.expected import expected_keys
 from attncheck.faults.engine.trusted import Trusted, attend_widely, is_own_attention
-from attncheck.judge.config_spec import Reach
+from attncheck.judge.config_spec import AttentionSpan
 from attncheck.model.compat import cached_length
 from attncheck.model.forward_spec import ForwardSpec, Mask2D, Positions, counting
 
@@ -37,7 +37,7 @@ class Held:
 
     key_BGSD: Tensor
     value_BGSD: Tensor
-    reach: Reach
+    reach: AttentionSpan
 
     @property
     def first(self) -> int:

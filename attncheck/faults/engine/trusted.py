@@ -32,7 +32,7 @@ from attncheck.faults.engine.expected import (
     held,
     segments_of,
 )
-from attncheck.judge.config_spec import FULL, Reach, promised_reach
+from attncheck.judge.config_spec import FULL, AttentionSpan, span_spec
 from attncheck.model.caches import states
 from attncheck.model.forward_spec import (
     ForwardSpec,
@@ -62,7 +62,7 @@ class Change:
     positions: Positions | None = None
     mask_2d: Mask2D | None = None
     allowed: Allowed | None = None
-    reach: Callable[[Reach], Reach] | None = None
+    reach: Callable[[AttentionSpan], AttentionSpan] | None = None
     only_held: bool = False
     params: Callable[[AttentionParams], AttentionParams] | None = None
     tiled: bool = False
@@ -213,12 +213,12 @@ class Trusted:
         )
         return next((call for call in calls if call is not None), None)
 
-    def windows(self, spec: ForwardSpec) -> frozenset[Reach]:
+    def windows(self, spec: ForwardSpec) -> frozenset[AttentionSpan]:
         """The different spans of this model's layers, where any layer has a window; else none."""
         return frozenset() if isinstance(spec.mask, Mask4D) else self._windows
 
     @cached_property
-    def _windows(self) -> frozenset[Reach]:
+    def _windows(self) -> frozenset[AttentionSpan]:
         plain = ForwardSpec(self.subject.inputs.tokens)
         found = self.subject.record_calls(
             plain.tokens, lambda call: self.reach(call, plain) if is_own_attention(call) else None
@@ -231,16 +231,16 @@ class Trusted:
         segments = segments_of(spec)
         return segments is not None and any(len(set(row)) > 1 for row in segments)
 
-    def reach(self, call: AttentionCall, spec: ForwardSpec) -> Reach:
+    def reach(self, call: AttentionCall, spec: ForwardSpec) -> AttentionSpan:
         """How far back this layer may read in this forward: a 4D mask replaces its window."""
         if isinstance(spec.mask, Mask4D):
             return FULL
-        promise = promised_reach(self.subject.text_config, call.module, self.layer(call))
-        if len(promise.reaches) < 2:
-            return next(iter(promise.reaches), FULL)
+        promise = span_spec(self.subject.text_config, call.module, self.layer(call))
+        if len(promise.spans) < 2:
+            return next(iter(promise.spans), FULL)
         window = call.options.get("sliding_window", getattr(call.module, "sliding_window", None))
         return next(
-            (each for each in promise.reaches if (each.kind == "sliding") == bool(window)), FULL
+            (each for each in promise.spans if (each.kind == "sliding") == bool(window)), FULL
         )
 
 

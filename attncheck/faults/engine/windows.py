@@ -19,7 +19,7 @@ from attncheck.core.errors import CannotInject
 from attncheck.faults.engine.hypothesis import Hypothesis, WrongForward, words
 from attncheck.faults.engine.injection import at_arguments, at_kernel
 from attncheck.faults.engine.trusted import Change
-from attncheck.judge.config_spec import Reach
+from attncheck.judge.config_spec import AttentionSpan
 from attncheck.model.inputs import Tokens
 from attncheck.model.subject import Subject
 
@@ -161,7 +161,10 @@ def has_windows(forward: WrongForward) -> bool:
 
 
 def respanned(
-    forward: WrongForward, fault: str, parameter: str, reach: Callable[[Reach], Reach]
+    forward: WrongForward,
+    fault: str,
+    parameter: str,
+    reach: Callable[[AttentionSpan], AttentionSpan],
 ) -> Iterator[Hypothesis]:
     """Another span for each layer; the cache keeps all keys, or those of the right window."""
     yield Hypothesis(fault, parameter, change=Change(reach=reach))

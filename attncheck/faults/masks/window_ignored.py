@@ -34,7 +34,7 @@ from attncheck.faults.engine import (
     masks,
     windows,
 )
-from attncheck.judge.config_spec import FULL, Reach
+from attncheck.judge.config_spec import FULL, AttentionSpan
 from attncheck.model.subject import Subject
 
 
@@ -59,7 +59,7 @@ def _held_by_cache(size: int) -> Allowed:
     """The keys that a cache of this window holds when a chunk is fed, and those of the chunk."""
 
     def kept(allowed: Tensor, view: View) -> Tensor:
-        first = expected.first_held(replace(view, reach=Reach("sliding", size)))
+        first = expected.first_held(replace(view, reach=AttentionSpan("sliding", size)))
         return torch.cat([torch.zeros_like(allowed[..., :first]), allowed[..., first:]], -1)
 
     return kept

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from attncheck.faults.engine import Fault, Hypothesis, Injected, WrongForward, windows
-from attncheck.judge.config_spec import FULL, Reach
+from attncheck.judge.config_spec import FULL, AttentionSpan
 from attncheck.model.subject import Subject
 
 
@@ -34,8 +34,10 @@ def _hypotheses(forward: WrongForward) -> Iterator[Hypothesis]:
             yield from windows.respanned(forward, "window-off-by-one", parameter, _resized(step))
 
 
-def _resized(step: int) -> Callable[[Reach], Reach]:
-    return lambda reach: reach if reach == FULL else Reach(reach.kind, max(1, reach.size + step))
+def _resized(step: int) -> Callable[[AttentionSpan], AttentionSpan]:
+    return lambda reach: (
+        reach if reach == FULL else AttentionSpan(reach.kind, max(1, reach.size + step))
+    )
 
 
 FAULT = Fault(name="window-off-by-one", inject=inject, hypotheses={330: _hypotheses})

@@ -19,7 +19,6 @@ from attncheck.attention.masks import allowed_BHTS, with_allowed
 from attncheck.core import registry
 from attncheck.core.finding import Measurement, Verdict, verdict_of
 from attncheck.faults import registry as faults
-from attncheck.judge.layers import watching
 from attncheck.model.subject import Subject
 
 STEP = "attention output of 4 layers, a step on the cache"
@@ -66,23 +65,23 @@ def _lose_first(call: AttentionCall) -> None:
             "builtin:gqa",
             _halve,
             "softmax-scale",
-            "the scores are scaled by 0.125 where 0.25 is promised",
+            "the scores are scaled by 0.125 instead of 0.25",
         ),
         (
             "builtin:alibi",
             _halve,
             "softmax-scale",
-            "the scores are scaled by 0.125 where 0.25 is promised",
+            "the scores are scaled by 0.125 instead of 0.25",
         ),
         ("config:gemma2", _uncap, "softcap-missing", "the soft-cap of 50 is configured but absent"),
-        ("config:mpt", _lose_first, "", "it reads other keys than promised"),
+        ("config:mpt", _lose_first, "", "it reads other keys than its config states"),
     ],
 )
 def test_faults_of_one_token_steps_are_caught_in_their_layer(
     target: str, change: Callable[[AttentionCall], None], fault: str, words: str
 ) -> None:
     subject = loaded(target)
-    with watching(subject, _in_steps(change, layer=2)):
+    with subject.handle_calls(_in_steps(change, layer=2)):
         broken = _broken(subject)
     assert set(broken) == {STEP, PADDED}
     assert ".2." in broken[STEP].cause.module
@@ -123,10 +122,7 @@ def test_queries_that_a_step_does_not_turn_are_found(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(home, "apply_rotary_pos_emb", rotate)
     broken = _broken(loaded("builtin:gqa"))
     assert set(broken) == {STEP, PADDED}
-    assert (
-        "queries are not turned by the rotary tables, as they are in one forward"
-        in broken[STEP].note
-    )
+    assert "the rotary tables do not rotate queries, unlike in one forward" in broken[STEP].note
 
 
 @pytest.mark.parametrize(("norm", "what"), [("q_norm", "queries"), ("k_norm", "keys")])
@@ -150,7 +146,7 @@ def test_a_cache_that_drops_keys_of_the_whole_past_is_found() -> None:
     step = broken["what layers read and compare, a step on the cache"]
     assert step.value == 4
     assert step.note.endswith(
-        "its cache has dropped keys of what it reads in one forward, the whole past"
+        "its cache has dropped keys that it reads in one forward: the whole past"
     )
 
 
@@ -159,7 +155,9 @@ def test_a_mask_that_is_wrong_only_with_a_cache_is_found() -> None:
     with faults.fault("mask-top-left").inject(subject):
         broken = _broken(subject)
     assert set(broken) == {"attention output of 4 layers, a chunk on the cache", STEP, PADDED}
-    assert all("it reads other keys than promised" in each.note for each in broken.values())
+    assert all(
+        "it reads other keys than its config states" in each.note for each in broken.values()
+    )
 
 
 def test_padding_that_is_read_is_found() -> None:
@@ -168,7 +166,7 @@ def test_padding_that_is_read_is_found() -> None:
         broken = _broken(subject)
     assert "attention output of 4 layers, left padding, prefill" in broken
     assert broken[PADDED].note.startswith(
-        "model.layers.0.self_attn: it reads other keys than promised"
+        "model.layers.0.self_attn: it reads other keys than its config states"
     )
 
 
@@ -185,7 +183,9 @@ def test_a_buffer_longer_than_what_it_holds_is_judged() -> None:
     healthy = loaded("builtin:window", cache="static")
     assert _broken(healthy) == {}
     neo = _broken(loaded("config:gpt_neo", cache="static"))
-    assert "it reads other keys than promised" in neo[STEP if STEP in neo else min(neo)].note
+    assert (
+        "it reads other keys than its config states" in neo[STEP if STEP in neo else min(neo)].note
+    )
 
 
 def test_one_query_is_held_to_the_rounding_of_a_whole_forward() -> None:

@@ -49,7 +49,7 @@ def _set(value: float, *numbers: int) -> Callable[[Any], None]:
         (
             _set(64**-0.5, 0, 1, 2, 3),
             Verdict.FAIL,
-            "0.125 by the layer's `scaling`, 1/sqrt(hidden_size), where the width of its",
+            "0.125 by the layer's `scaling`, 1/sqrt(hidden_size); the width of its",
         ),
         (
             _set(16**-0.5, 0, 1, 2, 3),
@@ -59,7 +59,7 @@ def _set(value: float, *numbers: int) -> Callable[[Any], None]:
         (
             _set(0.3, 0, 1, 2, 3),
             Verdict.WARN,
-            "0.3 by the layer's `scaling`, where the width of its queries gives 1/sqrt(32)",
+            "0.3 by the layer's `scaling`; the width of its queries gives 1/sqrt(32)",
         ),
         (_set(0.3, 2), Verdict.FAIL, "model.layers.2.self_attn: 0.3 by the layer's `scaling`"),
     ],

@@ -51,16 +51,16 @@ def test_a_step_that_reads_the_padding_is_found() -> None:
         "attention output of 4 layers, left padding, a step on the cache",
     )
     assert verdict_of(broken) is Verdict.FAIL
-    assert "it reads other keys than promised" in broken.note
+    assert "it reads other keys than its config states" in broken.note
 
 
 @pytest.mark.parametrize("name", ["bloom", "falcon", "mvp"])
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        ("softmax-scale", "the scores are scaled by 0.125 where 0.25 is promised"),
-        ("mask-off-by-one", "it reads other keys than promised"),
-        ("causal-mask-missing", "it reads other keys than promised"),
+        ("softmax-scale", "the scores are scaled by 0.125 instead of 0.25"),
+        ("mask-off-by-one", "it reads other keys than its config states"),
+        ("causal-mask-missing", "it reads other keys than its config states"),
     ],
 )
 def test_planted_faults_are_caught_and_located(name: str, fault: str, words: str) -> None:
@@ -93,7 +93,7 @@ def test_scores_that_the_model_itself_scales_wrongly_are_found() -> None:
     assert found.verdict is Verdict.FAIL
     broken = case(found, ONCE)
     assert broken.cause.module == "transformer.h.1.self_attention"
-    assert "the scores are scaled by 0.5 where 0.25 is promised" in broken.note
+    assert "the scores are scaled by 0.5 instead of 0.25" in broken.note
 
 
 def test_scores_that_are_divided_by_something_else_are_found(
@@ -104,7 +104,7 @@ def test_scores_that_are_divided_by_something_else_are_found(
     monkeypatch.setattr(home, "math", SimpleNamespace(sqrt=lambda value: 2.0))
     found = finding(subject, "reference")
     assert found.verdict is Verdict.FAIL
-    assert "the scores are scaled by 0.5 where 0.25 is promised" in case(found, ONCE).note
+    assert "the scores are scaled by 0.5 instead of 0.25" in case(found, ONCE).note
 
 
 def test_linear_biases_with_wrong_slopes_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,8 +114,7 @@ def test_linear_biases_with_wrong_slopes_are_found(monkeypatch: pytest.MonkeyPat
     found = _with(loaded("config:bloom"), monkeypatch, "build_alibi_tensor", steeper)
     assert found.verdict is Verdict.FAIL
     assert (
-        "its linear biases rise with other slopes than promised"
-        in case(found, f"{ONCE}, 2D mask").note
+        "its linear biases have other slopes than expected" in case(found, f"{ONCE}, 2D mask").note
     )
 
 
@@ -128,7 +127,7 @@ def test_biases_that_count_anew_on_a_cache_are_found_in_the_step() -> None:
     broken = caught_by(loaded("config:bloom"), "reference", "alibi-local")
     assert broken is not None
     assert broken.name == "attention output of 4 layers, a chunk on the cache"
-    assert "its linear biases rise with other slopes than promised" in broken.note
+    assert "its linear biases have other slopes than expected" in broken.note
 
 
 def test_weights_that_are_changed_after_the_softmax_are_set_aside_not_accused(

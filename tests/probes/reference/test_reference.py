@@ -39,9 +39,9 @@ def test_a_model_without_attention_is_skipped_with_the_reason() -> None:
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        ("softmax-scale", "the scores are scaled by 0.125 where 0.25 is promised"),
+        ("softmax-scale", "the scores are scaled by 0.125 instead of 0.25"),
         ("kv-groups-tiled", "query heads read KV heads 0 1 0 1"),
-        ("causal-mask-missing", "it reads other keys than promised"),
+        ("causal-mask-missing", "it reads other keys than its config states"),
     ],
 )
 def test_planted_faults_are_caught_and_named_in_each_implementation(
@@ -99,7 +99,7 @@ def test_a_scale_applied_to_the_queries_and_again_in_the_kernel_is_found(
 
     found = _llama(twice, monkeypatch)
     assert found.verdict is Verdict.FAIL
-    assert "the scores are scaled by 0.0625 where 0.25 is promised" in found.summary
+    assert "the scores are scaled by 0.0625 instead of 0.25" in found.summary
     assert case(found, "attention output of 4 layers, one forward").cause.fault == "softmax-scale"
 
 
@@ -143,7 +143,7 @@ def test_scale_flags_of_the_config_are_held_against_the_layer(
     assert found.verdict is verdict
     if ignored:
         assert (
-            "transformer.h.1.attn: the scores are scaled by 0.353553 where 0.176777 is promised"
+            "transformer.h.1.attn: the scores are scaled by 0.353553 instead of 0.176777"
             in found.summary
         )
 

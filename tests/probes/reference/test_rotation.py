@@ -115,7 +115,7 @@ def test_healthy_rotation_of_many_types_passes(name: str, layers: int) -> None:
 def test_layers_that_nothing_turns_are_skipped_with_the_reason() -> None:
     found = finding(loaded("config:cohere2"), "reference")
     (skip,) = [each for each in found.cases if each.name == "rotation of 1 layers not judged"]
-    assert skip.note == "model.layers.3.self_attn: nothing in sight turns its queries and keys"
+    assert skip.note == "model.layers.3.self_attn: no rotary embedding observed on queries or keys"
 
 
 def _base_of_one_layer() -> Any:
@@ -185,24 +185,24 @@ def _one_layer_not_turned() -> Any:
 BROKEN: list[tuple[Callable[[], Any], str, int]] = [
     (
         _swapped,
-        "pair 7 is turned by 5.623e-06 per token, where 0.0003162 the config promises (rope_theta 10000, 16 channels)",
+        "pair 7 rotates by 5.623e-06 instead of 0.0003162 per token (config: rope_theta 10000, 16 channels)",
         0,
     ),
     (
         _base_of_one_layer,
-        "per token, where 0.0003162 the config promises (rope_theta 10000, 16 channels)",
+        "instead of 0.0003162 per token (config: rope_theta 10000, 16 channels)",
         2,
     ),
     (
         _scaling_ignored,
-        "pair 0 is turned by 1 per token, where 0.25 the config promises (rope_theta 10000, 16 channels, linear by 4)",
+        "pair 0 rotates by 1 instead of 0.25 per token (config: rope_theta 10000, 16 channels, linear by 4)",
         0,
     ),
-    (_part_ignored, "per token, where 0 the config promises (rope_theta 10000, 4 channels)", 0),
-    (_rounded, "in every layer the frequencies are those promised, rounded to bfloat16", 0),
-    (_sense_of_one_layer, "is turned the other way round", 1),
-    (_gain_ignored, "what is turned is multiplied by 1, where the config promises 1.13863", 0),
-    (_one_layer_not_turned, "they are not turned by positions", 2),
+    (_part_ignored, "instead of 0 per token (config: rope_theta 10000, 4 channels)", 0),
+    (_rounded, "every layer uses the expected frequencies rounded to bfloat16", 0),
+    (_sense_of_one_layer, "rotates in the opposite direction", 1),
+    (_gain_ignored, "rotated channels are multiplied by 1 instead of 1.13863", 0),
+    (_one_layer_not_turned, "positions do not rotate them", 2),
 ]
 
 
@@ -226,15 +226,13 @@ def test_a_model_that_turns_the_other_way_throughout_is_a_warning() -> None:
         _own_tables(layer, lambda cos, sin: (cos, -sin))
     case = _rotation(_judged(model))
     assert verdict_of(case) is Verdict.WARN
-    assert "is turned the other way round" in case.note
+    assert "rotates in the opposite direction" in case.note
 
 
 def test_frequencies_that_a_cast_took_along_are_a_warning_and_said_to_be_rounded() -> None:
     case = _rotation(_judged(_llama().to(torch.bfloat16)))
     assert verdict_of(case) is Verdict.WARN
-    assert case.note.endswith(
-        "in every layer the frequencies are those promised, rounded to bfloat16"
-    )
+    assert case.note.endswith("every layer uses the expected frequencies rounded to bfloat16")
 
 
 def test_a_fault_that_only_the_case_locates_is_located_in_the_finding() -> None:

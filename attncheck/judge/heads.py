@@ -1,0 +1,195 @@
+"""What became of a projection's heads on the way to the kernel: their order, and which layer's keys
+they are.
+
+Attention over mixed-up heads is right attention of other heads: only where they come from tells.
+
+Axes: B batch, H query heads, G key/value heads, T query positions, S key positions, D head width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, final
+
+from torch import Tensor
+
+from attncheck.attention.layers import layer_type
+from attncheck.core.errors import Unsupported
+from attncheck.core.finding import AtMost, Cause, Measurement, skipped
+from attncheck.judge.layer_calls import LayerCall, read_layers
+from attncheck.judge.projections import COARSE, resolution, source_of
+from attncheck.judge.rotation import RotationReader, rotation_cases
+from attncheck.model.forward_spec import ForwardSpec
+from attncheck.model.subject import Subject
+
+
+def projection_cases(subject: Subject) -> Iterator[Measurement]:
+    """Rotation, order of heads and shared keys in one forward; skipped with the reason where no
+    attention can be recorded.
+    """
+    tokens = subject.inputs.tokens
+    length = len(tokens[0])
+    rotation, order = RotationReader(subject, length), OrderReader()
+    shared = SharedKeysReader(subject.text_config)
+
+    def all_three(layer: LayerCall) -> None:
+        if layer.over(length):
+            for reader in (rotation, order, shared):
+                reader(layer)
+
+    try:
+        read_layers(subject, ForwardSpec(tokens), all_three)
+    except Unsupported as reason:
+        yield skipped("rotation of every layer", str(reason))
+        return
+    yield from rotation_cases(rotation)
+    yield from order_cases(order)
+    yield from shared_cases(shared)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class HeadOrder:
+    """Which block of which stage each head of a layer's queries, keys or values is."""
+
+    name: str
+    what: str
+    stage: str
+    blocks: tuple[int, ...]
+
+    @property
+    def rises(self) -> bool:
+        """Whether the heads are in the order of the blocks; several heads may be one block."""
+        return all(first <= second for first, second in pairwise(self.blocks))
+
+    def is_like(self, other: HeadOrder) -> bool:
+        """Whether another layer has the same heads from the same stage."""
+        mine, others = ((x.what, x.stage, len(x.blocks)) for x in (self, other))
+        return mine == others
+
+    def __str__(self) -> str:
+        blocks = " ".join(map(str, self.blocks))
+        return f"{self.name}: heads of {self.what} are the blocks {blocks} of `{self.stage}`"
+
+
+@final
+@dataclass
+class OrderReader:
+    """Reads the order of heads off every layer of one forward."""
+
+    found: list[HeadOrder] = field(default_factory=list)
+
+    def __call__(self, layer: LayerCall) -> None:
+        """Note the order of one layer's heads."""
+        call = layer.call
+        if resolution(call.query_BHTD.dtype) > COARSE:
+            return
+        parts = {"queries": call.query_BHTD, "keys": call.key_BGSD, "values": call.value_BGSD}
+        for what, states in parts.items():
+            source = source_of(states, layer.stages, None)
+            if source is not None and len(source.blocks) > 1:
+                self.found.append(
+                    HeadOrder(name=layer.name, what=what, stage=source.stage, blocks=source.blocks)
+                )
+
+
+def order_cases(reader: OrderReader) -> Iterator[Measurement]:
+    """One case over all heads that were traced to a stage."""
+    found = reader.found
+    if not found:
+        return
+    wrong = [each for each in found if not each.rises and not _designed(each, found)]
+    yield AtMost(
+        f"order of heads of {len({each.name for each in found})} layers",
+        float(sum(len(each.blocks) for each in wrong)),
+        "heads are not in the order of their projection",
+        positions=sum(len(each.blocks) for each in found),
+        note=str(wrong[0]) if wrong else "",
+        cause=Cause(module=wrong[0].name if wrong else ""),
+    )
+
+
+def _designed(order: HeadOrder, found: list[HeadOrder]) -> bool:
+    """Whether every layer like this one has this order, and values the order of the keys: weights
+    can be stored so on purpose.
+    """
+    alike = all(each.blocks == order.blocks for each in found if each.is_like(order))
+    beside = [
+        each.blocks
+        for each in found
+        if each.name == order.name and {each.what, order.what} == {"keys", "values"}
+    ]
+    return alike and all(_ranks(blocks) == _ranks(order.blocks) for blocks in beside)
+
+
+def _ranks(blocks: tuple[int, ...]) -> list[int]:
+    """The order of blocks among each other, whatever stage they are of."""
+    return [sorted(set(blocks)).index(block) for block in blocks]
+
+
+@final
+@dataclass(frozen=True)
+class _Keys:
+    """The type of a layer, and sums by which its keys are recognised."""
+
+    name: str
+    type: str | None
+    sums: tuple[float, ...]
+
+
+@final
+@dataclass
+class SharedKeysReader:
+    """Notes the type and the keys of every layer of one forward."""
+
+    config: Any
+    found: list[_Keys] = field(default_factory=list)
+
+    def __call__(self, layer: LayerCall) -> None:
+        """Note the keys of one layer."""
+        call = layer.call
+        if bool(call.key_BGSD.any()):
+            config = getattr(call.module, "config", None) or self.config
+            sums = _sums(call.key_BGSD.double())
+            self.found.append(_Keys(layer.name, layer_type(config, layer.index), sums))
+
+
+def _sums(key_BGSD: Tensor) -> tuple[float, ...]:
+    """Of the keys, of their squares, of the first head and of the first position."""
+    parts = (key_BGSD, key_BGSD.square(), key_BGSD[:, 0], key_BGSD[:, :, 0])
+    return tuple(float(part.sum()) for part in parts)
+
+
+def shared_cases(reader: SharedKeysReader) -> Iterator[Measurement]:
+    """One case over the layers that read the keys of an earlier one, which must be of their type;
+    no case where none does.
+    """
+    found = reader.found
+    shared = [
+        (later, source)
+        for place, later in enumerate(found)
+        if (source := _source(found[:place], later)) is not None
+    ]
+    if not shared:
+        return
+    wrong = [(later, source) for later, source in shared if later.type != source.type]
+    note = "{0.name}: a layer of type `{0.type}` reads the keys of {1.name}, of type `{1.type}`"
+    yield AtMost(
+        f"keys that {len(shared)} layers share with an earlier one",
+        float(len(wrong)),
+        "layers read the keys of a layer of another type",
+        positions=len(shared),
+        note=note.format(*wrong[0]) if wrong else "",
+        cause=Cause(module=wrong[0][0].name if wrong else ""),
+    )
+
+
+def _source(earlier: list[_Keys], later: _Keys) -> _Keys | None:
+    """The first layer with the same keys, if an earlier one has the type of this layer, so that its
+    keys could have been read instead.
+    """
+    possible = any(each.type == later.type for each in earlier)
+    same = (each for each in earlier if each.sums == later.sums and each.name != later.name)
+    return next(same, None) if possible else None
