@@ -13,7 +13,8 @@ How a layer is judged:
 5. `layer_results` does this for every layer of a forward, and of chunks on a cache, which it checks
    against what the forward showed (`PrefillState`).
 
-Beside the outputs: `attention_span` observes which keys are read, `rotation` (on angles from
-`rotation_angles`) by what angle positions rotate, `heads` in which order heads arrive and whose
-keys a layer reads, `declared_scale` whether a scale that only the layer declares makes sense.
+Beside the outputs, `attention_span` observes which keys are read, `rotation` by what angle
+positions rotate (read by `rotated_states`, fitted by `rotation_angles`), `heads` in which order
+heads arrive and whose keys a layer reads, and `declared_scale` whether a scale that only the layer
+declares makes sense.
 """

@@ -20,7 +20,8 @@ from attncheck.core.errors import Unsupported
 from attncheck.core.finding import AtMost, Cause, Measurement, skipped
 from attncheck.judge.layer_calls import LayerCall, read_layers
 from attncheck.judge.projections import COARSE, resolution, source_of
-from attncheck.judge.rotation import RotationReader, rotation_cases
+from attncheck.judge.rotated_states import RotationReader
+from attncheck.judge.rotation import rotation_cases
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.subject import Subject
 
