@@ -16,7 +16,7 @@ from benchmarks.peaks import meter
 
 
 class Call(NamedTuple):
-    """One forward: sequences, new and cached tokens, whether it fills a cache or is for a gradient."""
+    """One forward: how many tokens are new and cached, and what it was for."""
 
     rows: int
     new: int
@@ -55,7 +55,7 @@ class Run:
 
 
 def checked(source: str | Shape, dtype: str, probes: list[str], length: int | None = None) -> Run:
-    """Run the probes with controls and diagnoses; note every forward and each probe's peak memory."""
+    """Run the probes with controls and diagnoses; note each forward and each peak of memory."""
     from attncheck.core import registry
     from attncheck.core.allocator import keep_threshold, return_freed_memory
     from attncheck.diagnosis.diagnose import Diagnoser
