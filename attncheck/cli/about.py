@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
-from attncheck.cli.options import Target
+from attncheck.cli.options import TARGET, argument, expanded, option
 from attncheck.core import registry
 from attncheck.core.errors import UsageError
 from attncheck.targets.target import DEFAULT
@@ -28,12 +27,11 @@ def doctor() -> None:
         typer.echo(f"{name:26s} {value}")
 
 
+@expanded
 def init(
-    target: Target = DEFAULT,
-    folder: Annotated[
-        Path, typer.Option("--folder", metavar="FOLDER", help="Write the suite to this folder.")
-    ] = Path(),
-    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing suite.")] = False,
+    target: str = argument(TARGET, "TARGET", DEFAULT),
+    folder: Path = option(Path(), "Write the suite to this folder.", "FOLDER", panel="Options"),
+    force: bool = option(False, "Overwrite an existing suite.", panel="Options"),
 ) -> None:
     """Write a commented suite, attncheck.yaml, with its JSON Schema."""
     from attncheck.report.write import write_text

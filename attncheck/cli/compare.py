@@ -3,36 +3,25 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated
 
 import typer
 
-from attncheck.cli.options import DisplayOptions, ModelOptions, expanded, option
+from attncheck.cli.options import DisplayOptions, ModelOptions, argument, expanded, option
 from attncheck.cli.ranked import ended, hush
 from attncheck.core.errors import UsageError
 
-sides = partial(option, panel="Sides", metavar="NAME=VALUE,...")
-
-Left = Annotated[
-    str, typer.Argument(metavar="A", help="A target, or a file that `attncheck record` wrote.")
-]
-Right = Annotated[
-    str | None,
-    typer.Argument(metavar="B", help="Another target or file; by default A again."),
-]
-OfLeft = Annotated[
-    list[str] | None, sides("Settings of A, such as attn=eager,dtype=float32.", "--left")
-]
-OfRight = Annotated[list[str] | None, sides("Settings of B.", "--right")]
+_side = partial(option, panel="Sides")
 
 
 @expanded
 def compare(
     *,
-    left: Left,
-    right: Right = None,
-    of_left: OfLeft = None,
-    of_right: OfRight = None,
+    left: str = argument("A target, or a file that `attncheck record` wrote.", "A"),
+    right: str | None = argument("Another target or file; by default A again.", "B", None),
+    of_left: list[str] | None = _side(
+        None, "Settings of A, such as attn=eager,dtype=float32.", "NAME=VALUE,...", "--left"
+    ),
+    of_right: list[str] | None = _side(None, "Settings of B.", "NAME=VALUE,...", "--right"),
     options: ModelOptions,
     display: DisplayOptions,
 ) -> None:

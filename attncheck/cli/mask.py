@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
 from attncheck.cli.options import (
+    TARGET,
     DisplayOptions,
     ModelOptions,
-    Target,
+    argument,
     expanded,
     option,
-    output,
+    shown,
 )
 from attncheck.core.errors import UsageError
 from attncheck.core.settings import Settings
@@ -28,29 +29,20 @@ WIDEST = 72
 STYLES = {"#": "blue", "+": "bold red", "-": "bold yellow", ".": "dim"}
 Side = Literal["left", "right"]
 
-calls = partial(option, panel="Forward call")
-
-Padding = Annotated[str, calls("Pad the input on one side.", metavar="left:N|right:N")]
-Chunks = Annotated[
-    str, calls("Feed the input to a cache in chunks of these lengths.", metavar="8,1,15")
-]
-Packed = Annotated[str, calls("Pack documents of these lengths into one sequence.", metavar="8,16")]
-Layer = Annotated[list[int] | None, output("Show only this layer (repeatable).", metavar="N")]
-Svg = Annotated[Path | None, output("Write the maps as SVG.", metavar="FILE")]
-Png = Annotated[Path | None, output("Write the maps as PNG.", metavar="FILE")]
+_call = partial(option, panel="Forward call")
 
 
 @expanded
 def mask(
     *,
-    target: Target,
-    padding: Padding = "",
-    chunks: Chunks = "",
-    packed: Packed = "",
+    target: str = argument(TARGET, "TARGET"),
+    padding: str = _call("", "Pad the input on one side.", "left:N|right:N"),
+    chunks: str = _call("", "Feed the input to a cache in chunks of these lengths.", "8,1,15"),
+    packed: str = _call("", "Pack documents of these lengths into one sequence.", "8,16"),
     options: ModelOptions,
-    layer: Layer = None,
-    svg: Svg = None,
-    png: Png = None,
+    layer: list[int] | None = shown(None, "Show only this layer (repeatable).", "N"),
+    svg: Path | None = shown(None, "Write the maps as SVG.", "FILE"),
+    png: Path | None = shown(None, "Write the maps as PNG.", "FILE"),
     display: DisplayOptions,
 ) -> None:
     """Draw which keys each query really reads, layer by layer.

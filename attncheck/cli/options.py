@@ -1,39 +1,52 @@
-"""Options of the command line: each stands once, in a group that several commands take.
+"""Options of the command line. Each is declared once, as the default of a field or a parameter.
 
-A group is a frozen dataclass whose fields are options. `expanded` gives a command the fields of
-its groups as options of its own, so that `--dtype` means the same wherever a model is loaded.
-Loads neither torch nor transformers.
+    dtype: str = model("auto", "auto, float64, float32, bfloat16 or float16.", "DTYPE")
+
+A group is a frozen dataclass of options that several commands take. `expanded` gives a command the
+fields of its groups as options of its own, so that `--dtype` means the same wherever a model is
+loaded. Loads neither torch nor transformers.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from collections.abc import Callable
-from copy import copy
 from dataclasses import dataclass, fields, is_dataclass
 from functools import partial, wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any, final, get_args, get_type_hints
+from typing import Annotated, Any, final, get_type_hints
 
 import typer
-from typer.models import OptionInfo, ParameterInfo
 
 from attncheck.core.errors import UsageError, unknown
 from attncheck.core.settings import DTYPES, Settings
 
-TARGET_HELP = "Hub id, folder, .gguf file, builtin:NAME, config:TYPE or file.py:factory."
-Target = Annotated[str, typer.Argument(help=TARGET_HELP, metavar="TARGET")]
-Targets = Annotated[
-    list[str] | None, typer.Argument(help=TARGET_HELP, show_default=False, metavar="TARGET")
-]
+TARGET = "Hub id, folder, .gguf file, builtin:NAME, config:TYPE or file.py:factory."
 NEXT_REPORT = re.compile(r"\s+(?=(?:json|junit|sarif|markdown|html)=)")
 
 
-def option(text: str, *flags: str, panel: str, metavar: str | None = None, **more: Any) -> Any:
-    """An option with its help and the panel of `--help` that lists it."""
-    return typer.Option(..., *flags, help=text, rich_help_panel=panel, metavar=metavar, **more)
+def option(
+    default: Any, text: str, metavar: str | None = None, *flags: str, panel: str, **more: Any
+) -> Any:
+    """An option: its default, help, metavar, flags, and the panel of `--help` that lists it."""
+
+    def info(name: str) -> Any:
+        names = flags or (f"--{name.replace('_', '-')}",)
+        long = next(flag for flag in names if flag.startswith("--"))
+        variable = f"ATTNCHECK_{long[2:].replace('-', '_').upper()}"
+        usual = {"envvar": variable, "show_envvar": False, "metavar": metavar, "help": text}
+        return typer.Option(..., *names, rich_help_panel=panel, **{**usual, **more})
+
+    return dataclasses.field(default=default, metadata={"info": info})
+
+
+def argument(text: str, metavar: str, default: Any = ...) -> Any:
+    """A positional argument: its help, its metavar, and its default if it is optional."""
+    info = typer.Argument(help=text, metavar=metavar, show_default=bool(default))
+    return dataclasses.field(default=default, metadata={"info": lambda name: info})
 
 
 def in_lines(context: typer.Context, parameter: typer.CallbackParam, values: Any) -> Any:
@@ -62,7 +75,7 @@ def _from_environment(context: typer.Context, parameter: typer.CallbackParam) ->
 
 model = partial(option, panel="Model")
 tokens = partial(option, panel="Input")
-output = partial(option, panel="Output")
+shown = partial(option, panel="Output")
 
 
 @final
@@ -70,32 +83,22 @@ output = partial(option, panel="Output")
 class ModelOptions:
     """How a target is loaded, and the tokens that it is checked with."""
 
-    attn: Annotated[
-        str | None, model("Attention implementation, such as eager or sdpa.", metavar="NAME")
-    ] = None
-    dtype: Annotated[
-        str, model("auto, float64, float32, bfloat16 or float16.", metavar="DTYPE")
-    ] = "auto"
-    device: Annotated[str, model("auto, cpu, cuda[:N] or mps.", metavar="DEVICE")] = "auto"
-    device_map: Annotated[
-        str | None,
-        model("auto, or a JSON file with a device (or disk) for each module.", metavar="auto|FILE"),
-    ] = None
-    revision: Annotated[str | None, model("Revision on the hub.", metavar="NAME")] = None
-    trust_remote_code: Annotated[bool, model("Run code from the model's repository.")] = False
-    random_init: Annotated[
-        bool,
-        model("Read the config only; build a small model with amplified weights."),
-    ] = False
-    layers: Annotated[int | None, model("Keep the first N layers.", min=1, metavar="N")] = None
-    offline: Annotated[bool, model("Use local files only, never the hub.")] = False
-    seed: Annotated[int, tokens("Seed of the random input tokens.", metavar="N")] = 0
-    prompt: Annotated[
-        str | None, tokens("Text, or @FILE, as input instead of random tokens.", metavar="TEXT")
-    ] = None
-    length: Annotated[int | None, tokens("Length of the input in tokens.", min=4, metavar="N")] = (
-        None
+    attn: str | None = model(None, "Attention implementation, such as eager or sdpa.", "NAME")
+    dtype: str = model("auto", "auto, float64, float32, bfloat16 or float16.", "DTYPE")
+    device: str = model("auto", "auto, cpu, cuda[:N] or mps.", "DEVICE")
+    device_map: str | None = model(
+        None, "auto, or a JSON file with a device (or disk) for each module.", "auto|FILE"
     )
+    revision: str | None = model(None, "Revision on the hub.", "NAME")
+    trust_remote_code: bool = model(False, "Run code from the model's repository.")
+    random_init: bool = model(
+        False, "Read the config only; build a small model with amplified weights."
+    )
+    layers: int | None = model(None, "Keep the first N layers.", "N", min=1)
+    offline: bool = model(False, "Use local files only, never the hub.")
+    seed: int = tokens(0, "Seed of the random input tokens.", "N")
+    prompt: str | None = tokens(None, "Text, or @FILE, as input instead of random tokens.", "TEXT")
+    length: int | None = tokens(None, "Length of the input in tokens.", "N", min=4)
 
     def settings(self) -> Settings:
         """The settings that these options ask for.
@@ -111,23 +114,12 @@ class ModelOptions:
 @final
 @dataclass(frozen=True, kw_only=True)
 class DisplayOptions:
-    """How a command speaks on a terminal."""
+    """How a command uses the terminal."""
 
-    no_progress: Annotated[bool, output("Show no progress on stderr.")] = False
-    no_color: Annotated[
-        bool,
-        output("Print without colors.", envvar=["ATTNCHECK_NO_COLOR", "NO_COLOR"]),
-    ] = False
-
-
-Attn = Annotated[
-    list[str] | None,
-    model("Attention implementation, such as eager or sdpa (repeatable).", metavar="NAME"),
-]
-Repro = Annotated[
-    Path | None,
-    output("Write a stand-alone script here for each failure.", metavar="FOLDER"),
-]
+    no_progress: bool = shown(False, "Show no progress on stderr.")
+    no_color: bool = shown(
+        False, "Print without colors.", envvar=["ATTNCHECK_NO_COLOR", "NO_COLOR"]
+    )
 
 
 def prompt_text(prompt: str | None) -> str | None:
@@ -149,10 +141,9 @@ def expanded(command: Callable[..., None]) -> Callable[..., None]:
     """A command whose option groups are replaced by one option for each of their fields.
 
     A parameter of the command itself takes the place of a field of the same name (`run` takes
-    several values of `--attn`). Every option gets an environment variable: ATTNCHECK_DEVICE_MAP
-    for `--device-map`.
+    several values of `--attn`).
     """
-    hints = get_type_hints(command, include_extras=True)
+    hints = get_type_hints(command)
     groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
     own = {
         name: _parameter(name, hints[name], each.default)
@@ -165,13 +156,13 @@ def expanded(command: Callable[..., None]) -> Callable[..., None]:
         if name in own:
             listed.setdefault(name, own[name])
             continue
-        kinds = get_type_hints(groups[name], include_extras=True)
+        kinds = get_type_hints(groups[name])
         for field in fields(groups[name]):
             if field.name in own:
                 listed[field.name] = own[field.name]
             else:
                 owners[field.name] = name
-                listed[field.name] = _parameter(field.name, kinds[field.name], field.default)
+                listed[field.name] = _parameter(field.name, kinds[field.name], field)
 
     @wraps(command)
     def call(**given: Any) -> None:
@@ -186,15 +177,7 @@ def expanded(command: Callable[..., None]) -> Callable[..., None]:
     return call
 
 
-def _parameter(name: str, annotation: Any, default: Any) -> Parameter:
-    base, *metadata = get_args(annotation)
-    info = next(each for each in metadata if isinstance(each, ParameterInfo))
-    if isinstance(info, OptionInfo):
-        info = copy(info)
-        info.param_decls = info.param_decls or (f"--{name.replace('_', '-')}",)
-        long = next(flag for flag in info.param_decls if flag.startswith("--"))
-        info.envvar = info.envvar or f"ATTNCHECK_{long[2:].replace('-', '_').upper()}"
-        info.show_envvar = False
-    return Parameter(
-        name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[base, info]
-    )
+def _parameter(name: str, kind: Any, declared: Any) -> Parameter:
+    annotation = Annotated[kind, declared.metadata["info"](name)]
+    default = Parameter.empty if declared.default is ... else declared.default
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

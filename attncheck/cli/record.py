@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
-from attncheck.cli.options import DisplayOptions, ModelOptions, Target, expanded, output
+from attncheck.cli.options import TARGET, DisplayOptions, ModelOptions, argument, expanded, shown
 from attncheck.core.errors import UsageError
-
-Out = Annotated[
-    Path, output("Write the recording here.", "-o", "--output", metavar="PATH.safetensors")
-]
 
 
 @expanded
 def record(
     *,
-    target: Target,
-    output: Out = Path("trace.safetensors"),
+    target: str = argument(TARGET, "TARGET"),
+    output: Path = shown(
+        Path("trace.safetensors"), "Write the recording here.", "PATH", "-o", "--output"
+    ),
     options: ModelOptions,
     display: DisplayOptions,
 ) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from attncheck.cli.options import ModelOptions, expanded, output
+from attncheck.cli.options import ModelOptions, argument, expanded, shown
 from attncheck.core.errors import UsageError, unknown
 from attncheck.core.settings import Settings
 
@@ -16,25 +16,14 @@ if TYPE_CHECKING:
     from attncheck.core.finding import Finding
     from attncheck.report.model import Report, TargetReport
 
-SavedReport = Annotated[
-    Path, typer.Argument(help="A report written by `--report json=PATH`.", metavar="REPORT")
-]
-Id = Annotated[
-    str | None,
-    typer.Argument(
-        help="PROBE or TARGET/PROBE; by default everything that failed.",
-        show_default=False,
-        metavar="ID",
-    ),
-]
-Script = Annotated[
-    bool, output("Print a script that shows the failure with torch and transformers alone.")
-]
-
 
 @expanded
 def replay(
-    report: SavedReport, options: ModelOptions, which: Id = None, script: Script = False
+    *,
+    report: Path = argument("A report written by `--report json=PATH`.", "REPORT"),
+    which: str | None = argument("PROBE or TARGET/PROBE; by default all failures.", "ID", None),
+    options: ModelOptions,
+    script: bool = shown(False, "Print a script that needs only torch and transformers."),
 ) -> None:
     """Run the failures of a saved report again.
 

@@ -10,11 +10,18 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from attncheck.cli.options import Attn, DisplayOptions, ModelOptions, Targets, expanded, model
+from attncheck.cli.options import (
+    TARGET,
+    DisplayOptions,
+    ModelOptions,
+    argument,
+    expanded,
+    model,
+)
 from attncheck.cli.ranked import ended, is_first, tp_size
 from attncheck.cli.run_options import GateOptions, OutputOptions, SelectionOptions, SweepOptions
 from attncheck.core.errors import UsageError
@@ -33,14 +40,12 @@ INTERRUPTED = 130
 @expanded
 def run(
     *,
-    targets: Targets = None,
+    targets: list[str] | None = argument(TARGET, "TARGET", None),
     selection: SelectionOptions,
     loading: ModelOptions,
-    attn: Attn = None,
-    tp: Annotated[bool, model("Shard each model over the processes of torchrun.")] = False,
-    compiled: Annotated[
-        bool, model("Compare the model under torch.compile as well.", "--compile")
-    ] = False,
+    attn: list[str] | None = model(None, "Attention implementation (repeatable).", "NAME"),
+    tp: bool = model(False, "Shard each model over the processes of torchrun."),
+    compiled: bool = model(False, "Compare under torch.compile as well.", None, "--compile"),
     reporting: OutputOptions,
     gate: GateOptions,
     limits: SweepOptions,

@@ -6,14 +6,16 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import Annotated, final
+from typing import final
 
-from attncheck.cli.options import Repro, option, output, reports_in_lines
+from attncheck.cli.options import option, reports_in_lines, shown
 from attncheck.suite.plan import Selection
 
-selection = partial(option, panel="Selection")
-gate = partial(option, panel="Exit code")
-many = partial(option, panel="Sweeps")
+_select = partial(option, panel="Selection")
+_gate = partial(option, panel="Exit code")
+_sweep = partial(option, panel="Sweeps")
+FORMATS = "table|json|jsonl|quiet"
+Texts = list[str] | None
 
 
 class Format(str, Enum):
@@ -30,29 +32,18 @@ class Format(str, Enum):
 class SelectionOptions:
     """The models and probes to run."""
 
-    suite: Annotated[
-        Path | None, selection("Run the models and probes of this YAML suite.", metavar="FILE")
-    ] = None
-    tag: Annotated[
-        list[str] | None,
-        selection("Run only suite entries with this tag; !TAG excludes them.", metavar="TAG"),
-    ] = None
-    probe: Annotated[
-        list[str] | None,
-        selection("Run these probes (name, glob or FILE.py:Class; repeatable).", metavar="NAME"),
-    ] = None
-    skip: Annotated[
-        list[str] | None, selection("Skip these probes (globs, repeatable).", metavar="NAME")
-    ] = None
-    quick: Annotated[bool, selection("Skip expensive probes.")] = False
+    suite: Path | None = _select(None, "Run the models and probes of this YAML suite.", "FILE")
+    tag: Texts = _select(None, "Run only suite entries with this tag; !TAG excludes them.", "TAG")
+    probe: Texts = _select(
+        None, "Run these probes (name, glob or FILE.py:Class; repeatable).", "NAME"
+    )
+    skip: Texts = _select(None, "Skip these probes (globs, repeatable).", "NAME")
+    quick: bool = _select(False, "Skip expensive probes.")
 
     def selection(self) -> Selection:
         """The part of a suite, or of the installed probes, that runs."""
-        return Selection(
-            tags=tuple(self.tag or ()),
-            probes=tuple(self.probe or ()),
-            skip=tuple(self.skip or ()),
-        )
+        tags, probes, skip = (tuple(each or ()) for each in (self.tag, self.probe, self.skip))
+        return Selection(tags=tags, probes=probes, skip=skip)
 
 
 @final
@@ -60,21 +51,17 @@ class SelectionOptions:
 class GateOptions:
     """Which findings make the command fail."""
 
-    fail_on: Annotated[
-        list[str] | None,
-        gate(
-            "Count this verdict as failure: warn, noise, vacuous or skip (repeatable).",
-            metavar="VERDICT",
-        ),
-    ] = None
-    strict: Annotated[bool, gate("Count vacuous, warn and noise as failure.")] = False
-    fail_fast: Annotated[bool, gate("Stop at the first failure.")] = False
-    baseline: Annotated[
-        Path | None, gate("Accept the findings in this file; only new ones fail.", metavar="FILE")
-    ] = None
-    write_baseline: Annotated[
-        Path | None, gate("Write the findings of this run to a baseline.", metavar="FILE")
-    ] = None
+    fail_on: Texts = _gate(
+        None, "Count this verdict as failure: warn, noise, vacuous or skip.", "VERDICT"
+    )
+    strict: bool = _gate(False, "Count vacuous, warn and noise as failure.")
+    fail_fast: bool = _gate(False, "Stop at the first failure.")
+    baseline: Path | None = _gate(
+        None, "Accept the findings in this file; only new ones fail.", "FILE"
+    )
+    write_baseline: Path | None = _gate(
+        None, "Write the findings of this run to a baseline.", "FILE"
+    )
 
 
 @final
@@ -82,15 +69,12 @@ class GateOptions:
 class SweepOptions:
     """Many targets, each in a process of its own."""
 
-    jobs: Annotated[
-        int, many("Run this many targets at once.", "--jobs", "-j", min=1, metavar="N")
-    ] = 1
-    sweep_dir: Annotated[
-        Path | None,
-        many("Write one report per target here; a rerun resumes.", metavar="FOLDER"),
-    ] = None
-    timeout: Annotated[float, many("Seconds that one target may take.", metavar="SECONDS")] = 180.0
-    memory: Annotated[float, many("GiB of memory that one target may take.", metavar="GIB")] = 6.0
+    jobs: int = _sweep(1, "Run this many targets at once.", "N", "--jobs", "-j", min=1)
+    sweep_dir: Path | None = _sweep(
+        None, "Write one report per target here; a rerun resumes.", "FOLDER"
+    )
+    timeout: float = _sweep(180.0, "Seconds that one target may take.", "SECONDS")
+    memory: float = _sweep(6.0, "GiB of memory that one target may take.", "GIB")
 
 
 @final
@@ -98,20 +82,16 @@ class SweepOptions:
 class OutputOptions:
     """What is shown and written."""
 
-    output: Annotated[
-        Format, output("Print results in this format.", "--format", show_default=True)
-    ] = Format.table
-    report: Annotated[
-        list[str] | None,
-        output(
-            "Write a report: json, junit, sarif, markdown or html (repeatable).",
-            metavar="FORMAT=PATH",
-            callback=reports_in_lines,
-        ),
-    ] = None
-    repro: Repro = None
-    verbose: Annotated[bool, output("Show every case.", "-v", "--verbose")] = False
-    quiet: Annotated[bool, output("Print the summary line only.", "-q", "--quiet")] = False
+    output: Format = shown(Format.table, "Print results in this format.", FORMATS, "--format")
+    report: Texts = shown(
+        None,
+        "Write a report: json, junit, sarif, markdown or html (repeatable).",
+        "FORMAT=PATH",
+        callback=reports_in_lines,
+    )
+    repro: Path | None = shown(None, "Write a stand-alone script for each failure.", "FOLDER")
+    verbose: bool = shown(False, "Show every case.", None, "-v", "--verbose")
+    quiet: bool = shown(False, "Print the summary line only.", None, "-q", "--quiet")
 
     @property
     def format(self) -> str:

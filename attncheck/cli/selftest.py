@@ -4,47 +4,31 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from attncheck.cli.options import ModelOptions, expanded, option
+from attncheck.cli.options import ModelOptions, argument, expanded, option
 from attncheck.targets.target import DEFAULT
 
 if TYPE_CHECKING:
     from attncheck.core.settings import Settings
     from attncheck.run.selftest import Row
 
-faults = partial(option, panel="Faults")
-
-Targets = Annotated[
-    list[str] | None,
-    typer.Argument(
-        help="Healthy models to inject faults into.", show_default=False, metavar="TARGET"
-    ),
-]
-Faults = Annotated[list[str] | None, faults("Inject only this fault (repeatable).", metavar="NAME")]
-Probes = Annotated[
-    list[str] | None, faults("Run only these probes (globs, repeatable).", metavar="NAME")
-]
-Coverage = Annotated[
-    Path | None, faults("Run every probe on every fault; write the table here.", metavar="FILE")
-]
-Each = Annotated[
-    int | None,
-    faults("Inject each fault into at most N targets, in their order.", min=1, metavar="N"),
-]
+_faults = partial(option, panel="Faults")
 LINE = "{:24s} {:18s} {:34s} {:32s} {:>6s}"
 
 
 @expanded
 def selftest(
     *,
-    targets: Targets = None,
-    fault: Faults = None,
-    probe: Probes = None,
-    coverage: Coverage = None,
-    each: Each = None,
+    targets: list[str] | None = argument("Healthy models to inject faults into.", "TARGET", None),
+    fault: list[str] | None = _faults(None, "Inject only this fault (repeatable).", "NAME"),
+    probe: list[str] | None = _faults(None, "Run only these probes (globs).", "NAME"),
+    coverage: Path | None = _faults(
+        None, "Run every probe on every fault; write the table here.", "FILE"
+    ),
+    each: int | None = _faults(None, "Inject each fault into at most N targets.", "N", min=1),
     options: ModelOptions,
 ) -> None:
     """Inject every known fault and check that a probe catches it.

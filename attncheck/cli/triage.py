@@ -5,22 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from attncheck.cli.options import (
+    TARGET,
     DisplayOptions,
     ModelOptions,
-    Repro,
-    Target,
+    argument,
     expanded,
     in_lines,
     model,
     option,
-    output,
     prompt_text,
     reports_in_lines,
+    shown,
     tokens,
 )
 from attncheck.cli.run import command_line
@@ -34,64 +34,33 @@ if TYPE_CHECKING:
 SIDES = ("left", "right")
 REPORTS = ("markdown",)
 
-symptoms = partial(option, panel="Report of the problem")
-
-Prompts = Annotated[
-    list[str] | None,
-    tokens(
-        "Text, or @FILE, that gives the wrong output; repeated, it is a batch.",
-        metavar="TEXT",
-        callback=in_lines,
-    ),
-]
-Generate = Annotated[
-    int, tokens("Generate N tokens greedily from the first prompt.", min=0, metavar="N")
-]
-Symptom = Annotated[
-    str,
-    symptoms(
-        "batch, cache, long, padding, packing, upgrade, implementation or training.",
-        metavar="NAME",
-    ),
-]
-Attn = Annotated[
-    str | None, model("Attention implementation of the problem report.", metavar="NAME")
-]
-Dtype = Annotated[
-    str, model("Dtype of the problem report; auto is the checkpoint's own.", metavar="DTYPE")
-]
-PaddingSide = Annotated[str, symptoms("Padding side of the batch.", metavar="left|right")]
-Cache = Annotated[str, symptoms("Kind of cache: on, dynamic, static or quantised.", metavar="NAME")]
-Compile = Annotated[bool, symptoms("Check the model under torch.compile as well.", "--compile")]
-Against = Annotated[
-    str | None, symptoms("A correct run: another target or a recording.", metavar="TARGET|FILE")
-]
-Reports = Annotated[
-    list[str] | None,
-    output("Write a Markdown report.", metavar="markdown=PATH", callback=reports_in_lines),
-]
-MaxPasses = Annotated[
-    int, symptoms("Start no further step after this many forwards.", min=20, metavar="N")
-]
+_problem = partial(option, panel="Problem")
 
 
 @expanded
 def triage(
     *,
-    target: Target,
-    symptom: Symptom = "",
-    padding_side: PaddingSide = "",
-    cache: Cache = "",
-    compiled: Compile = False,
-    against: Against = None,
-    max_passes: MaxPasses = 600,
+    target: str = argument(TARGET, "TARGET"),
+    symptom: str = _problem(
+        "", "batch, cache, long, padding, packing, upgrade, implementation or training.", "NAME"
+    ),
+    padding_side: str = _problem("", "Padding side of the batch.", "left|right"),
+    cache: str = _problem("", "Kind of cache: on, dynamic, static or quantised.", "NAME"),
+    compiled: bool = _problem(False, "Check under torch.compile as well.", None, "--compile"),
+    against: str | None = _problem(
+        None, "A correct run: another target or a recording.", "TARGET|FILE"
+    ),
+    max_passes: int = _problem(600, "Start no further step after this many forwards.", "N", min=20),
     options: ModelOptions,
-    prompt: Prompts = None,
-    generate: Generate = 0,
-    attn: Attn = None,
-    dtype: Dtype = "auto",
-    report: Reports = None,
-    repro: Repro = None,
+    dtype: str = model("auto", "The user's dtype; auto is the checkpoint's own.", "DTYPE"),
+    prompt: list[str] | None = tokens(
+        None, "Text, or @FILE; several are a batch.", "TEXT", callback=in_lines
+    ),
+    generate: int = tokens(0, "Generate N tokens greedily from the first prompt.", "N", min=0),
+    report: list[str] | None = shown(
+        None, "Write a Markdown report.", "markdown=PATH", callback=reports_in_lines
+    ),
+    repro: Path | None = shown(None, "Write a stand-alone script for the failure.", "FOLDER"),
     display: DisplayOptions,
 ) -> None:
     """Find out why an output is wrong and name the cause.
@@ -102,7 +71,7 @@ def triage(
     from attncheck.triage.answer import Question
 
     prompts = tuple(prompt_text(text) or "" for text in prompt or [])
-    options = replace(options, attn=attn, dtype=dtype)
+    options = replace(options, dtype=dtype)
     settings = replace(options.settings(), prompt=prompts[0] if prompts else None)
     question = Question(
         prompts=prompts,

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
 
 import pytest
 import typer
@@ -158,7 +157,7 @@ def test_a_parameter_of_the_command_takes_the_place_of_a_field() -> None:
     def command(
         *,
         options: ModelOptions,
-        attn: Annotated[list[str] | None, option("Several.", panel="Model")] = None,
+        attn: list[str] | None = option(None, "Several.", "NAME", panel="Model"),
     ) -> None:
         seen.extend([options, attn])
 
