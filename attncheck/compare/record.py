@@ -1,4 +1,4 @@
-"""A recorded run: the logits of a few forwards, the output of every module, and sums of the weights.
+"""A recorded run: the logits of a few forwards, the output of every module, sums of the weights.
 
 A module's output is kept as a fingerprint of a few numbers per position, so that the recording of a
 large model stays small. The file holds tensors in safetensors and the rest as JSON in its header;

@@ -1,6 +1,4 @@
-"""From a finding that failed to one that explains itself: which fault, where, and what to run to
-see it again.
-"""
+"""From a failed finding to one that explains itself: the fault, its place, how to see it again."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from typing import Any, final
 from attncheck.attention.layers import layer_number
 from attncheck.core.errors import Unsupported, first_line
 from attncheck.core.finding import Diagnosis, Finding, Location, Measurement, Verdict, verdict_of
-from attncheck.diagnosis.failure import Failure, failing, open_case, unmeasured
+from attncheck.diagnosis.failure import REFUSED, Failure, failing, open_case, unmeasured
 from attncheck.diagnosis.locate import (
     in_attention,
     locate,
@@ -22,41 +20,26 @@ from attncheck.diagnosis.locate import (
     locate_unsteady,
 )
 from attncheck.diagnosis.outside import OutsideFault, carried_elsewhere, explained_outside
-from attncheck.diagnosis.recorded import spec_dict
 from attncheck.diagnosis.repair import OWN_STORE, repaired
+from attncheck.diagnosis.replay import spec_dict
 from attncheck.diagnosis.repro import offered
-from attncheck.diagnosis.reproduce import Search, TriedHypothesis
+from attncheck.diagnosis.reproduce import Search
 from attncheck.faults.registry import advice
 from attncheck.model.forward_spec import ForwardSpec, all_ones
 from attncheck.model.subject import Subject
 
 SHARE = 0.75
-"""The search for more runners-up ends when it has taken this share of the failed probe's own time.
-"""
+"""The search for runners-up ends after this share of the failed probe's own time."""
 CASES = 2
-EXPECTED = (
-    Unsupported,
-    RuntimeError,
-    ValueError,
-    TypeError,
-    IndexError,
-    KeyError,
-    AttributeError,
-    NotImplementedError,
-)
-"""What a broken model may raise when it is asked once more; the finding then stands without an
-explanation.
-"""
+NO_FAULT = "No known fault gives these logits, and no change of the call fixes them."
 
 
 @final
 @dataclass
 class Diagnoser:
-    """Explains findings of one run. What it found on a model is tried first on that model's next
-    failure.
+    """Explains the findings of one run, and tries what it found on a model first on the next one.
 
-    `repro` is where scripts go that show a failure without this tool; only those that do show it
-    are left there.
+    `repro` is the folder for scripts that show a failure without this tool.
     """
 
     repro: Path | None = None
@@ -64,19 +47,16 @@ class Diagnoser:
 
     def __call__(self, subject: Subject, finding: Finding) -> Finding:
         """The same finding with diagnosis, location and what replays it. Never raises."""
-        told = _named_by_the_probe(finding)
-        if told is not None:
-            return told
+        named = _named_by_the_probe(finding)
+        if named is not None:
+            return named
         until = time.perf_counter() + SHARE * finding.seconds
         known = self.known.get(id(subject), ())
         try:
             explained = _placed(_searched(subject, finding, until, known))
-        except EXPECTED as error:
-            why = Diagnosis(
-                fault="",
-                how="unexplained",
-                advice=f"The search for the fault ended early: {first_line(error)}",
-            )
+        except REFUSED as error:
+            text = f"The search for the fault ended early: {first_line(error)}"
+            why = Diagnosis(fault="", how="unexplained", advice=text)
             return _placed(replace(finding, diagnosis=why))
         if explained.diagnosis is not None and explained.diagnosis.how == "reproduced":
             self.known[id(subject)] = tuple(dict.fromkeys((explained.diagnosis.fault, *known)))
@@ -85,10 +65,10 @@ class Diagnoser:
 
 def _with_script(subject: Subject, finding: Finding, directory: Path) -> Finding:
     try:
-        told: dict[str, Any] = {"script": str(offered(subject, finding, directory))}
-    except EXPECTED as reason:
-        told = {"no_script": str(reason)}
-    return replace(finding, replay={**finding.replay, **told})
+        script = {"script": str(offered(subject, finding, directory))}
+    except REFUSED as reason:
+        script = {"no_script": str(reason)}
+    return replace(finding, replay={**finding.replay, **script})
 
 
 ELSEWHERE: dict[str, Callable[[Failure], Location | None]] = {
@@ -105,17 +85,12 @@ def diagnose(subject: Subject, finding: Finding) -> Finding:
 
 
 def _named_by_the_probe(finding: Finding) -> Finding | None:
-    """Some probes compute the prediction themselves: a fitted scale, a map of heads, a loss shifted
-    twice.
+    """The finding as its own case explains it: a fitted scale, a map of heads, a shifted loss.
+
+    A finding that did not fail needs no search either.
     """
-    case = next(
-        (
-            each
-            for each in finding.cases
-            if each.cause.fault and verdict_of(each) is finding.verdict
-        ),
-        None,
-    )
+    decisive = (case for case in finding.cases if verdict_of(case) is finding.verdict)
+    case = next((case for case in decisive if case.cause.fault), None)
     if case is None:
         return finding if finding.verdict is not Verdict.FAIL else None
     found = Diagnosis(
@@ -134,32 +109,33 @@ def _place_of(case: Measurement) -> Location | None:
 
 def _placed(finding: Finding) -> Finding:
     """With the module that the failing case names itself, where the search has found no place."""
-    cases = (
-        case for case in finding.cases if case.cause.module and verdict_of(case) is finding.verdict
-    )
-    named = next(cases, None) if finding.location is None else None
-    return finding if named is None else replace(finding, location=_place_of(named))
+    decisive = (case for case in finding.cases if verdict_of(case) is finding.verdict)
+    case = next((case for case in decisive if case.cause.module), None)
+    if case is None or finding.location is not None:
+        return finding
+    return replace(finding, location=_place_of(case))
 
 
 def _searched(subject: Subject, finding: Finding, until: float, known: tuple[str, ...]) -> Finding:
-    """The first explanation that reproduces a case, else what heals one: with attention written
-    out, then left to the model.
+    """The first fault that reproduces a case, else the first repair that fixes one.
+
+    The trusted path writes attention out; where the model has no kernel to replace, it is tried
+    once more with attention left to the model.
     """
     cases = failing(finding)
     weaker: list[Finding] = []
-    for by_arguments in (False, True) if not subject.can.kernel else (False,):
-        for case in (cases or _stand_ins(subject, finding))[: 1 if by_arguments else CASES]:
+    for by_arguments in (False,) if subject.can.kernel else (False, True):
+        for case in (cases or _stand_ins(subject))[: 1 if by_arguments else CASES]:
             others = [each for each in cases if each is not case]
             search = Search(open_case(subject, case, by_arguments), others, until, known)
             explained = _explained(search, finding)
-            told = explained.diagnosis
-            if told is not None and (told.how == "reproduced" or told.fault == OWN_STORE):
+            found = explained.diagnosis
+            if found is not None and (found.how == "reproduced" or found.fault == OWN_STORE):
                 return explained
             weaker.append(explained)
-    repair = [
-        each for each in weaker if each.diagnosis is not None and each.diagnosis.how == "repaired"
-    ]
-    return next(iter([*repair, *weaker]), None) or replace(finding, diagnosis=_unexplained(()))
+    repaired = (each for each in weaker if each.diagnosis and each.diagnosis.how == "repaired")
+    unexplained = replace(finding, diagnosis=_unexplained(()))
+    return next(repaired, weaker[0] if weaker else unexplained)
 
 
 def _explained(search: Search, finding: Finding) -> Finding:
@@ -169,27 +145,24 @@ def _explained(search: Search, finding: Finding) -> Finding:
     elsewhere = ELSEWHERE.get(diagnosis.fault)
     if elsewhere is not None and (place is None or diagnosis.fault != "padding-visible"):
         place = elsewhere(failure) or place
-    place = search.with_source(place)
     return replace(
         finding,
         diagnosis=diagnosis,
-        location=place,
+        location=search.with_source(place),
         replay={**finding.replay, **replay_of(failure)},
     )
 
 
 def _diagnosis(search: Search, place: Location | None) -> Diagnosis:
     failure = search.failure
-    outside = _vouched(failure, explained_outside(failure))
+    outside = _confirmed(failure, explained_outside(failure))
     found = search.run(place.layer if place else None) if outside is None else None
     if found is not None:
-        return _reproduced(search, found)
-    outside = outside or _vouched(failure, carried_elsewhere(failure))
+        guess, residual = found.hypothesis, found.residual
+        return _reproduced(guess.fault, guess.parameter, residual, _runner_up(search))
+    outside = outside or _confirmed(failure, carried_elsewhere(failure))
     if outside is not None:
-        text = f"{outside.parameter[0].upper()}{outside.parameter[1:]}. {advice(outside.fault)}"
-        return Diagnosis(
-            fault=outside.fault, how="reproduced", residual=outside.residual, advice=text
-        )
+        return _reproduced(outside.fault, outside.parameter, outside.residual)
     repair, failed = repaired(failure)
     ruled_out = tuple(dict.fromkeys([*(each.hypothesis.fault for each in search.tried), *failed]))
     if repair is None:
@@ -204,31 +177,26 @@ def _diagnosis(search: Search, place: Location | None) -> Diagnosis:
     )
 
 
-def _vouched(failure: Failure, outside: OutsideFault | None) -> OutsideFault | None:
-    """Where attention is out of reach, the trusted path cannot vouch for it: only the location can
-    rule it out.
-    """
-    if (
-        outside is None
-        or failure.trusted.out_of_reach is None
-        or outside.fault != "leak-outside-attention"
-    ):
+def _confirmed(failure: Failure, outside: OutsideFault | None) -> OutsideFault | None:
+    """A leak outside attention, only if it is located there where attention is not written out."""
+    if outside is None or outside.fault != "leak-outside-attention":
         return outside
-    place = ELSEWHERE[outside.fault](failure)
+    if failure.trusted.out_of_reach is None:
+        return outside
+    place = locate_leak(failure)
     return None if place is None or in_attention(place.module) else outside
 
 
-def _reproduced(search: Search, found: TriedHypothesis) -> Diagnosis:
-    guess = found.hypothesis
-    text = advice(guess.fault)
+def _reproduced(
+    fault: str, parameter: str, residual: float, runner_up: Mapping[str, Any] | None = None
+) -> Diagnosis:
+    text = advice(fault)
     return Diagnosis(
-        fault=guess.fault,
+        fault=fault,
         how="reproduced",
-        residual=found.residual,
-        runner_up=_runner_up(search),
-        advice=f"{guess.parameter[0].upper()}{guess.parameter[1:]}. {text}"
-        if guess.parameter
-        else text,
+        residual=residual,
+        runner_up=runner_up,
+        advice=f"{parameter[0].upper()}{parameter[1:]}. {text}" if parameter else text,
     )
 
 
@@ -238,31 +206,33 @@ def _runner_up(search: Search) -> Mapping[str, Any] | None:
 
 
 def _unexplained(ruled_out: tuple[str, ...], search: Search | None = None) -> Diagnosis:
-    text = "No fault of the catalogue gives these logits, and no change of the call heals them."
     near = search.near if search is not None else []
     if search is None or not near:
-        return Diagnosis(fault="", how="unexplained", advice=text, ruled_out=ruled_out)
-    text += f" The nearest, {near[0].hypothesis.label}, gives the first {near[0].agrees} positions exactly and not the others."
+        return Diagnosis(fault="", how="unexplained", advice=NO_FAULT, ruled_out=ruled_out)
+    label, agrees = near[0].hypothesis.label, near[0].agrees
+    text = f"The nearest, {label}, gives the first {agrees} positions exactly and not the others."
     return Diagnosis(
-        fault="", how="unexplained", runner_up=_runner_up(search), advice=text, ruled_out=ruled_out
+        fault="",
+        how="unexplained",
+        runner_up=_runner_up(search),
+        advice=f"{NO_FAULT} {text}",
+        ruled_out=ruled_out,
     )
 
 
-def _stand_ins(subject: Subject, finding: Finding) -> list[Measurement]:
-    """Where no failing case carries its passes: plain ones, each against the trusted path, if the
-    fault shows there as well.
-    """
+def _stand_ins(subject: Subject) -> list[Measurement]:
+    """Plain forwards that show the fault, where no failing case carries its own."""
     tokens, length = subject.inputs.tokens, subject.inputs.length
     third = length // 3
     chunks = (third, 1, 2, length - third - 3)
     rows = (*tokens, subject.inputs.other(subject.inputs.row, salt=3))
-    spec = [
+    specs = (
         ForwardSpec(tokens),
         ForwardSpec(tokens, chunks=chunks),
         ForwardSpec(rows, chunks=chunks),
         ForwardSpec(tokens, mask=all_ones(tokens)),
-    ]
-    cases = (unmeasured("a plain call", each, each) for each in spec)
+    )
+    cases = (unmeasured("a plain call", spec, spec) for spec in specs)
     return [case for case in cases if _shows(subject, case)]
 
 
@@ -270,21 +240,21 @@ def _shows(subject: Subject, case: Measurement) -> bool:
     try:
         failure = open_case(subject, case)
         return bool(failure.wrong) or carried_elsewhere(failure) is not None
-    except EXPECTED:
+    except REFUSED:
         return False
 
 
 def replay_of(failure: Failure) -> dict[str, Any]:
-    """What runs this case again: its name and both passes."""
+    """What replays this case: its name, and both forwards or how the first logits were made."""
     got, want = failure.sides
-    told: dict[str, Any] = {"case": failure.case.name, "budget": failure.budget}
-    if got.made is not None and not _by_hand(failure):
-        return {**told, "made": got.made.how}
-    return {**told, "got": spec_dict(got.spec), "want": spec_dict(want.spec)}
+    data: dict[str, Any] = {"case": failure.case.name, "budget": failure.budget}
+    if got.provenance is not None and not _by_hand(failure):
+        return {**data, "made": got.provenance.how}
+    return {**data, "got": spec_dict(got.spec), "want": spec_dict(want.spec)}
 
 
 def _by_hand(failure: Failure) -> bool:
-    """Whether the pass beside logits that were made in another way gives them as well."""
+    """Whether the forward itself gives the logits that were made in another way."""
     got = failure.sides[0]
     try:
         return got.apart(failure.subject.logits(got.spec)) <= failure.budget

@@ -1,5 +1,4 @@
-"""A failing case taken apart: its two passes, what was observed, what the trusted path gives, and
-which side is wrong.
+"""A failing case with its two forwards: the observed logits, the trusted path's, and who is wrong.
 
 Axes: B batch, T positions, V vocabulary.
 """
@@ -28,7 +27,7 @@ from attncheck.model.forward_spec import ForwardSpec, Mask2D
 from attncheck.model.passes import REFUSALS
 from attncheck.model.provenance import AFTER, Provenance
 from attncheck.model.subject import Subject
-from attncheck.numerics.divergence import beyond_at
+from attncheck.numerics.divergence import beyond_at, max_abs_diff
 
 REFUSED = (Unsupported, *REFUSALS)
 """What a call that the model does not support, or a broken model, may raise."""
@@ -41,32 +40,29 @@ SHORT = 2
 @final
 @dataclass(frozen=True)
 class FailureSide:
-    """One of the two passes of a failing case, with what was observed and what the trusted path
-    gives.
+    """One forward of a failing case, with its observed logits and those of the trusted path.
 
-    Where `made` is given, the observed logits are not those of the pass itself: they are
-    observed_BNV, at its columns.
+    With a `provenance` the observed logits were made in another way: they are observed_BNV, at the
+    columns of the forward that it names.
     """
 
     spec: ForwardSpec
     observed_BTV: Tensor
     trusted_BTV: Tensor | None
     budget: float
-    made: Provenance | None = None
+    provenance: Provenance | None = None
 
     @property
     def wrong(self) -> bool:
-        """Whether the trusted path gives something else."""
+        """Whether the trusted path gives other logits."""
         return self.trusted_BTV is None or self.apart(self.trusted_BTV) > self.budget
 
     def apart(self, predicted_BTV: Tensor) -> float:
-        """The largest difference between a prediction and what was observed, at real tokens;
-        infinite where one is not finite.
-        """
+        """The largest difference of a prediction from the observed logits, at real tokens."""
         return max_diff_at(self.kept(predicted_BTV), self.observed_BTV, self.real)
 
     def kept(self, logits_BTV: Tensor) -> Tensor:
-        """The columns of a whole pass that belong to what was observed."""
+        """The columns of a whole forward that were observed."""
         return logits_BTV if self.columns is None else logits_BTV[:, list(self.columns)]
 
     def agrees(self, predicted_BTV: Tensor) -> int:
@@ -75,30 +71,26 @@ class FailureSide:
         if kept_BTV.shape != self.observed_BTV.shape:
             return 0
         wrong_BT = beyond_at(kept_BTV, self.observed_BTV, self.budget, -1)
-        wrong_T = (wrong_BT if self.real is None else wrong_BT & self.real.to(wrong_BT.device)).any(
-            0
-        )
+        if self.real is not None:
+            wrong_BT &= self.real.to(wrong_BT.device)
+        wrong_T = wrong_BT.any(0)
         return int(wrong_T.long().argmax()) if bool(wrong_T.any()) else wrong_T.numel()
 
     @property
     def columns(self) -> tuple[int, ...] | None:
-        """Which positions of the pass were observed; None for all."""
-        return self.made.columns if self.made is not None else None
+        """Which positions of the forward were observed; None for all."""
+        return self.provenance.columns if self.provenance is not None else None
 
     @property
     def real(self) -> Tensor | None:
-        """(B, T) booleans of what was observed at tokens that are not padding, or None where all
-        are real.
-        """
+        """(B, T) booleans of the observed tokens that are no padding; None where all are real."""
         real_BT = real_tokens(self.spec)
-        return (
-            real_BT if real_BT is None or self.columns is None else real_BT[:, list(self.columns)]
-        )
+        return real_BT if real_BT is None else self.kept(real_BT)
 
     def run(self, subject: Subject) -> None:
-        """Run what was observed once more, for what hooks see of it."""
-        if self.made is not None:
-            self.made.again(subject)
+        """Repeat the observed call, so that hooks see it."""
+        if self.provenance is not None:
+            self.provenance.again(subject)
         else:
             subject.passes.replay(self.spec)
 
@@ -119,9 +111,9 @@ class Failure:
 
     @property
     def wrong(self) -> tuple[FailureSide, ...]:
-        """The sides that the trusted path does not give, without repeats."""
+        """The sides that differ from the trusted path, without repeats."""
         found = [side for side in self.sides if side.wrong]
-        same = len(found) == 2 and found[0].spec == found[1].spec and found[0].made is None
+        same = len(found) == 2 and found[0].spec == found[1].spec and found[0].provenance is None
         return tuple(found[:1] if same else found)
 
     @property
@@ -135,49 +127,44 @@ class Failure:
 
 
 def real_tokens(spec: ForwardSpec) -> Tensor | None:
-    """(B, T) booleans of the tokens that are not padding, or None where all are real."""
+    """(B, T) booleans of the tokens that are no padding; None where all are real."""
     return torch.tensor(spec.mask.rows, dtype=torch.bool) if isinstance(spec.mask, Mask2D) else None
 
 
-def max_diff_at(left_BTV: Tensor, right_BTV: Tensor, rows_BT: Tensor | None = None) -> float:
-    """Largest absolute difference over some rows; values that are not finite must be so on both
-    sides.
+def max_diff_at(left_BTV: Tensor, right_BTV: Tensor, real_BT: Tensor | None = None) -> float:
+    """The largest difference at some positions; infinite where only one side is not finite.
+
+    A prediction reproduces a failure with NaN if it gives NaN at the same places.
     """
     if left_BTV.shape != right_BTV.shape:
         return math.inf
-    if rows_BT is not None:
-        rows_BT = rows_BT.to(left_BTV.device)
-        left_BTV, right_BTV = left_BTV[rows_BT], right_BTV[rows_BT]
+    if real_BT is not None:
+        real_BT = real_BT.to(left_BTV.device)
+        left_BTV, right_BTV = left_BTV[real_BT], right_BTV[real_BT]
     finite = torch.isfinite(left_BTV)
     if not torch.equal(finite, torch.isfinite(right_BTV)):
         return math.inf
-    delta = (left_BTV.double() - right_BTV.double()).abs()[finite]
-    return float(delta.max()) if delta.numel() else 0.0
+    return max_abs_diff(left_BTV[finite].double(), right_BTV[finite].double())
 
 
 def failing(finding: Finding) -> list[Measurement]:
-    """The failing cases that carry their passes, the most telling first: no padding, a few uneven
-    chunks, no long row.
+    """The failing cases that carry their forwards, the most telling first: without padding, in a
+    few uneven chunks, not long.
     """
-    found = [
-        case
-        for case in finding.cases
-        if case.rerun is not None and verdict_of(case) is Verdict.FAIL
-    ]
-    return sorted(found, key=_telling)
+    failed = (case for case in finding.cases if verdict_of(case) is Verdict.FAIL)
+    return sorted((case for case in failed if case.rerun is not None), key=_telling)
 
 
 def _telling(case: Measurement) -> tuple[bool, bool, bool, bool, int, float]:
     spec: ForwardSpec = case.rerun.got if case.rerun else ForwardSpec(())
     several = len(spec.chunks) > 2 and any(size > 1 for size in spec.chunks[1:])
     plain = not several if spec.chunks else bool(case.rerun and case.rerun.provenance)
-    length = spec.length // LONG if spec.tokens else 0
     return (
-        padded(spec),
+        isinstance(spec.mask, Mask2D) and any(0 in row for row in spec.mask.rows),
         spec.cache_kind not in USUAL,
         plain,
         len(spec.chunks) > FEW_CHUNKS,
-        length,
+        spec.length // LONG if spec.tokens else 0,
         -case.excess,
     )
 
@@ -187,59 +174,51 @@ def unmeasured(name: str, got: ForwardSpec, want: ForwardSpec) -> Comparison:
     return Comparison(name, Divergence(max_abs=0.0, positions=0), 0.0, rerun=Rerun(got, want))
 
 
-def padded(spec: ForwardSpec) -> bool:
-    """Whether a 2D mask hides something."""
-    return isinstance(spec.mask, Mask2D) and any(0 in row for row in spec.mask.rows)
-
-
 def open_case(subject: Subject, case: Measurement, by_arguments: bool = False) -> Failure:
-    """Run both passes of a case again and beside them the trusted path, by the config's masks or
-    else by the model's own.
+    """Run both forwards of a case again, and the trusted path beside them.
 
-    `by_arguments` leaves attention to the model: what is wrong with it is then wrong on the trusted
-    path too.
+    The trusted path takes its masks from the config, or from the model where that leaves fewer
+    wrong sides. With `by_arguments` attention is left to the model: a fault of attention is then on
+    the trusted path too.
 
     Raises:
-        Unsupported: a pass cannot be asked again.
+        Unsupported: a forward cannot run again.
     """
     budget = max(subject.budget.value, case.budget if isinstance(case, Comparison) else 0.0)
-    promised = _opened(Trusted(subject, by_arguments=by_arguments), case, budget)
-    if by_arguments or not promised.sides[1].wrong:
-        return promised
-    return min(
-        promised,
-        _opened(Trusted(subject, own_masks=True), case, budget),
-        key=lambda failure: len(failure.wrong),
-    )
+    by_config = _opened(Trusted(subject, by_arguments=by_arguments), case, budget)
+    if by_arguments or not by_config.sides[1].wrong:
+        return by_config
+    by_model = _opened(Trusted(subject, own_masks=True), case, budget)
+    return min(by_config, by_model, key=lambda failure: len(failure.wrong))
 
 
 def _opened(trusted: Trusted, case: Measurement, budget: float) -> Failure:
     assert case.rerun is not None
-    got, want, made = case.rerun.got, case.rerun.want, case.rerun.provenance
-    first = _side(trusted, got, budget, made)
-    if made is not None and made.how == AFTER:
-        trusted.subject.passes.drop(
-            want
-        )  # what is remembered of it is the answer after the other call
+    got, want, provenance = case.rerun.got, case.rerun.want, case.rerun.provenance
+    first = _side(trusted, got, budget, provenance)
+    if provenance is not None and provenance.how == AFTER:
+        trusted.subject.passes.drop(want)  # its remembered logits are those after the other call
     return Failure(case, trusted, (first, _side(trusted, want, budget)))
 
 
 def _side(
-    trusted: Trusted, spec: ForwardSpec, budget: float, made: Provenance | None = None
+    trusted: Trusted, spec: ForwardSpec, budget: float, provenance: Provenance | None = None
 ) -> FailureSide:
+    subject = trusted.subject
     reset_buffers(trusted)
     try:
-        given: Tensor | None = trusted.logits(spec)
+        trusted_BTV: Tensor | None = trusted.logits(spec)
     except Unsupported:
-        given = None
-    observed = made.again(trusted.subject) if made is not None else trusted.subject.logits(spec)
-    return FailureSide(spec, observed, given, budget, made)
+        trusted_BTV = None
+    observed_BTV = provenance.again(subject) if provenance is not None else subject.logits(spec)
+    return FailureSide(spec, observed_BTV, trusted_BTV, budget, provenance)
 
 
 def reset_buffers(trusted: Trusted) -> None:
-    """A short call: what is kept on modules from call to call (a rotary table of the longest one)
-    starts anew with it.
+    """Reset what modules keep between calls, such as the rotary table of the longest, by a short
+    call.
     """
-    _ = trusted.out_of_reach, trusted.subject.can.mask_4d  # asked once, by forwards of their own
+    # both run forwards of their own the first time, which must not come after the short call
+    _ = trusted.out_of_reach, trusted.subject.can.mask_4d
     with torch.no_grad():
         trusted.subject.passes.call((trusted.subject.inputs.row[:SHORT],), use_cache=False)

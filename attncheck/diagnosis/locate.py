@@ -1,4 +1,4 @@
-"""Where a failure starts: the first module whose output differs between a right and a wrong forward.
+"""Where a failure starts: the first module that differs between a right and a wrong forward.
 
 Axes: B batch, T positions, K numbers kept for each position.
 """

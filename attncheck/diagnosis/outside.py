@@ -1,4 +1,4 @@
-"""Faults outside attention: the trusted path has them too, with right attention, positions and masks.
+"""Faults outside attention: the trusted path has them too.
 
 Both sides of such a case equal the trusted path and still disagree; the difference of their tokens
 tells what leaks.
@@ -165,7 +165,12 @@ def _not_causal(failure: Failure) -> OutsideFault | None:
     side, trusted = failure.sides[0], failure.trusted
     got = side.spec
     first = got.chunks[0] if len(got.chunks) > 1 else 0
-    if not first or side.made is not None or got.positions is not None or got.mask is not None:
+    if (
+        not first
+        or side.provenance is not None
+        or got.positions is not None
+        or got.mask is not None
+    ):
         return None
     alone_BTV = trusted.logits(ForwardSpec(tuple(row[:first] for row in got.tokens)))
     whole_BTV = trusted.logits(ForwardSpec(got.tokens))[:, :first]

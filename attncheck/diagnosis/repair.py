@@ -87,7 +87,7 @@ def _target(failure: Failure) -> Tensor | None:
 def _repairs(failure: Failure, spec: ForwardSpec) -> Iterator[tuple[str, Callable[[], Tensor]]]:
     """From the smallest intervention to the largest."""
     subject = failure.subject
-    if failure.sides[0].made is not None:
+    if failure.sides[0].provenance is not None:
         yield BY_HAND, lambda: subject.logits(spec)
     for name, changed in _changed_calls(subject, spec):
         if name == NO_CACHE:

@@ -1,47 +1,44 @@
-"""A recorded failure run again: the same two passes where it holds them, else the same probe.
+"""A recorded failure run again, and forwards as JSON data, so that a report can hold them.
 
 Axes: B batch, T positions, V vocabulary.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 from attncheck.core import registry
 from attncheck.core.finding import Finding, Measurement, Verdict, verdict_of
 from attncheck.core.ruling import describe
-from attncheck.diagnosis.failure import Failure, open_case, unmeasured
-from attncheck.diagnosis.recorded import spec_from_dict
+from attncheck.diagnosis.failure import open_case, unmeasured
+from attncheck.model.forward_spec import ForwardSpec, Mask, Mask2D, Mask4D
 from attncheck.model.subject import Subject
+
+SCALARS = ("use_cache", "attn", "cache_kind", "attentions", "unpromoted")
 
 
 @final
 @dataclass(frozen=True)
 class Replayed:
-    """Whether it still fails, and a sentence with the recorded number and the present one."""
+    """Whether a failure still fails, and a sentence with the recorded and the present number."""
 
     fails: bool
     text: str
 
 
 def run_again(subject: Subject, finding: Finding) -> Replayed:
-    """Run a finding's failing case again: by its probe, so that the same positions are compared,
-    and by its passes.
-    """
+    """Run a failing case again by its probe, and its two forwards where the report holds them."""
     case = _measured(subject, finding)
     before = next((each for each in finding.cases if each.name == case.name), None)
     fails = verdict_of(case) is Verdict.FAIL
-    said = f"{case.name}: {describe(case)}"
-    recorded = (
-        f"recorded {before.max_abs:.3g}"
-        if before is not None and before.max_abs is not None
-        else "not recorded"
-    )
+    recorded = "not recorded"
+    if before is not None and before.max_abs is not None:
+        recorded = f"recorded {before.max_abs:.3g}"
+    still = "still fails" if fails else "no longer fails"
     sides = _sides(subject, finding)
-    return Replayed(
-        fails, f"{'still fails' if fails else 'no longer fails'}: {said} ({recorded}){sides}"
-    )
+    return Replayed(fails, f"{still}: {case.name}: {describe(case)} ({recorded}){sides}")
 
 
 def _measured(subject: Subject, finding: Finding) -> Measurement:
@@ -56,11 +53,65 @@ def _measured(subject: Subject, finding: Finding) -> Measurement:
 def _sides(subject: Subject, finding: Finding) -> str:
     if "got" not in finding.replay:
         return ""
-    spec = (spec_from_dict(finding.replay["got"]), spec_from_dict(finding.replay["want"]))
-    failure: Failure = open_case(subject, unmeasured("recorded", *spec))
-    words = [
-        name
-        for name, side in zip(("the call", "its yardstick"), failure.sides, strict=True)
-        if side.wrong
-    ]
-    return f"; {' and '.join(words) or 'neither side'} differs from the trusted path"
+    got, want = (spec_from_dict(finding.replay[side]) for side in ("got", "want"))
+    failure = open_case(subject, unmeasured("recorded", got, want))
+    sides = zip(("the call", "its reference"), failure.sides, strict=True)
+    wrong = " and ".join(name for name, side in sides if side.wrong)
+    return f"; {wrong or 'neither side'} differs from the trusted path"
+
+
+def spec_dict(spec: ForwardSpec) -> dict[str, Any]:
+    """A forward as JSON data; defaults are left out."""
+    usual = ForwardSpec(())
+    data: dict[str, Any] = {"tokens": [list(row) for row in spec.tokens]}
+    if spec.chunks:
+        data["chunks"] = list(spec.chunks)
+    if spec.positions is not None:
+        data["positions"] = [list(row) for row in spec.positions]
+    if spec.mask is not None:
+        data["mask"] = _mask_dict(spec.mask)
+    data.update(
+        {
+            name: getattr(spec, name)
+            for name in SCALARS
+            if getattr(spec, name) != getattr(usual, name)
+        }
+    )
+    return data
+
+
+def _mask_dict(mask: Mask2D | Mask4D) -> dict[str, Any]:
+    if isinstance(mask, Mask2D):
+        return {
+            "rows": [list(row) for row in mask.rows],
+            **({} if mask == Mask2D(mask.rows) else {"dtype": mask.dtype}),
+        }
+    return {"segments": [list(row) for row in mask.segments], "boolean": mask.boolean}
+
+
+def spec_from_dict(data: Mapping[str, Any]) -> ForwardSpec:
+    """The forward that `spec_dict` wrote down.
+
+    Raises:
+        KeyError: it holds no tokens.
+    """
+    positions = data.get("positions")
+    return ForwardSpec(
+        _rows(data["tokens"]),
+        chunks=tuple(data.get("chunks", ())),
+        positions=_rows(positions) if positions is not None else None,
+        mask=_mask_of(data.get("mask")),
+        **{name: data[name] for name in SCALARS if name in data},
+    )
+
+
+def _mask_of(data: Mapping[str, Any] | None) -> Mask:
+    if data is None:
+        return None
+    if "rows" in data:
+        return Mask2D(_rows(data["rows"]), dtype=str(data.get("dtype", "int64")))
+    return Mask4D(_rows(data["segments"]), boolean=bool(data.get("boolean", False)))
+
+
+def _rows(rows: Any) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(int(value) for value in row) for row in rows)

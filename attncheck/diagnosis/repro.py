@@ -1,5 +1,4 @@
-"""A failure as a script that needs nothing but torch and transformers: written, run, and offered
-only if it shows the fault.
+"""A failure as a script that needs only torch and transformers, kept only if it shows the fault.
 
 Axes: B batch, T positions, V vocabulary.
 """
@@ -19,9 +18,9 @@ import transformers
 
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Finding
-from attncheck.diagnosis.recorded import spec_from_dict
+from attncheck.diagnosis.replay import spec_from_dict
 from attncheck.model.compat import CACHE_NAMES
-from attncheck.model.forward_spec import ForwardSpec, Mask2D, Mask4D
+from attncheck.model.forward_spec import ForwardSpec, Mask2D
 from attncheck.model.subject import Subject
 from attncheck.targets.target import parse
 
@@ -41,34 +40,34 @@ import sys, torch, transformers
 {model}
 @torch.no_grad()
 def logits(tokens, chunks=(), positions=None, mask=None, use_cache=False):
-    ids, cache, replies, start = torch.tensor(tokens), None, [], 0
+    ids, cache, outputs, start = torch.tensor(tokens), None, [], 0
     for size in chunks or (ids.shape[1],):
         stop = start + size
         call = {{"{ids}": ids[:, start:stop]}}{use_cache}{positions}{mask}
-        reply = model(**call, **({{"{cache}": cache}} if cache is not None else {{}}))
-        cache, start = getattr(reply, "{reply}", None), stop
-        replies.append(reply.logits)
-    return torch.cat(replies, 1)
+        output = model(**call, **({{"{cache}": cache}} if cache is not None else {{}}))
+        cache, start = getattr(output, "{output}", None), stop
+        outputs.append(output.logits)
+    return torch.cat(outputs, 1)
 want = {want}
 got = {got}
 model.double()
 noise = (want - {want}).abs().max()
-apart = (got - want).abs().amax(-1)
-worst = int(apart.argmax())
+diff = (got - want).abs().amax(-1)
+worst = int(diff.argmax())
 print("expected", want[worst][:4].tolist(), "observed", got[worst][:4].tolist())
-print(f"largest difference {{apart.max():.3g}} at row {{worst}} of {{len(apart)}}, rounding explains {{noise:.1g}}")
-sys.exit(bool(apart.max() > 10 * noise))
+print(f"largest difference {{diff.max():.3g}} at {{worst}}, rounding explains {{noise:.1g}}")
+sys.exit(bool(diff.max() > 10 * noise))
 '''
 
 
 def script_of(subject: Subject, finding: Finding) -> str:
-    """The script for a finding that holds its two passes.
+    """The script for a finding that holds its two forwards.
 
     Raises:
-        Unsupported: there is nothing to write a script about; the reason says why.
+        Unsupported: no script can be written; the reason says why.
     """
     if "got" not in finding.replay:
-        raise Unsupported("the failing case is no comparison of two calls of the model")
+        raise Unsupported("the failing case does not compare two calls of the model")
     if subject.forward_adapter.fixed:
         raise Unsupported("the model needs more than token ids")
     got, want = (spec_from_dict(finding.replay[side]) for side in ("got", "want"))
@@ -80,7 +79,7 @@ def script_of(subject: Subject, finding: Finding) -> str:
         model=_model(subject),
         ids=subject.forward_adapter.ids_name,
         cache=subject.forward_adapter.cache_name or "past_key_values",
-        reply=_reply_name(subject),
+        output=_cache_attribute(subject),
         use_cache=_use_cache(got, want),
         positions=_positions(subject, got, want),
         mask=_mask(subject, got, want),
@@ -96,7 +95,7 @@ def offered(subject: Subject, finding: Finding, directory: Path) -> Path:
     """Write the script into `directory`, run it, and keep it only if it shows the fault.
 
     Raises:
-        Unsupported: no script can be written, or the one that was does not show the fault.
+        Unsupported: no script can be written, or the script does not show the fault.
     """
     text = script_of(subject, finding)
     directory.mkdir(parents=True, exist_ok=True)
@@ -127,15 +126,15 @@ def _slug(name: str) -> str:
 
 
 def _title(subject: Subject, finding: Finding) -> str:
-    told = finding.diagnosis
-    what = f"{told.how} by {told.fault}" if told is not None and told.fault else "unexplained"
+    found = finding.diagnosis
+    what = f"{found.how} by {found.fault}" if found is not None and found.fault else "unexplained"
     versions = f"transformers {transformers.__version__}, torch {torch.__version__}"
     case = finding.replay.get("case", finding.probe)
     return f"{subject.facts.class_name}, {case}: {what} ({versions}, seed {subject.settings.seed})."
 
 
 def _model(subject: Subject) -> str:
-    """The lines that make the model: a small random one from a config, or the one that was loaded."""
+    """The lines that build the model: a small random one from a config, or the loaded one."""
     target = parse(subject.name)
     if target.kind in ("builtin", "config"):
         if target.where.startswith("broken-"):
@@ -145,12 +144,12 @@ def _model(subject: Subject) -> str:
         return _random_model(subject)
     if target.kind == "factory":
         return _from_factory(Path(target.where).resolve(), target.attribute)
-    extra = ""
-    where = target.where
+    where, extra = target.where, ""
     if target.kind == "gguf":
         path = Path(target.where).resolve()
         where, extra = str(path.parent), f", gguf_file={path.name!r}"
-    return f"model = transformers.{type(subject.model).__name__}.from_pretrained({where!r}{extra}).float().eval()"
+    loaded = f"transformers.{type(subject.model).__name__}.from_pretrained({where!r}{extra})"
+    return f"model = {loaded}.float().eval()"
 
 
 def _random_model(subject: Subject) -> str:
@@ -163,8 +162,9 @@ def _random_model(subject: Subject) -> str:
         f"config = transformers.{type(config).__name__}(**{_literal(data)})\n"
         f"torch.manual_seed({subject.settings.seed})\n"
         f"model = transformers.{type(subject.model).__name__}(config).eval(){attn}\n"
-        "for name, p in model.named_parameters():  # unit gain: at 0.02 a leak can be as small as rounding\n"
-        "    if p.ndim > 1 and p.requires_grad: torch.nn.init.normal_(p, std=1.0 if 'embed' in name else p.shape[-1] ** -0.5)"
+        "for name, p in model.named_parameters():  # unit gain: at 0.02 rounding can hide a leak\n"
+        "    if p.ndim > 1 and p.requires_grad: "
+        "torch.nn.init.normal_(p, std=1.0 if 'embed' in name else p.shape[-1] ** -0.5)"
     )
 
 
@@ -185,7 +185,7 @@ def _from_factory(path: Path, attribute: str) -> str:
     )
 
 
-def _reply_name(subject: Subject) -> str:
+def _cache_attribute(subject: Subject) -> str:
     with torch.no_grad():
         output = subject.passes.call(subject.inputs.tokens, use_cache=True).output
     return next(
@@ -194,9 +194,10 @@ def _reply_name(subject: Subject) -> str:
 
 
 def _use_cache(got: ForwardSpec, want: ForwardSpec) -> str:
+    call = "call['use_cache'] = bool(chunks) or use_cache"
     if any(side.use_cache is None for side in (got, want)):
-        return "\n        if use_cache is not None or chunks: call['use_cache'] = bool(chunks) or use_cache"
-    return "\n        call['use_cache'] = bool(chunks) or use_cache"
+        return f"\n        if use_cache is not None or chunks: {call}"
+    return f"\n        {call}"
 
 
 def _positions(subject: Subject, got: ForwardSpec, want: ForwardSpec) -> str:
@@ -217,31 +218,36 @@ def _mask(subject: Subject, got: ForwardSpec, want: ForwardSpec) -> str:
         return f"\n        if mask: call['{name}'] = torch.tensor(mask)[:, :stop]"
     return (
         "\n        segment = torch.tensor(mask or [[0] * ids.shape[1]] * len(ids))[:, None]"
-        "\n        hidden = ~((segment[..., None] == segment[..., None, :]).tril()[:, :, start:stop, :stop])"
-        f"\n        if mask: call['{name}'] = hidden * torch.finfo(torch.float32).min * torch.ones((), dtype=model.dtype)"
+        "\n        allowed = (segment[..., None] == segment[..., None, :]).tril()"
+        "[:, :, start:stop, :stop]"
+        f"\n        if mask: call['{name}'] = "
+        "(~allowed * torch.finfo(torch.float32).min).to(model.dtype)"
     )
 
 
 def _call(spec: ForwardSpec, place: str) -> str:
-    arguments = [repr([list(row) for row in spec.tokens])]
+    arguments = [repr(_lists(spec.tokens))]
     if spec.chunks:
         arguments.append(f"chunks={spec.chunks}")
     if spec.positions is not None:
-        arguments.append(f"positions={[list(row) for row in spec.positions]}")
-    if isinstance(spec.mask, Mask2D):
-        arguments.append(f"mask={[list(row) for row in spec.mask.rows]}")
-    if isinstance(spec.mask, Mask4D):
-        arguments.append(f"mask={[list(row) for row in spec.mask.segments]}")
+        arguments.append(f"positions={_lists(spec.positions)}")
+    if spec.mask is not None:
+        mask = spec.mask.rows if isinstance(spec.mask, Mask2D) else spec.mask.segments
+        arguments.append(f"mask={_lists(mask)}")
     if spec.use_cache is not False and not spec.chunks:
         arguments.append(f"use_cache={spec.use_cache}")
     return f"logits({', '.join(arguments)}){place}"
+
+
+def _lists(rows: tuple[tuple[int, ...], ...]) -> list[list[int]]:
+    return [list(row) for row in rows]
 
 
 def _compared(got: ForwardSpec, want: ForwardSpec) -> tuple[str, str]:
     """Which logits (T, V) of the two calls must agree, as indexing.
 
     Raises:
-        Unsupported: it cannot be told from the passes.
+        Unsupported: the two forwards do not say it.
     """
     for row, tokens in enumerate(got.tokens):
         for start in range(got.length - want.length + 1):
@@ -251,4 +257,4 @@ def _compared(got: ForwardSpec, want: ForwardSpec) -> tuple[str, str]:
         changed = [t for t in range(got.length) if got.tokens[0][t] != want.tokens[0][t]]
         place = f"[0, :{changed[0]}]" if changed[0] else f"[0, {changed[-1] + 1}:]"
         return place, place
-    raise Unsupported("it cannot be told which positions of the two calls must agree")
+    raise Unsupported("it is unknown which positions of the two calls must agree")

@@ -1,4 +1,4 @@
-"""Which fault reproduces a failure: the predictions of every hypothesis against the observed logits.
+"""Which fault reproduces a failure: the predictions of hypotheses against the observed logits.
 
 Axes: B batch, T query positions, S key positions, V vocabulary.
 """
@@ -114,7 +114,7 @@ class Search:
 
         Without known faults none is built before its turn, since many are expensive to build.
         """
-        guesses: Iterable[Hypothesis] = hypotheses(self.failure.trusted, side.spec, side.made)
+        guesses: Iterable[Hypothesis] = hypotheses(self.failure.trusted, side.spec, side.provenance)
         if self.known:
             guesses = sorted(guesses, key=lambda guess: guess.fault not in self.known)
         for guess in guesses:

@@ -112,7 +112,7 @@ def _last(parts: list[Tensor], length: int) -> list[Tensor]:
 
 
 def first_tensor(value: Any) -> Tensor | None:
-    """The hidden states among a module's arguments or results: the first float tensor (B, T, W…)."""
+    """The hidden states among arguments or results: the first float tensor (B, T, W…)."""
     for each in value if isinstance(value, (tuple, list)) else (value,):
         if isinstance(each, Tensor) and each.is_floating_point() and each.ndim >= 3:
             return each

@@ -54,7 +54,7 @@ def remarks(subject: Subject, question: Question, material: Material) -> Iterato
     if context and material.own and material.length > context:
         yield Remark(
             title="longer than the context",
-            words=f"The prompt has {material.length} tokens; the config allows {context} positions.",
+            words=f"The prompt has {material.length} tokens, the config {context} positions.",
             decides=True,
         )
 
@@ -172,7 +172,7 @@ def _shows(case: Measurement) -> bool:
 
 
 def _trap(finding: Finding, warned: list[Measurement]) -> Remark:
-    """The calls that mislead, what else changes the logits, and the calls that behave as expected."""
+    """The calls that mislead, what else changes the logits, and the calls that are as expected."""
     figures = [case for case in finding.cases if case.expect == "figure" and case.max_abs]
     moved = "; ".join(f"{case.name}: {describe(case)}" for case in [*warned, *figures])
     passed = "; ".join(

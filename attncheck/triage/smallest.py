@@ -14,7 +14,7 @@ from typing import Any, TypeVar, final
 from attncheck.core import registry
 from attncheck.core.finding import Finding, Measurement, Verdict, verdict_of
 from attncheck.diagnosis.failure import REFUSED
-from attncheck.diagnosis.recorded import spec_dict
+from attncheck.diagnosis.replay import spec_dict
 from attncheck.diagnosis.repro import offered
 from attncheck.judge.judge import judge_layer
 from attncheck.judge.layer_calls import LayerCall, read_layers
@@ -103,7 +103,7 @@ def least(low: int, high: int, fails: Callable[[int], bool], spent: Callable[[],
 def smallest_of(
     subject: Subject, material: Material, finding: Finding, reported: str
 ) -> tuple[Smallest, Pair | None]:
-    """The smallest failing call pattern with its two forwards, or else the probe's shortest input."""
+    """The smallest failing call pattern with its two forwards, else the probe's shortest input."""
     case = next((each for each in finding.cases if verdict_of(each) is Verdict.FAIL), None)
     if case is None or finding.probe in NO_PATTERN:
         return Smallest(words=f"one plain forward in {reported}"), None

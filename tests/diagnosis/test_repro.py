@@ -14,8 +14,7 @@ from attncheck.core import registry
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Finding
 from attncheck.diagnosis.diagnose import Diagnoser
-from attncheck.diagnosis.recorded import spec_dict, spec_from_dict
-from attncheck.diagnosis.replay import run_again
+from attncheck.diagnosis.replay import run_again, spec_dict, spec_from_dict
 from attncheck.diagnosis.repro import LINES, offered
 from attncheck.model.forward_spec import ForwardSpec, Mask2D, blocks
 from attncheck.model.subject import Subject
