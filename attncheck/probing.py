@@ -55,13 +55,10 @@ from attncheck.judge.declared_scale import scale_cases
 from attncheck.judge.heads import projection_cases
 from attncheck.judge.judge import LayerResult
 from attncheck.model import cache_kinds, generation
-from attncheck.model.buffers import buffers_of, changed
 from attncheck.model.caches import CachedTensor, key_values, repeated_heads
 from attncheck.model.compat import cache_of, cached_length, text_config
 from attncheck.model.decoding import decode_chunks, reference_forward
-from attncheck.model.digest import digests, same_digest
 from attncheck.model.directional_derivatives import projections, slope_of, why_no_slope
-from attncheck.model.encoder_inputs import for_rows
 from attncheck.model.forward_spec import (
     ForwardSpec,
     Mask2D,
@@ -71,10 +68,9 @@ from attncheck.model.forward_spec import (
     blocks,
     counting,
 )
-from attncheck.model.generate_pass import PIECES, with_batch, with_greedy, with_kept
 from attncheck.model.generation import greedy
 from attncheck.model.gradients import compare_gradients, input_gradient, switched_gradient
-from attncheck.model.inputs import Inputs, Row, Tokens
+from attncheck.model.inputs import Inputs, Row, Tokens, for_rows
 from attncheck.model.long_inputs import decoded, ends_compared
 from attncheck.model.loss import (
     ITEMS,
@@ -94,14 +90,22 @@ from attncheck.model.padding import (
     left_padded,
     own_pad_id,
     pad_rows,
+    padded_ids,
     without_padding,
 )
 from attncheck.model.passes import REFUSALS
-from attncheck.model.placement import is_sharded, weights_in_memory
-from attncheck.model.provenance import AFTER, Provenance
+from attncheck.model.provenance import AFTER, PIECES, Provenance, with_batch, with_greedy, with_kept
 from attncheck.model.subject import Subject
 from attncheck.model.switching import chosen, not_switched
 from attncheck.model.training import training, without_randomness
+from attncheck.model.weights import (
+    buffers_of,
+    changed,
+    digests,
+    is_sharded,
+    same_digest,
+    weights_in_memory,
+)
 from attncheck.numerics.budget import HEADROOM, Budget, measure_budget
 from attncheck.numerics.divergence import beyond, beyond_at, holes, max_abs, max_abs_diff
 from attncheck.numerics.first_divergence import first_divergence
@@ -218,6 +222,7 @@ __all__ = [
     "own_pad_id",
     "own_shift",
     "pad_rows",
+    "padded_ids",
     "projection_cases",
     "projections",
     "ranks",

@@ -22,11 +22,11 @@ from torch import Tensor
 
 from attncheck.core.errors import TargetError, first_line
 from attncheck.diagnosis.failure import REFUSED, real_tokens
-from attncheck.model.digest import digests
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.inputs import Tokens
 from attncheck.model.padding import Padded, pad_id
 from attncheck.model.subject import Subject
+from attncheck.model.weights import digests
 from attncheck.numerics.module_outputs import ModuleOutput, ModuleOutputs, outputs_with_floors
 from attncheck.run.session import environment
 

@@ -7,12 +7,14 @@ Axes: B batch, G key/value heads, S cached positions, D head width.
 from __future__ import annotations
 
 import copy
+import inspect
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import transformers
-from torch import Tensor
+from torch import Tensor, nn
 
 from attncheck.core.errors import Unsupported, first_line
 from attncheck.model.caches import KEYS, key_values
@@ -210,3 +212,34 @@ def copied(cache: Any) -> Any:
         return copy.deepcopy(cache)
     except REFUSALS as error:
         raise Unsupported(f"copying {type(cache).__name__}: {first_line(error)}") from error
+
+
+def own_cache(model: nn.Module, rows: int, dtype: torch.dtype) -> Any:
+    """An empty cache for `rows` rows, as generate() would hand it in.
+
+    Raises:
+        Unsupported: the library can make none for this model.
+    """
+    device = input_device(model)
+    config = text_config(getattr(model, "config", None))
+    offered = {
+        "config": config,
+        "batch_size": rows,
+        "max_batch_size": rows,
+        "dtype": dtype,
+        "device": device,
+    }
+    for kind in _classes(type(model).__module__):
+        wanted = inspect.signature(kind.__init__).parameters  # type: ignore[misc]
+        if "config" in wanted and ("batch_size" in wanted or "max_batch_size" in wanted):
+            return kind(**{name: value for name, value in offered.items() if name in wanted})
+    return new_cache("dynamic", model, rows=rows, length=0, dtype=dtype)
+
+
+def _classes(home: str) -> list[type]:
+    found = vars(sys.modules[home]).values() if home in sys.modules else ()
+    return [
+        each
+        for each in found
+        if isinstance(each, type) and each.__name__.endswith("Cache") and each.__module__ == home
+    ]

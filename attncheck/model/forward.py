@@ -6,7 +6,10 @@ Axes: B batch, T positions, V vocabulary.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import inspect
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -14,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from attncheck.core.errors import Unsupported
+from attncheck.model.cache_kinds import own_cache
 from attncheck.model.compat import CACHE_NAMES, cache_of, text_config
-from attncheck.model.encoder_inputs import for_rows
-from attncheck.model.own_cache import own_cache
+from attncheck.model.inputs import for_rows
 
 
 @final
@@ -149,3 +152,30 @@ class ForwardAdapter:
             output = self.model(**{**arguments, **slots})
             self.needs_cache_position = True
             return output
+
+
+Edit = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+def wrap_forward(model: nn.Module, edit: Edit) -> None:
+    """Every call of this model from now on passes its keyword arguments through `edit` first."""
+    inner = model.forward
+
+    @functools.wraps(inner)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return inner(*args, **edit(kwargs))
+
+    model.forward = forward
+
+
+@contextlib.contextmanager
+def edited(model: nn.Module, edit: Edit) -> Iterator[None]:
+    """`wrap_forward` for a while."""
+    before = model.__dict__.get("forward")
+    wrap_forward(model, edit)
+    try:
+        yield
+    finally:
+        del model.forward
+        if before is not None:
+            model.forward = before

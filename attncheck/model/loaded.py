@@ -14,15 +14,14 @@ from torch import nn
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Measurement
 from attncheck.core.settings import Settings
-from attncheck.model.buffers import buffers_of, put_buffers_back
 from attncheck.model.compat import plain_experts, text_config
-from attncheck.model.encoder_inputs import fixed_input
 from attncheck.model.facts import Facts, read_facts
 from attncheck.model.forward import ForwardAdapter
-from attncheck.model.inputs import Inputs, build_inputs
+from attncheck.model.inputs import Inputs, build_inputs, fixed_input
 from attncheck.model.passes import Injection
 from attncheck.model.placement import input_device, undisturbed, why_not_cast
 from attncheck.model.precision import Precision, cast_back, fits, own_dtypes
+from attncheck.model.weights import buffers_of, put_buffers_back
 
 
 @final

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from attncheck.attention.rotary_tables import nudged, stored_tables
-from attncheck.model.buffers import buffers_of, changed, put_buffers_back
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.passes import Passes
+from attncheck.model.weights import buffers_of, changed, put_buffers_back
 from attncheck.numerics.budget import Budget, measure_budget
 
 Numerics = Callable[[], AbstractContextManager[Any]]

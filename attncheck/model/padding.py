@@ -1,5 +1,4 @@
-"""Batches of unequal rows, padded on one side: the tokens, the mask, the positions, and where the
-real tokens are.
+"""Rows of unequal lengths padded to one: tokens, mask, positions, and where the real tokens are.
 
 Axes: B batch, T positions, V vocabulary.
 """
@@ -23,9 +22,7 @@ Side = Literal["left", "right"]
 @final
 @dataclass(frozen=True, kw_only=True)
 class Padded:
-    """Rows as they are alone, and the batch that padding to `length` makes of them. `pad` is the
-    model's own padding id.
-    """
+    """Rows as they are alone, and the batch that padding to `length` makes of them."""
 
     rows: Tokens
     length: int
@@ -34,8 +31,8 @@ class Padded:
 
     @property
     def reversed(self) -> Padded:
-        """The same rows from the last to the first: a model that looks at one row of the mask takes
-        another one for all.
+        """The same rows in reverse order: a model that applies the mask of one row to all then
+        takes another one.
         """
         return replace(self, rows=self.rows[::-1])
 
@@ -51,27 +48,28 @@ class Padded:
         )
 
     def tokens(self, side: Side, salt: int = 0) -> Tokens:
-        """The padded rows, (B, T): filled with the padding id, or for a `salt` with ordinary tokens
+        """The padded rows, (B, T): filled with the padding id or, for a `salt`, with ordinary tokens
         drawn by it.
         """
-        fills = (
-            [self.inputs.fresh(self.padding(row), 31 * salt + row) for row in range(len(self.rows))]
+        fills = [
+            self.inputs.fresh(self.padding(row), 31 * salt + row)
             if salt
-            else None
-        )
-        return self._laid_out(side, self.rows, fills)
+            else (self.pad,) * self.padding(row)
+            for row in range(len(self.rows))
+        ]
+        return self._beside(side, self.rows, fills)
 
     def mask(self, side: Side) -> Mask2D:
         """1 for each real token, 0 under the padding."""
-        return Mask2D(self._laid_out(side, tuple((1,) * len(row) for row in self.rows)))
+        return Mask2D(self._beside(side, tuple((1,) * len(row) for row in self.rows)))
 
     def positions(self, side: Side) -> Positions:
-        """0, 1, … from the first real token on; 0 under the padding on the left, the count goes on
-        under that on the right.
+        """0, 1, … from the first real token on. Under padding on the left they are 0, under padding
+        on the right they count on.
         """
         if side == "right":
             return (tuple(range(self.length)),) * len(self.rows)
-        return self._laid_out(side, tuple(tuple(range(len(row))) for row in self.rows))
+        return self._beside(side, tuple(tuple(range(len(row))) for row in self.rows))
 
     def spec(
         self,
@@ -82,7 +80,7 @@ class Padded:
         chunks: tuple[int, ...] = (),
         attn: str | None = None,
     ) -> ForwardSpec:
-        """The pass of the padded batch."""
+        """The forward of the padded batch."""
         return ForwardSpec(
             self.tokens(side, salt),
             chunks=chunks,
@@ -91,16 +89,22 @@ class Padded:
             attn=attn,
         )
 
-    def _laid_out(
+    def _beside(
         self, side: Side, contents: tuple[Row, ...], fills: list[Row] | None = None
     ) -> tuple[Row, ...]:
-        """Contents of unequal lengths with zeros, the padding id or `fills` beside them."""
-        number = self.pad if contents is self.rows else 0
-        laid = fills or [(number,) * self.padding(row) for row in range(len(contents))]
+        """Contents of unequal lengths with `fills` (or zeros) beside them."""
+        fills = fills or [(0,) * self.padding(row) for row in range(len(contents))]
         return tuple(
             fill + row if side == "left" else row + fill
-            for fill, row in zip(laid, contents, strict=True)
+            for fill, row in zip(fills, contents, strict=True)
         )
+
+
+def padded_ids(subject: Subject, rows: Tokens, length: int) -> tuple[Tensor, Tensor]:
+    """(ids_BT, mask_BT) of rows padded on the left to one length."""
+    batch = Padded(rows=rows, length=length, pad=pad_id(subject), inputs=subject.inputs)
+    ids_BT = subject.passes.ids(batch.tokens("left"))
+    return ids_BT, torch.tensor(batch.mask("left").rows, device=ids_BT.device)
 
 
 def without_padding(logits_BTV: Tensor, spec: ForwardSpec) -> Tensor:
@@ -118,7 +122,7 @@ def own_pad_id(subject: Subject) -> int | None:
 
 
 def pad_id(subject: Subject) -> int:
-    """The model's padding id where it has a usable one, else an ordinary token."""
+    """The model's padding id where it has a usable one, otherwise an ordinary token."""
     own = own_pad_id(subject)
     return subject.inputs.pool[0] if own is None else own
 

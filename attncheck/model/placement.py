@@ -18,9 +18,7 @@ from torch import Tensor, nn
 
 from attncheck.core.errors import TargetError, first_line
 from attncheck.model.quantized import answer_in_float64, coded_kind
-
-ELSEWHERE = "meta"
-"""The device of a parameter whose values are on disk or in another memory until its layer runs."""
+from attncheck.model.weights import ELSEWHERE
 
 
 def input_device(model: nn.Module) -> torch.device:
@@ -156,32 +154,3 @@ def device_map_arguments(spec: str) -> dict[str, Any]:
 def drop_with(model: nn.Module, folder: str) -> None:
     """Delete the folder of the weights on disk when the model goes."""
     weakref.finalize(model, shutil.rmtree, folder, ignore_errors=True)
-
-
-def weights_in_memory(model: nn.Module) -> dict[str, Tensor]:
-    """The weights that are here, by name: not those that are offloaded, and of sharded ones this
-    process's part.
-    """
-    placed = (
-        (name, value.detach())
-        for name, value in model.named_parameters()
-        if value.device.type != ELSEWHERE
-    )
-    return {name: here(value) for name, value in placed}
-
-
-def here(value: Tensor) -> Tensor:
-    """This process's part of a sharded tensor; any other tensor itself."""
-    local: Tensor = value.to_local() if hasattr(value, "to_local") else value
-    return local
-
-
-def whole(value: Tensor) -> Tensor:
-    """A sharded tensor put together from all processes; any other tensor itself."""
-    full: Tensor = value.full_tensor() if hasattr(value, "full_tensor") else value
-    return full
-
-
-def is_sharded(value: Tensor) -> bool:
-    """Whether each process has a part of this tensor."""
-    return any(hasattr(each, "dim") for each in getattr(value, "placements", ()))

@@ -13,7 +13,7 @@ import psutil
 import torch
 from torch import nn
 
-from attncheck.model.placement import here
+from attncheck.model.weights import here
 from attncheck.numerics.promote import Promote
 from attncheck.numerics.widen import Widen
 

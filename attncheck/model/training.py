@@ -10,9 +10,9 @@ from typing import Any
 from torch import nn
 
 from attncheck.core.errors import Unsupported, first_line
-from attncheck.model.buffers import buffers_of
 from attncheck.model.passes import REFUSALS
 from attncheck.model.subject import Subject
+from attncheck.model.weights import buffers_of
 
 RANDOM = re.compile(r"drop|jitter|noise")
 """Names of the numbers by which modules make training random; `nn.Dropout` keeps its own under `p`.

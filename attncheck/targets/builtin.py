@@ -11,7 +11,7 @@ import torch
 import transformers
 
 from attncheck.model.compat import CACHE_NAMES, cached_length
-from attncheck.model.wrapped_forward import wrap_forward
+from attncheck.model.forward import wrap_forward
 from attncheck.targets.amplify import amplify
 
 SIZE: dict[str, Any] = {

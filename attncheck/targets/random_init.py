@@ -20,8 +20,8 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from attncheck.core.errors import TargetError, first_line, unknown
 from attncheck.core.settings import Settings
 from attncheck.model import compat
-from attncheck.model.encoder_inputs import fixed_input
 from attncheck.model.forward import ForwardAdapter
+from attncheck.model.inputs import fixed_input
 from attncheck.targets.amplify import amplify
 from attncheck.targets.shrink.rules import LAYERS, Wanted
 from attncheck.targets.shrink.shrink import shrink

@@ -14,9 +14,9 @@ from attncheck.core.finding import AtMost, Cause, Finding, Verdict
 from attncheck.diagnosis.diagnose import Diagnoser, diagnose
 from attncheck.diagnosis.failure import max_diff_at, open_case, unmeasured
 from attncheck.faults import registry as faults
+from attncheck.model.forward import edited
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.subject import Subject
-from attncheck.model.wrapped_forward import edited
 from attncheck.run.runner import finding_of
 
 

@@ -17,8 +17,8 @@ from attncheck.faults.engine.rotary_tables import is_table, tables_of
 from attncheck.faults.engine.trusted import Trusted
 from attncheck.faults.registry import fault, hypotheses
 from attncheck.model.forward_spec import ForwardSpec, Mask2D
-from attncheck.model.generate_pass import written
 from attncheck.model.generation import greedy
+from attncheck.model.provenance import written
 from attncheck.model.subject import Subject
 
 

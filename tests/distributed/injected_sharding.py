@@ -23,8 +23,8 @@ import torch.distributed as dist
 from attncheck.__main__ import main
 from attncheck.core.settings import Settings
 from attncheck.model.compat import CACHE_NAMES, cached_length
+from attncheck.model.forward import wrap_forward
 from attncheck.model.subject import Subject
-from attncheck.model.wrapped_forward import wrap_forward
 from attncheck.targets import load as loading
 from attncheck.targets import sharded
 

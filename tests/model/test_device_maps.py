@@ -16,10 +16,10 @@ from attncheck.core.finding import Finding, Verdict, verdict_of
 from attncheck.core.settings import Settings
 from attncheck.diagnosis.diagnose import Diagnoser
 from attncheck.model.compat import CACHE_NAMES, cached_length
+from attncheck.model.forward import wrap_forward
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.placement import offloaded
 from attncheck.model.subject import Subject
-from attncheck.model.wrapped_forward import wrap_forward
 from attncheck.run.runner import ProbeFinished, run_probes
 from attncheck.targets.load import load
 from attncheck.targets.random_init import build

@@ -20,11 +20,11 @@ from attncheck.core.finding import Finding, Verdict
 from attncheck.core.settings import Settings
 from attncheck.diagnosis.diagnose import Diagnoser
 from attncheck.model.compat import CACHE_NAMES, cached_length
+from attncheck.model.forward import wrap_forward
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.placement import quantised
 from attncheck.model.quantized import coded_kind, spec
 from attncheck.model.subject import Subject
-from attncheck.model.wrapped_forward import wrap_forward
 from attncheck.numerics.promote import Promote
 from attncheck.run.runner import ProbeFinished, run_probes
 from attncheck.targets.load import in_memory, settle_dtype

@@ -14,7 +14,7 @@ from attncheck.core.errors import UsageError
 from attncheck.core.finding import Verdict
 from attncheck.core.settings import Settings
 from attncheck.model.compat import CACHE_NAMES, cached_length
-from attncheck.model.wrapped_forward import edited
+from attncheck.model.forward import edited
 from attncheck.targets.load import load
 from attncheck.triage.answer import GreedySplit, Question, TriageAnswer
 from attncheck.triage.call_pattern import CallPattern

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor, nn
 
 from attncheck.attention.interface import AttentionCall, Handler, intercept
-from attncheck.model.wrapped_forward import wrap_forward
+from attncheck.model.forward import wrap_forward
 from attncheck.targets import builtin
 from attncheck.targets.amplify import amplify
 

@@ -23,8 +23,8 @@ from attncheck.attention.masks import allowed_BHTS, with_allowed
 from attncheck.core.settings import Settings
 from attncheck.faults import registry as faults
 from attncheck.model.compat import CACHE_NAMES, cached_length
+from attncheck.model.forward import edited
 from attncheck.model.subject import Subject
-from attncheck.model.wrapped_forward import edited
 from attncheck.targets.load import load
 
 Plant = Callable[[Subject], AbstractContextManager[None]]

@@ -19,10 +19,10 @@ from attncheck.attention.call import AttentionCall, Handler
 from attncheck.attention.masks import allowed_BHTS, with_allowed
 from attncheck.core.errors import CannotInject
 from attncheck.model.compat import cached_length
+from attncheck.model.forward import Edit, edited
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.inputs import Row
 from attncheck.model.subject import Subject
-from attncheck.model.wrapped_forward import Edit, edited
 from attncheck.numerics.hooks import hooked
 
 LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block|layer)\.(\d+)$")

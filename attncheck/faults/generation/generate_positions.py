@@ -62,7 +62,7 @@ def _from_first_position(forward: WrongForward) -> Positions | None:
     spec, provenance = forward.spec, forward.provenance
     if provenance is None or len(spec.tokens) != 1 or not forward.subject.can.takes_positions:
         return None
-    row = provenance.told(spec.length)
+    row = provenance.explicit_positions(spec.length)
     if row is None:
         return None
     return (tuple(position - forward.subject.can.first_position for position in row),)

@@ -82,7 +82,7 @@ def _kept_elsewhere(
         raise Unsupported("every column is kept")
     logits_BTV = trusted.logits(spec)
     starts = [start for start, _ in schedule.chunk_bounds(spec)]
-    together = not provenance.handed and not spec.chunks
+    together = not provenance.passed and not spec.chunks
     moved_BTV = logits_BTV.clone()
     for number, column in enumerate(provenance.columns):
         start = max(each for each in starts if each <= column)

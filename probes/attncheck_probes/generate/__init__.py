@@ -53,6 +53,7 @@ from attncheck.probing import (
     cached_length,
     generation,
     merged,
+    padded_ids,
     with_batch,
     with_greedy,
     with_kept,
@@ -84,7 +85,7 @@ class Generate(Probe):
 
     def measure(self, subject: Subject) -> Iterator[Measurement]:
         """The plain call first, then one change at a time."""
-        generation.require_yardstick(subject)
+        generation.require_causal(subject)
         _ = (
             subject.can.steps_agree,
             subject.can.chunks_agree,
@@ -140,7 +141,7 @@ class Generate(Probe):
         (subject.can.mask_2d & subject.can.reads_mask).require()
         rows = (self._prompt(subject), self._prompt(subject)[self.padding :])
         made = generation.run(
-            subject, *generation.padded(subject, rows, len(rows[0])), self.new_tokens, **options
+            subject, *padded_ids(subject, rows, len(rows[0])), self.new_tokens, **options
         )
         answers = [tuple(map(int, row)) for row in made.sequences[:, -self.new_tokens :]]
         logits_BNV, each = torch.stack(made.logits, 1), enumerate(zip(rows, answers, strict=True))
@@ -155,7 +156,7 @@ class Generate(Probe):
     def _continued(self, subject: Subject) -> Measurement:
         prompt = self._prompt(subject)
         first = generation.run(
-            subject, *generation.padded(subject, (prompt,), len(prompt)), self.new_tokens
+            subject, *padded_ids(subject, (prompt,), len(prompt)), self.new_tokens
         )
         cache = cache_of(first)
         if not cached_length(cache) or subject.forward_adapter.cache_name is None:
@@ -163,7 +164,7 @@ class Generate(Probe):
         longer, given = generation.answer_of(first, 0), {subject.forward_adapter.cache_name: cache}
         made = generation.run(
             subject,
-            *generation.padded(subject, (longer,), len(longer)),
+            *padded_ids(subject, (longer,), len(longer)),
             self.new_tokens,
             given=given,
         )
@@ -198,7 +199,7 @@ class Generate(Probe):
         given, prompt = generation.padded_encoder(subject, self.padding), self._prompt(subject)[:2]
         made = generation.run(
             subject,
-            *generation.padded(subject, (prompt,), len(prompt)),
+            *padded_ids(subject, (prompt,), len(prompt)),
             self.new_tokens,
             given=given,
         )

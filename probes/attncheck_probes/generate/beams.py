@@ -21,6 +21,7 @@ from attncheck.probing import (
     generation,
     max_abs,
     merged,
+    padded_ids,
 )
 
 NAME = "beam search scores"
@@ -54,9 +55,7 @@ def _padding_holds(subject: Subject, rows: Tokens, answers: list[Row]) -> bool:
 
 def _scored(subject: Subject, rows: Tokens, new_tokens: int) -> tuple[Comparison, list[Row]]:
     options: dict[str, Any] = {"num_beams": 2, "output_scores": True}
-    made = generation.run(
-        subject, *generation.padded(subject, rows, len(rows[0])), new_tokens, **options
-    )
+    made = generation.run(subject, *padded_ids(subject, rows, len(rows[0])), new_tokens, **options)
     if getattr(made, "sequences_scores", None) is None:
         raise Unsupported("generate() returns no scores of its beams")
     answers = [tuple(map(int, row)) for row in made.sequences[:, -new_tokens:]]

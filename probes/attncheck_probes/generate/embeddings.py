@@ -22,6 +22,7 @@ from attncheck.probing import (
     first_line,
     generation,
     hooked,
+    padded_ids,
 )
 
 NAME = "inputs_embeds"
@@ -50,7 +51,7 @@ def embedded_answer(subject: Subject, prompt: Row, new_tokens: int) -> tuple[Row
     """
     given, (ids_BT, mask_BT) = (
         _given(subject, prompt),
-        generation.padded(subject, (prompt,), len(prompt)),
+        padded_ids(subject, (prompt,), len(prompt)),
     )
     made = generation.run(subject, ids_BT, mask_BT, new_tokens, given=given)
     return tuple(map(int, made.sequences[0, -new_tokens:])), torch.stack(made.logits, 1)

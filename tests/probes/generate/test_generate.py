@@ -33,7 +33,7 @@ def test_roberta_generates_at_other_positions_than_forward() -> None:
     assert found.verdict is Verdict.FAIL
     broken = case(found, "cache off")
     assert verdict_of(broken) is Verdict.FAIL
-    assert broken.note.startswith("generate() hands over positions 0..")
+    assert broken.note.startswith("generate() passes positions 0..")
 
 
 def test_a_static_cache_that_gpt_neo_reads_wrongly_is_found() -> None:

@@ -1,0 +1,87 @@
+"""The tensors of a model: weights that may be elsewhere or in parts, digests of them, and buffers."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+ELSEWHERE = "meta"
+"""The device of a parameter whose values are on disk or in another memory until its layer runs."""
+
+
+def weights_in_memory(model: nn.Module) -> dict[str, Tensor]:
+    """The weights that are here, by name: none that are offloaded, and this process's part of
+    sharded ones.
+    """
+    return {
+        name: here(value.detach())
+        for name, value in model.named_parameters()
+        if value.device.type != ELSEWHERE
+    }
+
+
+def here(value: Tensor) -> Tensor:
+    """This process's part of a sharded tensor; any other tensor itself."""
+    local: Tensor = value.to_local() if hasattr(value, "to_local") else value
+    return local
+
+
+def whole(value: Tensor) -> Tensor:
+    """A sharded tensor put together from all processes; any other tensor itself."""
+    full: Tensor = value.full_tensor() if hasattr(value, "full_tensor") else value
+    return full
+
+
+def is_sharded(value: Tensor) -> bool:
+    """Whether each process has a part of this tensor."""
+    return any(hasattr(each, "dim") for each in getattr(value, "placements", ()))
+
+
+@torch.no_grad()
+def digests(model: nn.Module) -> dict[str, Tensor]:
+    """The digest of every parameter: equal weights have equal ones in every release."""
+    return {name: digest(value) for name, value in model.named_parameters()}
+
+
+def digest(value: Tensor) -> Tensor:
+    """Sum, sum of sizes, sum of squares, and a sum weighted by place, in float64."""
+    flat = whole(value.detach()).double().flatten().cpu()
+    place = torch.arange(flat.numel(), dtype=torch.float64) % 8191
+    return torch.stack([flat.sum(), flat.abs().sum(), flat.square().sum(), (flat * place).sum()])
+
+
+def same_digest(left: Tensor, right: Tensor, slack: float) -> bool:
+    """Whether two digests agree up to `slack`, relative to the sizes of the sums."""
+    size, squares = max(float(left[1]), float(right[1]), 1e-30), max(float(left[2]), 1e-30)
+    limits = torch.tensor([size, size, squares, 8191 * size], dtype=torch.float64) * slack
+    return bool(((left - right).abs() <= limits).all())
+
+
+def buffers_of(model: nn.Module) -> dict[str, Tensor]:
+    """A copy of every buffer by name: rotary tables, masks, counters."""
+    return {name: buffer.clone() for name, buffer in model.named_buffers()}
+
+
+def changed(model: nn.Module, saved: dict[str, Tensor]) -> list[str]:
+    """The names of the buffers that differ from `saved`, or are in one of the two only, in order."""
+    now = dict(model.named_buffers())
+    return sorted(
+        name for name in now.keys() | saved.keys() if not _same(now.get(name), saved.get(name))
+    )
+
+
+def _same(now: Tensor | None, before: Tensor | None) -> bool:
+    if now is None or before is None:
+        return False
+    return (
+        now.shape == before.shape and now.dtype == before.dtype and bool(torch.equal(now, before))
+    )
+
+
+def put_buffers_back(model: nn.Module, saved: dict[str, Tensor]) -> None:
+    """Give a model copies of the buffers that it had."""
+    for path, value in saved.items():
+        home, _, name = path.rpartition(".")
+        module = model.get_submodule(home)
+        if name in module._buffers:
+            module._buffers[name] = value.clone()
