@@ -41,21 +41,11 @@ def labels_alone(subject: Subject) -> Iterator[Measurement]:
     except Unsupported as reason:
         yield skipped(AHEAD, str(reason))
         return
-    kept, next_one = slice(0, middle + 1), slice(middle + 1, middle + 2)
-    yield subject.compare(
-        AHEAD,
-        after_BTV[:, kept],
-        before_BTV[:, kept],
-        note=f"the label of position {middle} was changed",
-    )
-    yield subject.compare(
-        BEHIND,
-        after_BTV[:, next_one],
-        before_BTV[:, next_one],
-        expect="differ",
-        offset=middle + 1,
-        note="where it must be read",
-    )
+    kept, following = slice(0, middle + 1), slice(middle + 1, middle + 2)
+    note = f"the label of position {middle} was changed"
+    yield subject.compare(AHEAD, after_BTV[:, kept], before_BTV[:, kept], note=note)
+    pair, note = (after_BTV[:, following], before_BTV[:, following]), "where it must be read"
+    yield subject.compare(BEHIND, *pair, expect="differ", offset=middle + 1, note=note)
 
 
 def _logits(subject: Subject, labels: Row) -> Tensor:

@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attncheck.numerics.losses import IGNORED, cross_entropy
-from attncheck_probes.labels.label_weighting import moved, smoothed, smoothing, usual, wrong
+from attncheck_probes.labels.label_weighting import shifted, usual, wrong
+from attncheck_probes.labels.loss_answer import smoothed, smoothing
 
 LABELS_BT = torch.tensor([[3, 1, 4, 1, 5], [2, IGNORED, IGNORED, 0, IGNORED]])
 
@@ -38,7 +39,7 @@ def _rows(logits_BTV: Tensor) -> Tensor:
 
 
 def _no_first(logits_BTV: Tensor) -> Tensor:
-    targets_BT = moved(LABELS_BT, 1)
+    targets_BT = shifted(LABELS_BT, 1)
     targets_BT[0, 0] = targets_BT[1, 2] = IGNORED
     return _sum(logits_BTV, targets_BT) / 3
 
@@ -47,17 +48,19 @@ WRONG: dict[str, Callable[[Tensor], Tensor]] = {
     "the loss of labels that are not shifted": lambda x: F.cross_entropy(
         x.flatten(0, 1), LABELS_BT.flatten()
     ),
-    "the loss of labels that are shifted twice": lambda x: _sum(x, moved(LABELS_BT, 2)) / 4,
+    "the loss of labels that are shifted twice": lambda x: _sum(x, shifted(LABELS_BT, 2)) / 4,
     "the loss of labels that are shifted the wrong way": lambda x: (
         _sum(x[:, 1:], LABELS_BT[:, :-1]) / 6
     ),
-    "the sum, which nothing divides": lambda x: _sum(x, moved(LABELS_BT, 1)),
-    "the sum divided by all positions": lambda x: _sum(x, moved(LABELS_BT, 1)) / 10,
+    "the sum, which nothing divides": lambda x: _sum(x, shifted(LABELS_BT, 1)),
+    "the sum divided by all positions": lambda x: _sum(x, shifted(LABELS_BT, 1)) / 10,
     "the sum divided by all positions that have a next one": lambda x: (
-        _sum(x, moved(LABELS_BT, 1)) / 8
+        _sum(x, shifted(LABELS_BT, 1)) / 8
     ),
-    "the sum divided by the tokens that the mask shows": lambda x: _sum(x, moved(LABELS_BT, 1)) / 9,
-    "the sum divided by the number of rows": lambda x: _sum(x, moved(LABELS_BT, 1)) / 2,
+    "the sum divided by the tokens that the mask shows": lambda x: (
+        _sum(x, shifted(LABELS_BT, 1)) / 9
+    ),
+    "the sum divided by the number of rows": lambda x: _sum(x, shifted(LABELS_BT, 1)) / 2,
     "the mean of each row's mean, in which rows with few labels weigh too much": _rows,
     "the loss of labels that are shifted across the rows of the batch": _flat,
     "the loss of all labels but the first of each row": _no_first,
@@ -82,7 +85,7 @@ def test_a_wrong_loss_is_the_only_one_of_its_value_and_slopes(words: str) -> Non
     by_slopes = {
         each.words
         for each in candidates
-        if float((each.slopes(logs_BTV) - slopes_BTV).abs().max()) < 1e-12
+        if float((each.derivative(logs_BTV) - slopes_BTV).abs().max()) < 1e-12
     }
     assert by_value == by_slopes
     assert words in by_value

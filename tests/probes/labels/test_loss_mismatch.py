@@ -184,7 +184,7 @@ def test_easy_tokens_that_weigh_less_are_a_wrong_loss_without_a_name() -> None:
     assert found.verdict is Verdict.FAIL
     assert found.cases[0].unit == "derivatives of the loss by the logits"
     assert found.cases[0].note.endswith(
-        "it is the cross entropy in no usual weighing of the labels"
+        "it is the cross entropy in no usual weighting of the labels"
     )
 
 
