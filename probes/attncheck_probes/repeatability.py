@@ -1,4 +1,4 @@
-"""The same call twice, whatever ran in between.
+"""The same call gives the same logits, whatever ran in between.
 
 What it checks
     In evaluation mode a call gives the same logits every time: at once again, after a longer input,
@@ -6,19 +6,19 @@ What it checks
 
 Why it matters
     Dropout left on, a cache that outlives its conversation, a rotary table that grew for a long
-    prompt and never shrank: each makes an answer depend on who asked before. No comparison of two
-    paths is worth anything where one path disagrees with itself.
+    prompt and never shrank: each makes an answer depend on earlier requests. No comparison of two
+    paths proves anything where one path disagrees with itself.
 
 How it measures
-    Calls are run again, never taken from memory, and compared. The same short input is asked after
-    a shorter and after a longer one, with lengths on both sides of every rotary switch. Weights are
-    compared before and after; buffers that changed are listed.
+    Calls really run again, and are compared. The same short input runs after a shorter and after a
+    longer one, with lengths on both sides of every rotary switch. Weights are compared before and
+    after; buffers that changed are listed.
 
 False alarms
     Kernels that add atomically (on a GPU) differ by rounding, which the budget covers; the note
     says so when the two calls are equal but not to the bit. Dynamic NTK scaling depends on history
     by construction of its implementation: that is a `fail` about the scheme. Routers that draw at
-    random in training mode are not asked: the model is in evaluation mode.
+    random in training mode do not matter: the model is in evaluation mode.
 
 References
     Hugging Face transformers issue 25104 (dynamic NTK: the cosine cache keeps the longest length
@@ -38,6 +38,7 @@ from torch import Tensor
 from attncheck.probing import (
     AFTER,
     AtMost,
+    Comparison,
     Figure,
     ForwardSpec,
     Measurement,
@@ -62,7 +63,7 @@ Between = Callable[[Subject], None]
 @final
 @dataclass(frozen=True, kw_only=True)
 class Repeatability(Probe):
-    """Asks the same thing again, at once and after something else."""
+    """Runs the same call again, at once and after something else."""
 
     name: ClassVar[str] = "repeatability"
     title: ClassVar[str] = "the same call gives the same logits, whatever ran before"
@@ -73,59 +74,54 @@ class Repeatability(Probe):
         """Twice at once, short after long, after another conversation, in steps; then the weights
         and buffers.
         """
-        marks, held = _marks(subject), buffers_of(subject.model)
+        samples, buffers = _samples(subject), buffers_of(subject.model)
         row = subject.inputs.row
-        yield attempt(
-            "the same forward twice",
-            self._case,
-            subject,
-            "the same forward twice",
-            row,
-            lambda spec: None,
-        )
+        yield _attempted(subject, "the same forward twice", row, _nothing)
         for length in _shorts(subject):
             name = f"{length} tokens after {_shorter(length)} and after {len(row)}"
-            yield attempt(name, self._around, subject, name, length)
-        name = "the same forward after another conversation"
-        yield attempt(name, self._case, subject, name, row, _converse)
-        yield attempt("the same steps twice", self._steps, subject)
-        yield from _changes(subject, marks, held)
-
-    def _case(self, subject: Subject, name: str, row: Row, between: Between) -> Measurement:
-        spec = ForwardSpec((row,))
-        first_BTV = _asked(subject, spec)
-        between(subject)
-        case = _compared(subject, name, _asked(subject, spec), first_BTV)
-        provenance = Provenance(AFTER, partial(_again, spec, between))
-        return replace(case, rerun=Rerun(spec, spec, provenance))
-
-    def _around(self, subject: Subject, name: str, length: int) -> Measurement:
-        row = subject.inputs.row
-        _asked(subject, ForwardSpec((row[: _shorter(length)],)))
-        return self._case(
-            subject, name, row[:length], lambda spec: spec.passes.replay(ForwardSpec((row,)))
-        )
-
-    def _steps(self, subject: Subject) -> Measurement:
-        subject.can.steps.require()
-        spec = ForwardSpec(subject.inputs.tokens, chunks=(subject.inputs.length - 3, 1, 1, 1))
-        first_BTV = _asked(subject, spec)
-        _converse(subject)
-        return _compared(subject, "the same steps twice", _asked(subject, spec), first_BTV)
+            yield attempt(name, _around, subject, name, length)
+        yield _attempted(subject, "the same forward after another conversation", row, _converse)
+        yield attempt("the same steps twice", _steps, subject, "the same steps twice")
+        yield from _changes(subject, samples, buffers)
 
 
-def _asked(subject: Subject, spec: ForwardSpec) -> Tensor:
-    """logits_BTV of a pass that is really run."""
+def _attempted(subject: Subject, name: str, row: Row, between: Between) -> Measurement:
+    return attempt(name, _twice, subject, name, row, between)
+
+
+def _twice(subject: Subject, name: str, row: Row, between: Between) -> Measurement:
+    spec = ForwardSpec((row,))
+    first_BTV = _run(subject, spec)
+    case = _compared(subject, name, _again(spec, between, subject), first_BTV)
+    provenance = Provenance(AFTER, partial(_again, spec, between))
+    return replace(case, rerun=Rerun(spec, spec, provenance))
+
+
+def _around(subject: Subject, name: str, length: int) -> Measurement:
+    row = subject.inputs.row
+    _run(subject, ForwardSpec((row[: _shorter(length)],)))
+    return _twice(subject, name, row[:length], _whole_row)
+
+
+def _steps(subject: Subject, name: str) -> Measurement:
+    subject.can.steps.require()
+    spec = ForwardSpec(subject.inputs.tokens, chunks=(subject.inputs.length - 3, 1, 1, 1))
+    first_BTV = _run(subject, spec)
+    return _compared(subject, name, _again(spec, _converse, subject), first_BTV)
+
+
+def _run(subject: Subject, spec: ForwardSpec) -> Tensor:
+    """logits_BTV of a forward that really runs."""
     subject.passes.drop(spec)
     return subject.logits(spec)
 
 
 def _again(spec: ForwardSpec, between: Between, subject: Subject) -> Tensor:
     between(subject)
-    return _asked(subject, spec)
+    return _run(subject, spec)
 
 
-def _compared(subject: Subject, name: str, again_BTV: Tensor, first_BTV: Tensor) -> Measurement:
+def _compared(subject: Subject, name: str, again_BTV: Tensor, first_BTV: Tensor) -> Comparison:
     exact = torch.equal(again_BTV, first_BTV)
     note = "equal to the bit" if exact else "not equal to the bit"
     return subject.compare(name, again_BTV, first_BTV, note=note)
@@ -136,51 +132,45 @@ def _shorter(length: int) -> int:
 
 
 def _shorts(subject: Subject) -> tuple[int, ...]:
-    """Lengths below the input's: half of it, and just beyond and below each rotary switch."""
-    whole = subject.inputs.length
-    near = [
-        b.length + step
-        for b in subject.inputs.boundaries
-        if b.kind == "rope switch"
-        for step in (4, -2)
-    ]
-    return tuple(
-        dict.fromkeys(length for length in (*near, whole // 2) if 2 * SHORTEST <= length < whole)
-    )[:SHORTS]
+    """Lengths below the input's: half of it, and just above and below each rotary switch."""
+    whole, bounds = subject.inputs.length, subject.inputs.boundaries
+    switches = (each.length for each in bounds if each.kind == "rope switch")
+    lengths = (*(switch + step for switch in switches for step in (4, -2)), whole // 2)
+    fitting = dict.fromkeys(each for each in lengths if 2 * SHORTEST <= each < whole)
+    return tuple(fitting)[:SHORTS]
+
+
+def _nothing(subject: Subject) -> None:
+    """Nothing runs in between."""
+
+
+def _whole_row(subject: Subject) -> None:
+    subject.passes.replay(ForwardSpec(subject.inputs.tokens))
 
 
 def _converse(subject: Subject) -> None:
-    """Another conversation: other tokens, with a cache where there is one."""
-    other = (subject.inputs.fresh(subject.inputs.length, salt=17),)
-    half = subject.inputs.length // 2
+    """Another conversation: other tokens, with a cache where the model has one."""
+    other, half = subject.inputs.fresh(subject.inputs.length, salt=17), subject.inputs.length // 2
     chunks = (half, subject.inputs.length - half) if subject.can.cache else ()
-    subject.passes.replay(ForwardSpec(other, chunks=chunks, use_cache=False))
+    subject.passes.replay(ForwardSpec((other,), chunks=chunks))
 
 
-def _marks(subject: Subject) -> dict[str, Tensor]:
+def _samples(subject: Subject) -> dict[str, Tensor]:
     """A few numbers of each weight: copies of all weights would double the memory."""
-    return {name: _mark(value) for name, value in weights_in_memory(subject.model).items()}
+    return {name: _sample(value) for name, value in weights_in_memory(subject.model).items()}
 
 
-def _mark(weight: Tensor) -> Tensor:
+def _sample(weight: Tensor) -> Tensor:
     return weight.detach().flatten()[:: max(1, weight.numel() // 4096)].clone()
 
 
 def _changes(
-    subject: Subject, marks: dict[str, Tensor], held: dict[str, Tensor]
+    subject: Subject, samples: dict[str, Tensor], buffers: dict[str, Tensor]
 ) -> Iterator[Measurement]:
-    weights = [name for name, mark in _marks(subject).items() if not torch.equal(mark, marks[name])]
-    buffers = changed(subject.model, held)
-    yield AtMost(
-        "weights changed by a forward",
-        float(len(weights)),
-        "weights",
-        positions=len(marks) + len(held),
-        note=", ".join(sorted(weights)[:3]),
-    )
-    yield Figure(
-        "buffers changed by a forward",
-        float(len(buffers)),
-        "buffers",
-        note=", ".join(sorted(buffers)[:3]),
-    )
+    now = _samples(subject)
+    weights = sorted(name for name in now if not torch.equal(now[name], samples[name]))
+    name, compared = "weights changed by a forward", len(samples) + len(buffers)
+    note = ", ".join(weights[:3])
+    yield AtMost(name, float(len(weights)), "weights", positions=compared, note=note)
+    name, found = "buffers changed by a forward", sorted(changed(subject.model, buffers))
+    yield Figure(name, float(len(found)), "buffers", note=", ".join(found[:3]))

@@ -12,7 +12,7 @@ from torch import nn
 from attncheck.attention.interface import AttentionCall
 from attncheck.core.finding import Verdict
 from attncheck.model.subject import Subject
-from attncheck_probes.kv_groups import _tiled, _unrepeated
+from attncheck_probes.kv_groups.head_maps import LayerHeads, groups_of_equal_keys
 
 
 def test_the_map_of_grouped_heads_is_reported(subject: Subject) -> None:
@@ -72,24 +72,20 @@ def test_a_model_without_attention_is_skipped() -> None:
 
 def test_groups_are_seen_in_keys_that_were_repeated_before_the_kernel() -> None:
     keys_BGSD = torch.randn(1, 2, 3, 4, generator=torch.Generator().manual_seed(0))
-    own, blocks = (0, 1, 2, 3), (0, 0, 2, 2)
+    blocks = (0, 0, 2, 2)
 
-    def handed(key_BHSD: torch.Tensor) -> AttentionCall:
+    def received(key_BHSD: torch.Tensor) -> AttentionCall:
         return AttentionCall(
             nn.Identity(), key_BHSD, key_BHSD, key_BHSD, None, {}, lambda *args: None
         )
 
-    assert _unrepeated(handed(keys_BGSD.repeat_interleave(2, 1)), own, own) == (
-        blocks,
-        blocks,
-        True,
-    )
-    assert _unrepeated(handed(keys_BGSD.repeat(1, 2, 1, 1)), own, own) == (
-        (0, 1, 0, 1),
-        blocks,
-        True,
-    )
-    assert _tiled(blocks) == (0, 1, 0, 1)
+    own_groups = groups_of_equal_keys(received(keys_BGSD.repeat_interleave(2, 1)))
+    tiled_groups = groups_of_equal_keys(received(keys_BGSD.repeat(1, 2, 1, 1)))
+    assert own_groups == (blocks, blocks)
+    assert tiled_groups == ((0, 1, 0, 1), blocks)
+    assert groups_of_equal_keys(received(keys_BGSD)) is None
+    assert LayerHeads("layer", *tiled_groups).tiled
+    assert not LayerHeads("layer", *own_groups).tiled
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _stored(tree: Any) -> Iterator[Tensor]:
-    """The tensors with a storage of their own: of a wrapper (sharded, quantised, still on its way)
+    """The tensors with a storage of their own; of a wrapper (sharded, quantized, still on its way),
     those inside.
     """
     for leaf in tree_leaves(tree):
@@ -60,43 +60,36 @@ def _storage(tensor: Tensor) -> int:
 @final
 @dataclass
 class DecodeStep:
-    """What one decode step did: bytes allocated, keys and values copied inside kernels (in key
-    tensors).
+    """What one decode step did: bytes allocated, keys and values copied inside kernels (as
+    multiples of the keys' size), and what the last kernel received.
     """
 
     total: int = 0
     copied: float = 0.0
-    handed: str = ""
+    received: str = ""
 
 
 def decode_step(subject: Subject, context: int, attn: str | None) -> DecodeStep:
-    """One token on a cache of `context` tokens, every allocation counted, under one attention
-    implementation.
+    """One token on a cache of `context` tokens under one attention implementation, every allocation
+    counted.
     """
     row, step = subject.inputs.row, DecodeStep()
+
+    def handler(call: AttentionCall) -> Any:
+        before, output = len(memory.shapes), call.run()
+        size, width = call.key_BGSD.numel(), call.key_BGSD.shape[-1]
+        new = [torch.Size(shape) for shape in memory.shapes[before:]]
+        copies = [each.numel() for each in new if each[-1:] == (width,) and each.numel() > size]
+        step.copied += sum(copies) / size
+        step.received = _described(call)
+        return output
+
     with subject.using(attn), torch.no_grad():
         cache: Any = subject.passes.cache(ForwardSpec((row[:context],), use_cache=True))
-
-        def watch(call: AttentionCall) -> Any:
-            before = len(memory.shapes)
-            out = call.run()
-            size, width = call.key_BGSD.numel(), call.key_BGSD.shape[-1]
-            step.copied += sum(
-                _numel(s) / size
-                for s in memory.shapes[before:]
-                if s[-1:] == (width,) and _numel(s) > size
-            )
-            step.handed = _described(call)
-            return out
-
-        with capture(subject.model, watch), Allocations() as memory:
+        with capture(subject.model, handler), Allocations() as memory:
             subject.passes.call((row[context : context + 1],), cache=cache, use_cache=True)
     step.total = memory.bytes
     return step
-
-
-def _numel(shape: tuple[int, ...]) -> int:
-    return int(torch.Size(shape).numel())
 
 
 def _described(call: AttentionCall) -> str:
@@ -104,25 +97,24 @@ def _described(call: AttentionCall) -> str:
     stride = call.key_BGSD.stride()
     shared = "stored heads" if kv_heads < heads else "one key head per query head"
     form = "an expanded view" if 0 in stride else shared
-    return f"the kernel is handed keys {tuple(call.key_BGSD.shape)}, stride {stride}: {form}"
+    return f"the kernel receives keys {tuple(call.key_BGSD.shape)}, stride {stride}: {form}"
 
 
-def promised_heads(subject: Subject) -> tuple[int, int]:
-    """(query heads, KV heads) of the config, or of what layers say about their own groups; the
-    largest where layers differ.
+def expected_heads(subject: Subject) -> tuple[int, int]:
+    """(query heads, KV heads) of the config, or of the layers' own groups; the largest where layers
+    differ.
 
     Raises:
         Unsupported: the config names no number of heads.
     """
-    config = subject.text_config
+    heads, kv_heads = subject.facts.heads, subject.facts.kv_heads
     named = [
-        v
-        for k, v in vars(config).items()
-        if k.endswith(("key_value_heads", "kv_heads")) and isinstance(v, int)
+        value
+        for name, value in vars(subject.text_config).items()
+        if name.endswith(("key_value_heads", "kv_heads")) and isinstance(value, int)
     ]
-    heads = subject.facts.heads
-    if heads is None or not (named or subject.facts.kv_heads):
+    if heads is None or not (named or kv_heads):
         raise Unsupported("the config names no number of heads")
-    said = [getattr(module, "num_key_value_groups", None) for module in subject.model.modules()]
-    own = [heads // groups for groups in said if isinstance(groups, int) and groups]
-    return heads, max([*named, *own, subject.facts.kv_heads or 0])
+    found = [getattr(module, "num_key_value_groups", None) for module in subject.model.modules()]
+    own = [heads // groups for groups in found if isinstance(groups, int) and groups]
+    return heads, max([*named, *own, kv_heads or 0])
