@@ -35,7 +35,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-
 from attncheck.probing import (
     AtMost,
     Cause,
