@@ -50,7 +50,7 @@ def inv_freq_buffers(model: nn.Module) -> dict[str, Tensor]:
     return {
         name: buffer
         for name, buffer in model.named_buffers()
-        if name.endswith("inv_freq") and buffer.ndim == 1
+        if name.rpartition(".")[2] == "inv_freq"
     }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import socket
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,6 +13,7 @@ from urllib.parse import urlparse
 
 import transformers
 
+from attncheck.attention.layers import layer_number
 from attncheck.core.errors import TargetError, first_line
 from attncheck.core.settings import Settings
 from attncheck.model import compat
@@ -35,7 +35,6 @@ OUT_OF_REACH = (
 ENDPOINT = "https://huggingface.co"
 PATIENCE = 3.0
 PROXIES = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
-NUMBER = re.compile(r"\.(\d+)\.")
 
 
 def explain(error: Exception) -> str:
@@ -159,5 +158,5 @@ def cut_layers(config: Any, layers: int) -> Any:
 
 def cut_off(name: str, layers: int) -> bool:
     """Whether a weight belongs to a layer that was cut off."""
-    found = NUMBER.search(name)
-    return found is not None and int(found.group(1)) >= layers
+    number = layer_number(name.rpartition(".")[0])
+    return number is not None and number >= layers

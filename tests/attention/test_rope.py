@@ -65,3 +65,7 @@ def test_a_rotation_has_squares_that_add_up_to_one_number() -> None:
     assert not is_rotation((cos, 2 * sin))
     assert not is_rotation((cos, sin, cos))
     assert cos_sin_in([cos, sin]) is None
+    ones = torch.ones(1, 3, 4)
+    assert is_rotation((ones, torch.zeros(1, 3, 4)))
+    assert not is_rotation((ones, torch.arange(12.0).reshape(1, 3, 4)))
+    assert not is_rotation(ones)

@@ -24,7 +24,7 @@ from attncheck.attention.call import AttentionCall
 from attncheck.attention.reference import AttentionParams, params_of
 from attncheck.core.errors import Unsupported
 from attncheck.faults.engine.expected import expected_keys
-from attncheck.faults.engine.trusted import Trusted, attend_widely, is_own_attention
+from attncheck.faults.engine.trusted import Trusted, attend_widely
 from attncheck.judge.config_spec import AttentionSpan
 from attncheck.model.compat import cached_length
 from attncheck.model.forward_spec import ForwardSpec, Mask2D, Positions, counting
@@ -69,7 +69,7 @@ class _Run:
     store: Store = field(default_factory=dict)
 
     def handle(self, call: AttentionCall) -> Any:
-        if not is_own_attention(call):
+        if not call.is_self_attention:
             return call.run()
         if call.caveat:
             raise Unsupported(call.caveat)

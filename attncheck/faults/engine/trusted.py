@@ -118,7 +118,7 @@ class Trusted:
             return contextlib.nullcontext()
 
         def handle(call: AttentionCall) -> Any:
-            if not is_own_attention(call) or call.caveat or call.query_BHTD.shape[2] != spec.length:
+            if not call.is_self_attention or call.caveat or call.query_BHTD.shape[2] != spec.length:
                 return call.run()
             return self._attention(call, spec, change), None
 
@@ -207,9 +207,7 @@ class Trusted:
         """The first attention of the decoder to its own tokens, over the main input."""
         calls = self.subject.record_calls(
             self.subject.inputs.tokens,
-            lambda call: (
-                replace(call, options=dict(call.options)) if is_own_attention(call) else None
-            ),
+            lambda call: call.copy() if call.is_self_attention else None,
         )
         return next((call for call in calls if call is not None), None)
 
@@ -221,7 +219,7 @@ class Trusted:
     def _windows(self) -> frozenset[AttentionSpan]:
         plain = ForwardSpec(self.subject.inputs.tokens)
         found = self.subject.record_calls(
-            plain.tokens, lambda call: self.reach(call, plain) if is_own_attention(call) else None
+            plain.tokens, lambda call: self.reach(call, plain) if call.is_self_attention else None
         )
         reaches = frozenset(reach for reach in found if reach is not None)
         return reaches if reaches - {FULL} else frozenset()
@@ -265,10 +263,3 @@ def attend_widely(
     """Reference attention in at least float32, (B, T, H, D), as kernels return it."""
     context_BTHD = attend(query_BHTD, key_BGSD, value_BGSD, params, at_least=torch.float32)
     return context_BTHD.contiguous()
-
-
-def is_own_attention(call: AttentionCall) -> bool:
-    """Whether a decoder layer attends to its own tokens: not to an encoder, nor both ways."""
-    causal = call.options.get("is_causal", getattr(call.module, "is_causal", True))
-    same_length = call.query_BHTD.shape[2] == call.key_BGSD.shape[2]
-    return (call.inline or causal is not False) and bool(same_length)

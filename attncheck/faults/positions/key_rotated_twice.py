@@ -22,6 +22,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from attncheck.attention.rope import cos_sin, inv_freq_buffers, rotate
 from attncheck.core.errors import CannotInject, Unsupported
 from attncheck.faults.engine import (
     Fault,
@@ -60,12 +61,7 @@ def _usual_inv_freq(width: int) -> Tensor:
 
 def _rotated(key_BGSD: Tensor, inv_freq_R: Tensor) -> Tensor:
     """Every key rotated by its slot, halves paired; what is beyond the rotary width stays."""
-    pairs = inv_freq_R.shape[0]
-    angle_SR = torch.arange(key_BGSD.shape[2], device=key_BGSD.device)[:, None] * inv_freq_R
-    cos_SR, sin_SR = angle_SR.cos().to(key_BGSD.dtype), angle_SR.sin().to(key_BGSD.dtype)
-    left, right = key_BGSD[..., :pairs], key_BGSD[..., pairs : 2 * pairs]
-    rest = key_BGSD[..., 2 * pairs :]
-    return torch.cat([left * cos_SR - right * sin_SR, right * cos_SR + left * sin_SR, rest], -1)
+    return rotate(key_BGSD, *cos_sin(inv_freq_R, key_BGSD.shape[2], key_BGSD.dtype), "half")
 
 
 def _hypotheses(forward: WrongForward) -> Iterator[Hypothesis]:
@@ -81,16 +77,10 @@ def _hypotheses(forward: WrongForward) -> Iterator[Hypothesis]:
 
 def _frequencies(trusted: Trusted) -> Iterator[tuple[Tensor, str]]:
     """inv_freq_R of the model's own rotary embedding, and with the usual base."""
-    own_R = next(
-        (
-            buffer
-            for name, buffer in trusted.subject.model.named_buffers()
-            if name.endswith("inv_freq") and buffer.ndim == 1
-        ),
-        None,
-    )
-    if own_R is not None:
-        yield own_R, ""
+    buffers = inv_freq_buffers(trusted.subject.model).values()
+    own = [buffer_R for buffer_R in buffers if buffer_R.ndim == 1]
+    if own:
+        yield own[0], ""
     width = trusted.subject.facts.head_dim or 0
     if width % 2 == 0 < width:
         with trusted.subject.numerics():

@@ -26,6 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attncheck.attention.rope import Tables, inv_freq_buffers, replaced_tables
 from attncheck.core.errors import CannotInject, Unsupported
 from attncheck.core.finding import BEYOND_ROUNDING
 from attncheck.faults.engine import (
@@ -43,7 +44,6 @@ from attncheck.model.provenance import AFTER
 from attncheck.model.subject import Subject
 from attncheck.numerics.divergence import beyond, max_abs
 
-FREQUENCIES = "inv_freq"
 STRETCH = 0.5
 
 
@@ -53,11 +53,7 @@ def inject(subject: Subject) -> Iterator[None]:
 
     They stay so until a call of a quarter or less, as a table that is kept for the longest call.
     """
-    tables = {
-        name: value
-        for name, value in subject.model.named_buffers()
-        if name.rpartition(".")[2] == FREQUENCIES
-    }
+    tables = inv_freq_buffers(subject.model)
     if not tables:
         raise CannotInject("no rotary frequencies are kept in a buffer")
     saved = {name: value.clone() for name, value in tables.items()}
@@ -132,7 +128,7 @@ def _of_each_call(after_longer: bool, trusted: Trusted, spec: ForwardSpec) -> Te
     """Each chunk under the table of a call of its length; keys stay as they were rotated."""
     if len(spec.tokens) > 1 or spec.positions not in (None, counting(1, spec.length)):
         raise Unsupported("rotary tables are recorded for one row that counts from the start")
-    row, tables = spec.tokens[0], dict[int, rotary_tables.Tables]()
+    row, tables = spec.tokens[0], dict[int, Tables]()
     before = [trusted.subject.inputs.row] if after_longer else []
     for _, stop in schedule.chunk_bounds(spec):
         before.append(row[:stop])
@@ -141,7 +137,7 @@ def _of_each_call(after_longer: bool, trusted: Trusted, spec: ForwardSpec) -> Te
     return schedule.scheduled_logits(
         trusted,
         spec,
-        around=lambda start, stop: rotary_tables.replaying(model, tables[stop], start, stop),
+        around=lambda start, stop: replaced_tables(model, tables[stop], start, stop),
     )
 
 
@@ -149,7 +145,7 @@ def _left_behind(trusted: Trusted, spec: ForwardSpec) -> Tensor:
     """One forward under the table that a longer call before it has left."""
     row = spec.tokens[0]
     tables = rotary_tables.tables_of(trusted, trusted.subject.inputs.row, row)
-    with rotary_tables.replaying(trusted.subject.model, tables, 0, len(row)):
+    with replaced_tables(trusted.subject.model, tables, 0, len(row)):
         return trusted.logits(spec)
 
 

@@ -36,7 +36,6 @@ from attncheck.faults.engine import (
     Injected,
     WrongForward,
     injection,
-    trusted,
 )
 from attncheck.model.subject import Subject
 
@@ -84,9 +83,9 @@ def _fitted(forward: WrongForward) -> float | None:
     found: list[float] = []
 
     def keep(call: AttentionCall) -> None:
-        if not found and trusted.is_own_attention(call) and call.query_BHTD.shape[2] > 2:
+        if not found and call.is_self_attention and call.query_BHTD.shape[2] > 2:
             params = params_of(call, torch.ones(()))
-            weights_BHTS = weights_of(replace(call, options=dict(call.options))).double()
+            weights_BHTS = weights_of(call).double()
             query_BHTD, key_BGSD = call.query_BHTD.double(), call.key_BGSD.double()
             found.append(fitted_scale(weights_BHTS, query_BHTD, key_BGSD, params)[0] / params.scale)
 
