@@ -6,7 +6,7 @@ import pytest
 import torch
 from probing import loaded
 from torch import Tensor
-from zoo.animals import at_layer, hooked, next_key
+from faulty_models.models import at_layer, hooked, next_key
 
 from attncheck.attention.call import AttentionCall
 from attncheck.attention.masks import allowed_BHTS, with_allowed

@@ -13,7 +13,7 @@ from attncheck.diagnosis.diagnose import Diagnoser
 from attncheck.model.subject import Subject
 from attncheck.run.runner import finding_of, noticed
 from attncheck.run.selftest import names
-from zoo.animals import Animal, healthy
+from faulty_models.models import Animal, healthy
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from __future__ import annotations
 import pytest
 
 from attncheck.core.finding import Verdict
-from zoo.animals import ANIMALS, KINDS, Animal
-from zoo.keeping import Seen, examined, twin_finding
+from faulty_models.models import ANIMALS, KINDS, Animal
+from faulty_models.examining import Seen, examined, twin_finding
 
 SEEN: dict[str, Seen] = {}
 CAUGHT, NAMED, MISNAMED, LOCATED = 0.95, 0.85, 0.02, 0.95
