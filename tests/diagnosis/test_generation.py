@@ -12,7 +12,6 @@ from diagnosing import explained, rotary
 from probing import loaded
 
 from attncheck.core.finding import Diagnosis, Finding
-from attncheck.faults.engine.rotary_tables import tables_of
 from attncheck.faults.engine.trusted import Trusted
 from attncheck.faults.registry import fault, hypotheses
 from attncheck.model.forward_spec import ForwardSpec, Mask2D
@@ -131,14 +130,6 @@ def test_the_pass_of_a_generation_is_what_it_fed() -> None:
     pieces = written(subject, (prompt,), (made.tokens,), options={"prefill_chunk_size": 4})
     assert pieces.chunks == (4, 4, 2, 1, 1)
     assert written(subject, (prompt,), (made.tokens,), options={"use_cache": False}).chunks == ()
-
-
-def test_rotary_tables_are_recorded_where_modules_return_them() -> None:
-    trusted = Trusted(loaded("builtin:gqa"))
-    row = trusted.subject.inputs.row
-    tables = tables_of(trusted, row)
-    assert list(tables) == ["model.rotary_emb"]
-    assert tables["model.rotary_emb"][0][0].shape[1] == len(row)
 
 
 def test_no_table_is_guessed_where_none_depends_on_the_length() -> None:

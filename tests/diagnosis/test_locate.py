@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from faulty_models.models import at_layer, hooked, next_key
 from probing import loaded
 from torch import Tensor
-from faulty_models.models import at_layer, hooked, next_key
 
 from attncheck.attention.call import AttentionCall
 from attncheck.attention.masks import allowed_BHTS, with_allowed

@@ -1,6 +1,4 @@
-"""What the zoo's tests share: an animal examined by the probes that may say so, and its findings
-explained.
-"""
+"""Run on a faulty model the probes that should notice its fault, and diagnose what they find."""
 
 from __future__ import annotations
 
@@ -13,14 +11,14 @@ from attncheck.diagnosis.diagnose import Diagnoser
 from attncheck.model.subject import Subject
 from attncheck.run.runner import finding_of, noticed
 from attncheck.run.selftest import names
-from faulty_models.models import Animal, healthy
+from faulty_models.models import FaultyModel, healthy
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What came of one animal: the finding that caught it, explained; None where nothing did."""
+class Examined:
+    """The finding that caught a faulty model, diagnosed; None where no probe did."""
 
-    animal: Animal
+    model: FaultyModel
     finding: Finding | None
 
     @property
@@ -29,47 +27,45 @@ class Seen:
 
     @property
     def named(self) -> bool:
-        return self.finding is not None and names(self.animal.fault, self.finding.diagnosis)
+        return self.finding is not None and names(self.model.fault, self.finding.diagnosis)
 
     @property
     def misnamed(self) -> bool:
-        told = self.finding.diagnosis if self.finding else None
-        return told is not None and told.how == "reproduced" and not self.named
+        diagnosis = self.finding.diagnosis if self.finding else None
+        return diagnosis is not None and diagnosis.how == "reproduced" and not self.named
 
     @property
     def located(self) -> bool | None:
         """Whether the right layer was found; None where the fault has none."""
-        if self.animal.layer is None or self.finding is None:
+        if self.model.layer is None or self.finding is None:
             return None
-        return (
-            self.finding.location is not None and self.finding.location.layer == self.animal.layer
-        )
+        return self.finding.location is not None and self.finding.location.layer == self.model.layer
 
 
 @lru_cache(maxsize=2)
-def twin(kind: str) -> Subject:
+def healthy_model(kind: str) -> Subject:
     return healthy(kind)
 
 
 @lru_cache(maxsize=256)
-def twin_finding(kind: str, probe: str) -> Finding:
-    return finding_of(twin(kind), registry.load(probe))
+def healthy_finding(kind: str, probe: str) -> Finding:
+    return finding_of(healthy_model(kind), registry.load(probe))
 
 
-def examined(animal: Animal) -> Seen:
-    """The animal as a stranger would meet it: a subject that has never been asked anything while it
-    was healthy.
-    """
-    before = {probe: twin_finding(animal.kind, probe) for probe in animal.probes}
-    model = twin(animal.kind)
+def examined(faulty: FaultyModel) -> Examined:
+    """A subject of its own is made for the faulty model: nothing of the healthy one is remembered."""
+    before = {probe: healthy_finding(faulty.kind, probe) for probe in faulty.probes}
+    model = healthy_model(faulty.kind)
     diagnoser = Diagnoser()
-    with animal.injected(model):
-        sick = Subject.of(model.model, animal.name, settings=model.settings, dtype=model.dtype_name)
-        for probe in animal.probes:
-            found = finding_of(sick, registry.load(probe))
+    with faulty.injected(model):
+        broken = Subject.of(
+            model.model, faulty.name, settings=model.settings, dtype=model.dtype_name
+        )
+        for probe in faulty.probes:
+            found = finding_of(broken, registry.load(probe))
             if _caught(found, before[probe]):
-                return Seen(animal, diagnoser(sick, found))
-    return Seen(animal, None)
+                return Examined(faulty, diagnoser(broken, found))
+    return Examined(faulty, None)
 
 
 def _caught(found: Finding, healthy_one: Finding) -> bool:

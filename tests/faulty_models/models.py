@@ -1,9 +1,8 @@
-"""The planted zoo: tiny models of many architectures, each healthy or with exactly one fault, and
-where that fault sits.
+"""Tiny models of many architectures, each with exactly one fault, and the layer where it sits.
 
-`PLANTED` uses the catalogue's own plants. `BY_HAND` holds faults written here, in one layer or in
-another form than the catalogue's, so that naming them does not only mean recognising our own
-handwriting.
+`FROM_THE_CATALOGUE` injects the known faults. `BY_HAND` holds faults that are written here, in one
+layer or in another form than the catalogue's, so that diagnosis cannot succeed by recognising its
+own handwriting.
 """
 
 from __future__ import annotations
@@ -27,20 +26,18 @@ from attncheck.model.forward import edited
 from attncheck.model.subject import Subject
 from attncheck.targets.load import load
 
-Plant = Callable[[Subject], AbstractContextManager[None]]
+Inject = Callable[[Subject], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True)
-class Animal:
-    """One model with one fault. `probes` may rightly say so; `layer` is where the fault sits, None
-    where it has no layer.
-    """
+class FaultyModel:
+    """One model with one fault. `probes` should notice it; `layer` is None where it has none."""
 
     kind: str
     fault: str
     probes: tuple[str, ...]
     layer: int | None = 0
-    inject: Plant | None = None
+    inject: Inject | None = None
     note: str = ""
 
     @property
@@ -55,7 +52,7 @@ def healthy(kind: str) -> Subject:
     return load(f"config:{kind}", Settings())
 
 
-def at_layer(number: int, change: Callable[[AttentionCall], AttentionCall]) -> Plant:
+def at_layer(number: int, change: Callable[[AttentionCall], AttentionCall]) -> Inject:
     """A fault in the attention of one layer only."""
 
     @contextlib.contextmanager
@@ -96,7 +93,7 @@ def doubled_scale(call: AttentionCall) -> AttentionCall:
     return call
 
 
-def counted(rule: Callable[[int, int], Tensor]) -> Plant:
+def counted(rule: Callable[[int, int], Tensor]) -> Inject:
     """Positions of cached calls by a rule of (cached, new)."""
 
     def inject(subject: Subject) -> AbstractContextManager[None]:
@@ -115,7 +112,7 @@ def counted(rule: Callable[[int, int], Tensor]) -> Plant:
 
 
 def packing_forgotten(subject: Subject) -> AbstractContextManager[None]:
-    """Positions that restart no longer keep documents apart: a plain causal mask is handed on."""
+    """Positions that restart no longer separate documents: a plain causal mask is passed on."""
 
     def edit(call: dict[str, Any]) -> dict[str, Any]:
         positions_BT = call.get("position_ids")
@@ -135,7 +132,7 @@ def packing_forgotten(subject: Subject) -> AbstractContextManager[None]:
     return edited(subject.model, edit)
 
 
-def hooked(path: str, change: Callable[[Tensor], Tensor]) -> Plant:
+def hooked(path: str, change: Callable[[Tensor], Tensor]) -> Inject:
     """A fault in what one module puts out, whatever that module is."""
 
     @contextlib.contextmanager
@@ -164,60 +161,62 @@ def over_time(hidden_BTW: Tensor) -> Tensor:
 
 DECODE = ("decode-paths",)
 FUTURE = ("future-token",)
-PLANTED = (
-    Animal("llama", "causal-mask-missing", FUTURE),
-    Animal("qwen2", "causal-mask-missing", FUTURE),
-    Animal("phi", "mask-off-by-one", FUTURE),
-    Animal("mixtral", "mask-off-by-one", FUTURE),
-    Animal("gpt2", "mask-top-left", DECODE),
-    Animal("olmo2", "mask-top-left", DECODE),
-    Animal("bloom", "leak-outside-attention", FUTURE),
-    Animal("mamba2", "leak-outside-attention", FUTURE),
-    Animal("cohere", "attention-mask-ignored", ("padding",)),
-    Animal("stablelm", "position-restart", DECODE),
-    Animal("gpt2", "position-restart", DECODE, None),
-    Animal("gpt_neox", "position-offset", DECODE),
-    Animal("gpt2", "position-offset", DECODE, None),
-    Animal("llama", "position-frozen", DECODE),
-    Animal("gemma2", "position-frozen", DECODE),
-    Animal("granite", "cache-drops-token", DECODE),
-    Animal("mistral", "cache-drops-token", DECODE),
-    Animal("gpt2", "cache-stale", DECODE),
-    Animal("qwen3", "cache-stale", DECODE),
-    Animal("llama", "cache-layer-mixup", DECODE),
-    Animal("gpt_neox", "cache-wrong-slot", DECODE),
-    Animal("phi3", "cache-wrong-slot", DECODE),
-    Animal("olmo2", "cache-crop", ("cache-kinds",), None),
-    Animal("starcoder2", "cache-reorder", ("batch-rows",)),
-    Animal("qwen2", "cache-low-precision", DECODE),
-    Animal("stablelm", "key-rotated-twice", DECODE),
-    Animal("mamba2", "state-dropped", DECODE),
-    Animal("llama", "kv-stored-repeated", ("kv-repeat",), None),
-    Animal("qwen3", "kv-repeat-copied", ("kv-repeat",), None),
-    Animal("phi", "padding-visible", ("padding",)),
-    Animal("granite", "nan-masked-row", ("padding",)),
-    Animal("cohere", "rows-mixed", ("batch-rows",)),
-    Animal("gemma2", "window-off-by-one", ("window", "decode-paths")),
-    Animal("mistral", "window-ignored", ("window", "decode-paths")),
-    Animal("gemma3_text", "window-layers-swapped", ("window",)),
-    Animal("starcoder2", "softmax-scale", ("implementations",)),
-    Animal("gemma2", "softcap-missing", ("reference", "implementations")),
-    Animal("gpt_oss", "sink-missing", ("reference", "implementations")),
-    Animal("llama", "kv-groups-tiled", ("kv-groups",)),
-    Animal("phi3", "dropout-active", ("repeatability",)),
-    Animal("llama", "rope-scale-switch", ("repeatability",)),
-    Animal("gpt2", "position-ignores-padding", ("padding",), None),
-    Animal("olmo2", "logits-to-keep", ("generate",), None),
-    Animal("bloom", "alibi-local", DECODE),
-    Animal("mamba2", "cache-reorder", ("batch-rows",)),
+FROM_THE_CATALOGUE = (
+    FaultyModel("llama", "causal-mask-missing", FUTURE),
+    FaultyModel("qwen2", "causal-mask-missing", FUTURE),
+    FaultyModel("phi", "mask-off-by-one", FUTURE),
+    FaultyModel("mixtral", "mask-off-by-one", FUTURE),
+    FaultyModel("gpt2", "mask-top-left", DECODE),
+    FaultyModel("olmo2", "mask-top-left", DECODE),
+    FaultyModel("bloom", "leak-outside-attention", FUTURE),
+    FaultyModel("mamba2", "leak-outside-attention", FUTURE),
+    FaultyModel("cohere", "attention-mask-ignored", ("padding",)),
+    FaultyModel("stablelm", "position-restart", DECODE),
+    FaultyModel("gpt2", "position-restart", DECODE, None),
+    FaultyModel("gpt_neox", "position-offset", DECODE),
+    FaultyModel("gpt2", "position-offset", DECODE, None),
+    FaultyModel("llama", "position-frozen", DECODE),
+    FaultyModel("gemma2", "position-frozen", DECODE),
+    FaultyModel("granite", "cache-drops-token", DECODE),
+    FaultyModel("mistral", "cache-drops-token", DECODE),
+    FaultyModel("gpt2", "cache-stale", DECODE),
+    FaultyModel("qwen3", "cache-stale", DECODE),
+    FaultyModel("llama", "cache-layer-mixup", DECODE),
+    FaultyModel("gpt_neox", "cache-wrong-slot", DECODE),
+    FaultyModel("phi3", "cache-wrong-slot", DECODE),
+    FaultyModel("olmo2", "cache-crop", ("cache-kinds",), None),
+    FaultyModel("starcoder2", "cache-reorder", ("batch-rows",)),
+    FaultyModel("qwen2", "cache-low-precision", DECODE),
+    FaultyModel("stablelm", "key-rotated-twice", DECODE),
+    FaultyModel("mamba2", "state-dropped", DECODE),
+    FaultyModel("llama", "kv-stored-repeated", ("kv-repeat",), None),
+    FaultyModel("qwen3", "kv-repeat-copied", ("kv-repeat",), None),
+    FaultyModel("phi", "padding-visible", ("padding",)),
+    FaultyModel("granite", "nan-masked-row", ("padding",)),
+    FaultyModel("cohere", "rows-mixed", ("batch-rows",)),
+    FaultyModel("gemma2", "window-off-by-one", ("window", "decode-paths")),
+    FaultyModel("mistral", "window-ignored", ("window", "decode-paths")),
+    FaultyModel("gemma3_text", "window-layers-swapped", ("window",)),
+    FaultyModel("starcoder2", "softmax-scale", ("implementations",)),
+    FaultyModel("gemma2", "softcap-missing", ("reference", "implementations")),
+    FaultyModel("gpt_oss", "sink-missing", ("reference", "implementations")),
+    FaultyModel("llama", "kv-groups-tiled", ("kv-groups",)),
+    FaultyModel("phi3", "dropout-active", ("repeatability",)),
+    FaultyModel("llama", "rope-scale-switch", ("repeatability",)),
+    FaultyModel("gpt2", "position-ignores-padding", ("padding",), None),
+    FaultyModel("olmo2", "logits-to-keep", ("generate",), None),
+    FaultyModel("bloom", "alibi-local", DECODE),
+    FaultyModel("mamba2", "cache-reorder", ("batch-rows",)),
 )
 BY_HAND = (
-    Animal("llama", "mask-off-by-one", FUTURE, 2, at_layer(2, next_key), "one layer"),
-    Animal("gpt_neox", "causal-mask-missing", FUTURE, 1, at_layer(1, whole_block), "one layer"),
-    Animal("qwen3", "mask-top-left", DECODE, 3, at_layer(3, square_mask), "one layer"),
-    Animal("phi", "softmax-scale", ("reference",), 2, at_layer(2, doubled_scale), "one layer"),
-    Animal("mixtral", "causal-mask-missing", DECODE, 3, at_layer(3, whole_block), "one layer"),
-    Animal(
+    FaultyModel("llama", "mask-off-by-one", FUTURE, 2, at_layer(2, next_key), "one layer"),
+    FaultyModel(
+        "gpt_neox", "causal-mask-missing", FUTURE, 1, at_layer(1, whole_block), "one layer"
+    ),
+    FaultyModel("qwen3", "mask-top-left", DECODE, 3, at_layer(3, square_mask), "one layer"),
+    FaultyModel("phi", "softmax-scale", ("reference",), 2, at_layer(2, doubled_scale), "one layer"),
+    FaultyModel("mixtral", "causal-mask-missing", DECODE, 3, at_layer(3, whole_block), "one layer"),
+    FaultyModel(
         "granite",
         "position-restart",
         DECODE,
@@ -225,7 +224,7 @@ BY_HAND = (
         counted(lambda before, new: torch.arange(new)),
         "by hand",
     ),
-    Animal(
+    FaultyModel(
         "gpt2",
         "position-offset",
         DECODE,
@@ -233,7 +232,7 @@ BY_HAND = (
         counted(lambda p, n: torch.arange(p, p + n) + 2),
         "by two",
     ),
-    Animal(
+    FaultyModel(
         "olmo2",
         "position-offset",
         DECODE,
@@ -241,7 +240,7 @@ BY_HAND = (
         counted(lambda p, n: torch.arange(p, p + n) - 1),
         "backwards",
     ),
-    Animal(
+    FaultyModel(
         "stablelm",
         "position-frozen",
         DECODE,
@@ -249,13 +248,13 @@ BY_HAND = (
         counted(lambda p, n: torch.full((n,), p)),
         "at the first new one",
     ),
-    Animal(
+    FaultyModel(
         "granite", "document-leak", ("document-leakage",), 0, packing_forgotten, "positions unread"
     ),
-    Animal(
+    FaultyModel(
         "olmo2", "document-leak", ("document-leakage",), 0, packing_forgotten, "positions unread"
     ),
-    Animal(
+    FaultyModel(
         "qwen2",
         "leak-outside-attention",
         FUTURE,
@@ -263,7 +262,7 @@ BY_HAND = (
         hooked("model.layers.1.mlp", looks_ahead),
         "mlp",
     ),
-    Animal(
+    FaultyModel(
         "llama",
         "leak-outside-attention",
         FUTURE,
@@ -272,5 +271,5 @@ BY_HAND = (
         "norm over time",
     ),
 )
-ANIMALS = (*PLANTED, *BY_HAND)
-KINDS = tuple(dict.fromkeys(animal.kind for animal in ANIMALS))
+FAULTY_MODELS = (*FROM_THE_CATALOGUE, *BY_HAND)
+KINDS = tuple(dict.fromkeys(faulty.kind for faulty in FAULTY_MODELS))

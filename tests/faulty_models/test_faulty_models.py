@@ -1,41 +1,39 @@
-"""Every animal is caught by a probe that may say so, none is called by a wrong name, and no healthy
-twin fails.
-"""
+"""Each faulty model is caught, none is misnamed, and the healthy model does not fail."""
 
 from __future__ import annotations
 
 import pytest
 
 from attncheck.core.finding import Verdict
-from faulty_models.models import ANIMALS, KINDS, Animal
-from faulty_models.examining import Seen, examined, twin_finding
+from faulty_models.examining import Examined, examined, healthy_finding
+from faulty_models.models import FAULTY_MODELS, KINDS, FaultyModel
 
-SEEN: dict[str, Seen] = {}
+EXAMINED: dict[str, Examined] = {}
 CAUGHT, NAMED, MISNAMED, LOCATED = 0.95, 0.85, 0.02, 0.95
 
 
 @pytest.mark.parametrize(
-    "animal", sorted(ANIMALS, key=lambda each: each.kind), ids=lambda each: each.name
+    "model", sorted(FAULTY_MODELS, key=lambda each: each.kind), ids=lambda each: each.name
 )
-def test_caught_and_not_misnamed(animal: Animal) -> None:
-    seen = SEEN[animal.name] = examined(animal)
-    for probe in animal.probes:
-        assert twin_finding(animal.kind, probe).verdict not in (Verdict.FAIL, Verdict.ERROR)
+def test_caught_and_not_misnamed(model: FaultyModel) -> None:
+    seen = EXAMINED[model.name] = examined(model)
+    for probe in model.probes:
+        assert healthy_finding(model.kind, probe).verdict not in (Verdict.FAIL, Verdict.ERROR)
     assert seen.caught
     assert not seen.misnamed, seen.finding and seen.finding.diagnosis
 
 
-def test_the_zoo_is_large_enough() -> None:
-    assert len(ANIMALS) >= 40
+def test_there_are_enough_of_them() -> None:
+    assert len(FAULTY_MODELS) >= 40
     assert len(KINDS) >= 15
 
 
 def test_rates() -> None:
-    if len(SEEN) < len(ANIMALS):
-        pytest.skip("rates need the whole zoo")
-    caught = [seen for seen in SEEN.values() if seen.caught]
+    if len(EXAMINED) < len(FAULTY_MODELS):
+        pytest.skip("rates need all faulty models")
+    caught = [seen for seen in EXAMINED.values() if seen.caught]
     placed = [seen.located for seen in caught if seen.located is not None]
-    assert len(caught) >= CAUGHT * len(SEEN)
+    assert len(caught) >= CAUGHT * len(EXAMINED)
     assert sum(seen.named for seen in caught) >= NAMED * len(caught)
     assert sum(seen.misnamed for seen in caught) <= MISNAMED * len(caught)
     assert sum(placed) >= LOCATED * len(placed)

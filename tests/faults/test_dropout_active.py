@@ -1,0 +1,9 @@
+"""dropout-active is injected, caught by implementations and named."""
+
+from __future__ import annotations
+
+from injecting import assert_found
+
+
+def test_it_is_caught_named_and_located() -> None:
+    assert_found("dropout-active", "builtin:gqa", "implementations", "model.layers.0")

@@ -1,0 +1,9 @@
+"""loss-weights is injected, caught by labels and named."""
+
+from __future__ import annotations
+
+from injecting import assert_found
+
+
+def test_it_is_caught_and_named() -> None:
+    assert_found("loss-weights", "builtin:gqa", "labels")
