@@ -11,11 +11,11 @@ from attncheck.core import registry
 from attncheck.core.errors import CannotInject
 from attncheck.core.finding import Finding, Verdict
 from attncheck.diagnosis.diagnose import diagnose
-from attncheck.numerics.divergence import max_abs_diff
 from attncheck.faults import registry as faults
 from attncheck.faults.engine.trusted import Trusted
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.subject import Subject
+from attncheck.numerics.divergence import max_abs_diff
 from attncheck.run.runner import finding_of, noticed
 
 
@@ -64,7 +64,11 @@ def assert_predicted(fault: str) -> None:
     assert max_abs_diff(right_BTV, wrong_BTV) > 1e-3
     hypotheses = list(faults.hypotheses(trusted, spec))
     own, others = (
-        [max_abs_diff(each.logits(trusted, spec), wrong_BTV) for each in hypotheses if chosen(each.fault)]
+        [
+            max_abs_diff(each.logits(trusted, spec), wrong_BTV)
+            for each in hypotheses
+            if chosen(each.fault)
+        ]
         for chosen in (fault.__eq__, fault.__ne__)
     )
     assert min(own) <= subject.budget.value

@@ -10,4 +10,6 @@ def test_it_is_caught_and_named() -> None:
 
 
 def test_a_model_without_a_place_for_it_is_refused() -> None:
-    assert_refused("position-ignores-padding", "builtin:gqa", "moving every position changes nothing here")
+    assert_refused(
+        "position-ignores-padding", "builtin:gqa", "moving every position changes nothing here"
+    )
