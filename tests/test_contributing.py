@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 import pytest
-from attncheck.faults.catalogue import FAULTS
 from probing import loaded
 
 from attncheck.core import registry
