@@ -8,6 +8,7 @@ import typer
 
 from attncheck.cli.options import DisplayOptions, ModelOptions, argument, expanded, option
 from attncheck.cli.ranked import ended, hush
+from attncheck.cli.terminal import ProgressLine, console
 from attncheck.core.errors import UsageError
 
 _side = partial(option, panel="Sides")
@@ -33,8 +34,6 @@ def compare(
     if right is None and not (of_left or of_right):
         raise UsageError("compare needs two sides: give B, or --left and --right settings of A")
     base = options.settings()
-    from attncheck.cli.present import console
-    from attncheck.cli.progress import ProgressLine
     from attncheck.compare.page import print_page
     from attncheck.compare.sides import changed, compare_sides
 

@@ -17,6 +17,7 @@ from attncheck.cli.options import (
     option,
     shown,
 )
+from attncheck.cli.terminal import ProgressLine, console
 from attncheck.core.errors import UsageError
 from attncheck.core.settings import Settings
 
@@ -52,7 +53,6 @@ def mask(
     settings = options.settings()
     side, slots = _padding(padding)
     sizes, documents = _lengths("--chunks", chunks), _lengths("--packed", packed)
-    from attncheck.cli.progress import ProgressLine
     from attncheck.run.mask_map import Ask
 
     ask = Ask(padding=slots, side=side, chunks=sizes, documents=documents)
@@ -101,7 +101,6 @@ def _show(found: list[LayerMap], color: bool) -> None:
     from rich.text import Text
 
     from attncheck.cli.mask_drawing import MEANING, titled
-    from attncheck.cli.present import console
     from attncheck.run.mask_map import alike, shrunk
 
     out = console(color)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import partial, wraps
 from inspect import Parameter, Signature, signature
@@ -25,7 +25,8 @@ from attncheck.core.errors import UsageError, unknown
 from attncheck.core.settings import DTYPES, Settings
 
 TARGET = "Hub id, folder, .gguf file, builtin:NAME, config:TYPE or file.py:factory."
-NEXT_REPORT = re.compile(r"\s+(?=(?:json|junit|sarif|markdown|html)=)")
+REPORTS = ("json", "junit", "sarif", "markdown", "html")
+NEXT_REPORT = re.compile(rf"\s+(?=(?:{'|'.join(REPORTS)})=)")
 
 
 def option(
@@ -135,6 +136,23 @@ def prompt_text(prompt: str | None) -> str | None:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise UsageError(f"--prompt {prompt}: {reason}") from error
+
+
+def destination(text: str, formats: Sequence[str] = REPORTS) -> tuple[str, Path]:
+    """The format and the path of a report, from FORMAT=PATH.
+
+    Raises:
+        UsageError: no such format, no path, or a missing folder.
+    """
+    kind, equals, path = text.partition("=")
+    if not equals or not path:
+        example = f"{formats[0]}=report"
+        raise UsageError(f"--report {text}: expected FORMAT=PATH, for instance {example}")
+    if kind not in formats:
+        raise UsageError(f"--report {text}: {unknown('report format', kind, formats)}")
+    if not Path(path).resolve().parent.is_dir():
+        raise UsageError(f"--report {text}: no such folder `{Path(path).parent}`")
+    return kind, Path(path)
 
 
 def expanded(command: Callable[..., None]) -> Callable[..., None]:

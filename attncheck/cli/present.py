@@ -6,46 +6,17 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
-from rich.console import Console
-
-from attncheck.cli.progress import ProgressLine
+from attncheck.cli.terminal import ProgressLine, console
 from attncheck.core.allocator import return_freed_memory
-from attncheck.core.errors import UsageError, unknown
 from attncheck.report import table
 from attncheck.report.github import tell_github
 from attncheck.report.model import Report
 from attncheck.report.record import finding_json, to_json
-from attncheck.report.write import FORMATS, Writer
+from attncheck.report.write import Writer
 from attncheck.run.runner import ControlStarted, ProbeFinished, ProbeStarted
 from attncheck.run.session import SessionEvent, TargetFinished, TargetLoaded, TargetStarted
-
-Destination = tuple[str, Path]
-
-
-def destinations(
-    reports: Sequence[str], of_suite: Sequence[Destination] = ()
-) -> tuple[Destination, ...]:
-    """The reports of a suite, whose folders are created, and those of `FORMAT=PATH` options.
-
-    Raises:
-        UsageError: no such format, no path, or a missing folder.
-    """
-    for _, path in of_suite:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    return (*of_suite, *(_destination(text) for text in reports))
-
-
-def _destination(text: str) -> Destination:
-    kind, equals, path = text.partition("=")
-    if not equals or not path:
-        raise UsageError(f"--report {text}: expected FORMAT=PATH, for instance json=report.json")
-    if kind not in FORMATS:
-        raise UsageError(f"--report {text}: {unknown('report format', kind, FORMATS)}")
-    if not Path(path).resolve().parent.is_dir():
-        raise UsageError(f"--report {text}: no such folder `{Path(path).parent}`")
-    return kind, Path(path)
 
 
 @final
@@ -56,7 +27,7 @@ class Presenter:
         self,
         *,
         output: str,
-        destinations: Sequence[Destination],
+        destinations: Sequence[tuple[str, Path]],
         probes: int,
         verbose: bool,
         progress: bool,
@@ -124,11 +95,3 @@ class Presenter:
             self.progress.show(f"{event.target}: {event.probe} with {event.fault} injected")
         elif isinstance(event, ProbeFinished):
             self.progress.advance()
-
-
-def console(color: bool, **options: Any) -> Console:
-    """A console for results on stdout, at least 80 columns wide."""
-    out = Console(no_color=not color, highlight=False, emoji=False, markup=False, **options)
-    if out.width < 80 or not out.is_terminal:
-        out.width = max(80, out.width)
-    return out

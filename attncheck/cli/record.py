@@ -30,7 +30,7 @@ def record(
     if not output.resolve().parent.is_dir():
         raise UsageError(f"--output {output}: no such folder `{output.parent}`")
     settings = options.settings()
-    from attncheck.cli.progress import ProgressLine
+    from attncheck.cli.terminal import ProgressLine
     from attncheck.compare.record import record as recorded
     from attncheck.compare.record import save
     from attncheck.targets.load import load

@@ -19,6 +19,7 @@ from attncheck.cli.options import (
     DisplayOptions,
     ModelOptions,
     argument,
+    destination,
     expanded,
     model,
 )
@@ -78,11 +79,14 @@ def run(
 
 
 def _presenter(plan: Plan, output: OutputOptions, display: DisplayOptions) -> Presenter:
-    from attncheck.cli.present import Presenter, destinations
+    reports = [*plan.reports, *(destination(text) for text in output.report or [])]
+    for _, path in plan.reports:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    from attncheck.cli.present import Presenter
 
     return Presenter(
         output=output.format,
-        destinations=destinations(output.report or [], plan.reports) if is_first() else (),
+        destinations=reports if is_first() else (),
         probes=sum(len(job.probes) for job in plan.jobs),
         verbose=output.verbose,
         progress=not display.no_progress,

@@ -14,6 +14,7 @@ from attncheck.cli.options import (
     DisplayOptions,
     ModelOptions,
     argument,
+    destination,
     expanded,
     in_lines,
     model,
@@ -24,6 +25,7 @@ from attncheck.cli.options import (
     tokens,
 )
 from attncheck.cli.run import command_line
+from attncheck.cli.terminal import ProgressLine, console
 from attncheck.core.errors import TargetError, Unsupported, UsageError, unknown
 from attncheck.core.settings import Settings
 
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
     from attncheck.triage.call_pattern import CallPattern
 
 SIDES = ("left", "right")
-REPORTS = ("markdown",)
 
 _problem = partial(option, panel="Problem")
 
@@ -81,7 +82,7 @@ def triage(
         compiled=compiled,
         passes=max_passes,
     )
-    paths = [_destination(text) for text in report or []]
+    paths = [destination(text, ("markdown",))[1] for text in report or []]
     answer = _answered(target, settings, question, against, repro, progress=not display.no_progress)
     _show(answer, paths, color=not display.no_color)
     raise typer.Exit(answer.answer.exit_code)
@@ -107,16 +108,6 @@ def _pattern(side: str, cache: str, prompts: int) -> CallPattern:
     return CallPattern(padding=side, cache=kind, schedule=schedule, batch=max(1, min(3, prompts)))
 
 
-def _destination(text: str) -> Path:
-    kind, equals, path = text.partition("=")
-    if not equals or not path:
-        raise UsageError(f"--report {text}: expected markdown=PATH")
-    _checked("report format", kind, REPORTS)
-    if not Path(path).resolve().parent.is_dir():
-        raise UsageError(f"--report {text}: no such folder `{Path(path).parent}`")
-    return Path(path)
-
-
 def _answered(
     target: str,
     settings: Settings,
@@ -125,7 +116,6 @@ def _answered(
     repro: Path | None,
     progress: bool,
 ) -> Triage:
-    from attncheck.cli.progress import ProgressLine
     from attncheck.triage.against import against_good_run
     from attncheck.triage.precision import opened
     from attncheck.triage.run import Investigation
@@ -147,7 +137,6 @@ def _answered(
 
 
 def _show(answer: Triage, paths: list[Path], color: bool) -> None:
-    from attncheck.cli.present import console
     from attncheck.triage.page import markdown, print_page
 
     print_page(answer, console(color))

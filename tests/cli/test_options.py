@@ -13,8 +13,9 @@ import pytest
 import typer
 
 from attncheck.__main__ import main
-from attncheck.cli.options import ModelOptions, expanded, option
+from attncheck.cli.options import REPORTS, ModelOptions, expanded, option
 from attncheck.core.settings import Settings
+from attncheck.report.write import FORMATS
 from attncheck.triage.answer import Question
 
 Capture = pytest.CaptureFixture[str]
@@ -139,6 +140,10 @@ def test_several_reports_in_the_environment(
     monkeypatch.setenv("ATTNCHECK_REPORT", separator.join(reports))
     assert main(["run", *FAST, "-q"]) == 0
     assert sorted(os.listdir(tmp_path)) == sorted(names)
+
+
+def test_the_formats_of_reports_are_those_that_can_be_written() -> None:
+    assert set(REPORTS) == set(FORMATS)
 
 
 def test_names_in_the_environment_are_separated_by_blanks(

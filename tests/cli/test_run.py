@@ -69,7 +69,7 @@ def test_nothing_but_skips_exits_with_5(capsys: pytest.CaptureFixture[str]) -> N
         ),
         (
             ["builtin:gqa", "--report", "json"],
-            "--report json: expected FORMAT=PATH, for instance json=report.json",
+            "--report json: expected FORMAT=PATH, for instance json=report",
         ),
         (
             ["builtin:gqa", "--report", "json=/nowhere/x.json"],

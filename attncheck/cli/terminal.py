@@ -1,9 +1,12 @@
-"""Progress on stderr, and only on a terminal, so that results on stdout stay clean."""
+"""The terminal: results on stdout, progress on stderr and only where somebody sees it."""
 
 from __future__ import annotations
 
 import sys
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 @final
@@ -60,3 +63,12 @@ def _bar() -> Any:
     return progress.Progress(
         *columns, console=Console(stderr=True), transient=True, redirect_stdout=False
     )
+
+
+def console(color: bool) -> Console:
+    """A console for results on stdout, at least 80 columns wide."""
+    from rich.console import Console
+
+    out = Console(no_color=not color, highlight=False, emoji=False, markup=False)
+    out.width = max(80, out.width)
+    return out
