@@ -10,12 +10,10 @@ from pathlib import Path
 from attncheck.core.errors import TargetError
 from attncheck.core.verdict import Verdict
 from attncheck.suite.expected import with_expected
-from attncheck.suite.load import Part, load_parts
+from attncheck.suite.load import Part, SuiteModel, load_parts
 from attncheck.suite.matrix import combinations
 from attncheck.suite.plan import Job, Plan, Selection
 from attncheck.suite.probes import probes_of
-from attncheck.suite.schema import ModelEntry
-from attncheck.suite.source import Place
 from attncheck.targets.target import parse
 
 MOST_JOBS = 10_000
@@ -29,18 +27,17 @@ def load_plan(file: Path, selection: Selection | None = None) -> Plan:
         SuiteError: with file, line, column, what stands there and what was expected.
     """
     parts = load_parts(file)
-    entries = [
-        (part, index, entry) for part in parts for index, entry in enumerate(part.suite.models)
+    models = [
+        SuiteModel(parts, part, index, entry)
+        for part in parts
+        for index, entry in enumerate(part.suite.models)
     ]
-    if not entries:
-        raise parts[-1].source.error(
-            (), "no models: expected the key `models` with at least one target"
-        )
-    found = [each for part, index, entry in entries for each in _jobs(parts, part, index, entry)]
+    if not models:
+        raise parts[-1].error((), "no models: expected the key `models` with at least one target")
+    found = [each for model in models for each in _jobs(model)]
     if len(found) > MOST_JOBS:
-        raise parts[-1].source.error(
-            ("models",), f"{len(found)} combinations of models and settings; {MOST_JOBS} at most"
-        )
+        message = f"{len(found)} combinations of models and settings; {MOST_JOBS} at most"
+        raise parts[-1].error(("models",), message)
     jobs = with_expected(parts, [job for job, _ in found])
     selected = (
         _selected(job, tags, selection or Selection())
@@ -53,14 +50,14 @@ def _with_gate(parts: tuple[Part, ...], plan: Plan) -> Plan:
     """The plan with its gate and its reports; a later file overrides an earlier one."""
     for part in parts:
         suite = part.suite
+        reports = [(kind, Path(part.path(path))) for kind, path in suite.reports.items()]
         plan = replace(
             plan,
             strict=plan.strict if suite.strict is None else suite.strict,
             fail_fast=plan.fail_fast if suite.fail_fast is None else suite.fail_fast,
             fail_on=plan.fail_on | frozenset(suite.fail_on) - {Verdict.PASS},
             baseline=Path(part.path(suite.baseline)) if suite.baseline else plan.baseline,
-            reports=plan.reports
-            + tuple((kind, Path(part.path(path))) for kind, path in suite.reports.items()),
+            reports=(*plan.reports, *reports),
         )
     return plan
 
@@ -72,35 +69,30 @@ def _selected(job: Job, tags: Tags, selection: Selection) -> Job:
     return replace(job, probes=kept)
 
 
-def _jobs(
-    parts: tuple[Part, ...], part: Part, index: int, entry: ModelEntry
-) -> Iterator[tuple[Job, Tags]]:
-    home = parts[-1].home
-    target, where = _target(part, index, entry), part.source.where(("models", index))
-    chosen = probes_of(parts, part, index, entry, home)
-    for settings in combinations(parts, part, index, entry):
+def _jobs(model: SuiteModel) -> Iterator[tuple[Job, Tags]]:
+    target, probes = _target(model), probes_of(model)
+    for settings in combinations(model):
         job = Job(
             target=target,
             settings=settings,
-            probes=tuple((each.name, each.options) for each in chosen),
-            tags=frozenset(entry.tags),
-            home=home,
-            where=where,
+            probes=tuple((each.name, each.options) for each in probes),
+            tags=frozenset(model.entry.tags),
+            home=model.home,
+            where=model.part.source.where(model.place()),
         )
-        yield job, {each.name: each.tags for each in chosen}
+        yield job, {each.name: each.tags for each in probes}
 
 
-def _target(part: Part, index: int, entry: ModelEntry) -> str:
+def _target(model: SuiteModel) -> str:
     """The target seen from the current folder: a path in a suite is relative to the suite."""
-    place: Place = ("models", index, "target")
-    path, colon, attribute = entry.target.rpartition(":")
-    file = path if path.endswith(".py") else entry.target
-    near = part.home / file
-    text = entry.target
-    if near.exists() and not os.path.isabs(file) and not text.startswith(("builtin:", "config:")):
+    part, text = model.part, model.entry.target
+    path, colon, attribute = text.rpartition(":")
+    file = path if path.endswith(".py") else text
+    near = (part.home / file).exists() and not os.path.isabs(file)
+    if near and not text.startswith(("builtin:", "config:")):
         text = part.path(file) + (colon + attribute if file == path else "")
     try:
         parse(text)
     except TargetError as error:
-        raise part.source.error(place, str(error)) from error
+        raise model.error(str(error), "target") from error
     return text

@@ -47,12 +47,12 @@ def _unused(part: Part, place: Place, entry: ExpectedEntry, jobs: list[Job]) -> 
     models = [job for job in jobs if fnmatchcase(job.target, entry.model)]
     if not models:
         message = unknown("model of this suite", entry.model, {job.target for job in jobs})
-        return part.source.error((*place, "model"), message)
+        return part.error((*place, "model"), message)
     probes = {name for job in models for name, _ in job.probes}
     if not matching(entry.probe, probes):
         message = unknown("probe of this model", entry.probe, probes)
-        return part.source.error((*place, "probe"), message)
-    return part.source.error((*place, "settings"), "no job of this suite has these settings")
+        return part.error((*place, "probe"), message)
+    return part.error((*place, "settings"), "no job of this suite has these settings")
 
 
 def _failure(entry: ExpectedEntry, where: str) -> ExpectedFailure:

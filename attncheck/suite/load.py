@@ -13,8 +13,8 @@ from typing import Any, final
 from pydantic import BaseModel, ValidationError
 
 from attncheck.core.errors import SuiteError, nearest
-from attncheck.suite.schema import SuiteFile
-from attncheck.suite.source import Place, Source, read
+from attncheck.suite.schema import ModelEntry, SuiteFile
+from attncheck.suite.source import Place, YamlSource, read
 
 NAMES = ("attncheck.yaml", "attncheck.yml")
 MOST_FILES = 50
@@ -32,7 +32,7 @@ KINDS = {
 class Part:
     """One file of a suite: its content, and its source for error messages."""
 
-    source: Source
+    source: YamlSource
     suite: SuiteFile
 
     @property
@@ -40,9 +40,37 @@ class Part:
         """The folder that relative paths are relative to."""
         return self.source.file.parent
 
+    def error(self, place: Place, message: str, key: bool = False) -> SuiteError:
+        """An error at a place in it."""
+        return self.source.error(place, message, key=key)
+
     def path(self, text: str) -> str:
         """A path of this file, seen from the current folder."""
         return os.path.relpath(self.home / text) if not os.path.isabs(text) else text
+
+
+@final
+@dataclass(frozen=True)
+class SuiteModel:
+    """An entry of `models`, the file that it is in, and all files of the suite."""
+
+    parts: tuple[Part, ...]
+    part: Part
+    index: int
+    entry: ModelEntry
+
+    @property
+    def home(self) -> Path:
+        """The folder of the suite."""
+        return self.parts[-1].home
+
+    def place(self, *keys: str | int) -> Place:
+        """Where a key of the entry is in its file."""
+        return ("models", self.index, *keys)
+
+    def error(self, message: str, *keys: str | int, key: bool = False) -> SuiteError:
+        """An error at a key of the entry."""
+        return self.part.error(self.place(*keys), message, key=key)
 
 
 def find_suite(start: Path | None = None) -> Path | None:
@@ -85,7 +113,7 @@ def _parts(file: Path, around: tuple[Path, ...]) -> Iterator[Part]:
     yield part
 
 
-def validated(source: Source) -> SuiteFile:
+def validated(source: YamlSource) -> SuiteFile:
     """The content of one file, checked against the schema.
 
     Raises:
@@ -102,13 +130,13 @@ def validated(source: Source) -> SuiteFile:
         raise _explained(source, first) from None
 
 
-def _order(source: Source, error: Any) -> tuple[bool, int, int]:
+def _order(source: YamlSource, error: Any) -> tuple[bool, int, int]:
     """A mistyped key comes before the key that is missing because of it."""
     mark = source.mark(_place(source, error["loc"]))
     return error["type"] == "missing", mark.line, mark.column
 
 
-def _place(source: Source, location: tuple[Any, ...]) -> Place:
+def _place(source: YamlSource, location: tuple[Any, ...]) -> Place:
     """The place of pydantic's location, which has more levels than the short forms of entries."""
     place: Place = ()
     for part in location:
@@ -120,7 +148,7 @@ def _place(source: Source, location: tuple[Any, ...]) -> Place:
     return place
 
 
-def _explained(source: Source, error: Any) -> SuiteError:
+def _explained(source: YamlSource, error: Any) -> SuiteError:
     place = _place(source, error["loc"])
     if error["type"] == "extra_forbidden":
         return source.error(place, _unknown_key(error["loc"]), key=True)

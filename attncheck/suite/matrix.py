@@ -10,62 +10,49 @@ from typing import Any
 
 from attncheck.core.errors import unknown
 from attncheck.core.settings import Settings
-from attncheck.suite.load import Part
-from attncheck.suite.schema import ModelEntry, SettingsEntry
+from attncheck.suite.load import Part, SuiteModel
+from attncheck.suite.schema import SettingsEntry
 from attncheck.suite.source import Place
 
 AXES = ("attn", "dtype", "device", "cache", "length", "seed")
 MOST_COMBINATIONS = 1_000
 
 
-def combinations(
-    parts: tuple[Part, ...], part: Part, index: int, entry: ModelEntry
-) -> Iterator[Settings]:
+def combinations(model: SuiteModel) -> Iterator[Settings]:
     """Every combination of the axes; the model's own settings override those of the suite."""
-    entries = [(each, each.suite.settings, ("settings",)) for each in parts]
     merged: dict[str, Any] = {}
-    for owner, settings, place in [*entries, (part, entry.settings, ("models", index, "settings"))]:
-        merged.update(_given(owner, settings, place))
-    for position, excluded in enumerate(entry.exclude):
-        check_names(part, ("models", index, "exclude", position), excluded)
+    for part in model.parts:
+        merged |= _given(part, part.suite.settings, ("settings",))
+    merged |= _given(model.part, model.entry.settings, model.place("settings"))
+    for position, excluded in enumerate(model.entry.exclude):
+        check_names(model.part, model.place("exclude", position), excluded)
     axes = [axis for axis in AXES if axis in merged]
     count = math.prod(len(merged[axis]) for axis in axes)
     if count > MOST_COMBINATIONS:
-        raise part.source.error(
-            ("models", index), f"{count} combinations of settings; {MOST_COMBINATIONS} at most"
-        )
+        raise model.error(f"{count} combinations of settings; {MOST_COMBINATIONS} at most")
     fixed = {name: value for name, value in merged.items() if name not in AXES}
     for values in itertools.product(*(merged[axis] for axis in axes)):
         one: dict[str, Any] = {**dict(zip(axes, values, strict=True)), **fixed}
-        if not any(matches(one, excluded) for excluded in entry.exclude):
+        if not any(matches(one, excluded) for excluded in model.entry.exclude):
             chosen: dict[str, Any] = {k: None if v == "default" else v for k, v in one.items()}
             yield Settings(**chosen)
 
 
 def _given(part: Part, settings: SettingsEntry, place: Place) -> dict[str, Any]:
-    given = {
-        name: getattr(settings, name)
-        for name in settings.model_fields_set
-        if getattr(settings, name) is not None
-    }
+    given = settings.model_dump(include=settings.model_fields_set, exclude_none=True)
     for axis in AXES:
         if given.get(axis) == []:
-            raise part.source.error(
-                (*place, axis), f"`{axis}` is an empty list: leave it out, or name at least one"
-            )
+            message = f"`{axis}` is an empty list: leave it out, or name at least one"
+            raise part.error((*place, axis), message)
     prompt = given.get("prompt", "")
     if prompt.startswith("@"):
-        given["prompt"] = _prompt(part, (*place, "prompt"), prompt[1:])
+        file = part.path(prompt[1:])
+        try:
+            given["prompt"] = Path(file).read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            message = f"the prompt file `{file}` cannot be read"
+            raise part.error((*place, "prompt"), message) from error
     return given
-
-
-def _prompt(part: Part, place: Place, name: str) -> str:
-    try:
-        return Path(part.path(name)).read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise part.source.error(
-            place, f"the prompt file `{part.path(name)}` cannot be read"
-        ) from error
 
 
 def check_names(part: Part, place: Place, settings: Mapping[str, Any]) -> None:
@@ -76,9 +63,8 @@ def check_names(part: Part, place: Place, settings: Mapping[str, Any]) -> None:
     """
     for name in settings:
         if name not in SettingsEntry.model_fields:
-            raise part.source.error(
-                (*place, name), unknown("setting", name, SettingsEntry.model_fields), key=True
-            )
+            message = unknown("setting", name, SettingsEntry.model_fields)
+            raise part.error((*place, name), message, key=True)
 
 
 def matches(settings: Mapping[str, Any], pattern: Mapping[str, Any]) -> bool:

@@ -13,10 +13,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from attncheck.core import registry
 from attncheck.core.errors import UsageError, unknown
-from attncheck.suite.load import Part, expectation
+from attncheck.suite.load import Part, SuiteModel, expectation
 from attncheck.suite.plan import matches_any, matching
-from attncheck.suite.schema import ModelEntry, ProbeEntry
-from attncheck.suite.source import Place, Source
+from attncheck.suite.schema import ProbeEntry
+from attncheck.suite.source import Place, YamlSource
 
 
 @final
@@ -29,35 +29,33 @@ class SuiteProbe:
     tags: frozenset[str]
 
 
-def probes_of(
-    parts: tuple[Part, ...], part: Part, index: int, entry: ModelEntry, home: Path
-) -> list[SuiteProbe]:
+def probes_of(model: SuiteModel) -> list[SuiteProbe]:
     """The probes of one model, without those to skip, with its own options over the suite's."""
-    owner, entries, place = _probe_list(parts, part, index, entry)
+    owner, entries, place = _probe_list(model)
     found: dict[str, SuiteProbe] = {}
     for position, each in enumerate(entries):
-        for probe in _named(owner, (*place, position), each, home):
+        for probe in _named(owner, (*place, position), each, model.home):
             found[probe.name] = probe
     if not entries:
         found = {name: SuiteProbe(name, {}, frozenset()) for name in registry.installed()}
     skips: list[tuple[Part, Place, str]] = [
-        (each, ("skip", i), glob) for each in parts for i, glob in enumerate(each.suite.skip)
+        (part, ("skip", i), glob) for part in model.parts for i, glob in enumerate(part.suite.skip)
     ]
-    skips += [(part, ("models", index, "skip", i), glob) for i, glob in enumerate(entry.skip)]
-    for owner, where, glob in skips:
-        _matching(owner, where, glob, found)
+    skips += [(model.part, model.place("skip", i), g) for i, g in enumerate(model.entry.skip)]
+    for part, where, glob in skips:
+        _matching(part, where, glob, found)
     globs = [glob for _, _, glob in skips]
     kept = [probe for probe in found.values() if not matches_any(globs, probe.name)]
-    return _with_options_of_model(part, index, entry, kept, home)
+    return _with_options_of_model(model, kept)
 
 
-def _probe_list(
-    parts: tuple[Part, ...], part: Part, index: int, entry: ModelEntry
-) -> tuple[Part, list[ProbeEntry], Place]:
-    if entry.probes is not None:
-        return part, entry.probes, ("models", index, "probes")
-    given = [each for each in parts if each.suite.probes is not None]
-    return (given[-1], given[-1].suite.probes or [], ("probes",)) if given else (part, [], ())
+def _probe_list(model: SuiteModel) -> tuple[Part, list[ProbeEntry], Place]:
+    if model.entry.probes is not None:
+        return model.part, model.entry.probes, model.place("probes")
+    for part in reversed(model.parts):
+        if part.suite.probes is not None:
+            return part, part.suite.probes, ("probes",)
+    return model.part, [], ()
 
 
 def _named(part: Part, place: Place, entry: ProbeEntry, home: Path) -> Iterator[SuiteProbe]:
@@ -66,7 +64,7 @@ def _named(part: Part, place: Place, entry: ProbeEntry, home: Path) -> Iterator[
         file, _, attribute = entry.probe.rpartition(":")
         names = [f"{os.path.relpath(part.home / file, home)}:{attribute}"]
         if not (part.home / file).is_file():
-            raise part.source.error((*place, "probe"), f"no such file `{part.path(file)}`")
+            raise part.error((*place, "probe"), f"no such file `{part.path(file)}`")
     else:
         names = _matching(part, (*place, "probe"), entry.probe)
     key = "options" if (*place, "options") in part.source.keys else entry.probe
@@ -79,19 +77,18 @@ def _matching(part: Part, place: Place, glob: str, others: Iterable[str] = ()) -
     """The installed probes, and those of `others`, that a glob names; none is an error."""
     names = matching(glob, dict.fromkeys([*registry.installed(), *others]))
     if not names:
-        raise part.source.error(place, unknown("probe", glob, registry.installed()))
+        raise part.error(place, unknown("probe", glob, registry.installed()))
     return names
 
 
-def _with_options_of_model(
-    part: Part, index: int, entry: ModelEntry, probes: list[SuiteProbe], home: Path
-) -> list[SuiteProbe]:
-    for name, options in entry.options.items():
-        place: Place = ("models", index, "options", name)
+def _with_options_of_model(model: SuiteModel, probes: list[SuiteProbe]) -> list[SuiteProbe]:
+    for name, options in model.entry.options.items():
         names = [probe.name for probe in probes]
         if name not in names:
-            raise part.source.error(place, unknown("probe of this model", name, names), key=True)
-        values = checked_options(part.source, place, name, options, home)
+            message = unknown("probe of this model", name, names)
+            raise model.error(message, "options", name, key=True)
+        place = model.place("options", name)
+        values = checked_options(model.part.source, place, name, options, model.home)
         probes = [
             replace(each, options={**each.options, **values}) if each.name == name else each
             for each in probes
@@ -100,7 +97,7 @@ def _with_options_of_model(
 
 
 def checked_options(
-    source: Source, place: Place, name: str, options: Mapping[str, Any], home: Path
+    source: YamlSource, place: Place, name: str, options: Mapping[str, Any], home: Path
 ) -> dict[str, Any]:
     """The options of one probe, converted to the types of its dataclass. Loads no model.
 
@@ -130,7 +127,7 @@ def checked_options(
     }
 
 
-def _converted(source: Source, place: Place, key: str, value: Any, kind: Any) -> Any:
+def _converted(source: YamlSource, place: Place, key: str, value: Any, kind: Any) -> Any:
     try:
         return TypeAdapter(kind).validate_python(value)
     except ValidationError as error:

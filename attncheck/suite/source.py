@@ -32,7 +32,7 @@ class Mark:
 
 @final
 @dataclass(frozen=True)
-class Source:
+class YamlSource:
     """One parsed file, with the position of each value and of each key in `data`."""
 
     file: Path
@@ -67,7 +67,7 @@ class Source:
         return f"{self.file}:{self.mark(place).line}"
 
 
-def read(file: Path) -> Source:
+def read(file: Path) -> YamlSource:
     """Read and parse one file.
 
     Raises:
@@ -85,9 +85,9 @@ def read(file: Path) -> Source:
     return parse(text, file)
 
 
-def parse(text: str, file: Path) -> Source:
+def parse(text: str, file: Path) -> YamlSource:
     """Parse YAML text; the errors are those of `read`."""
-    source = Source(file)
+    source = YamlSource(file)
     try:
         loader = yaml.SafeLoader(text)
         node = loader.get_single_node()
@@ -115,7 +115,7 @@ class _Walk:
     """A walk over the nodes of a file that collects their positions."""
 
     loader: yaml.SafeLoader
-    source: Source
+    source: YamlSource
     seen: int = 0
     around: tuple[int, ...] = ()
 
