@@ -25,7 +25,6 @@ class WeightDifference:
 
     name: str
     kind: str
-    relative: float
     words: str
 
 
@@ -46,7 +45,7 @@ def difference(name: str, left: Tensor, right: Tensor) -> WeightDifference:
     """
     if left.shape != right.shape:
         shapes = f"{tuple(left.shape)} against {tuple(right.shape)}"
-        return WeightDifference(name, "other", float("inf"), shapes)
+        return WeightDifference(name, "other", shapes)
     left, right = left.double(), right.double()
     delta = right - left
     relative = float(delta.norm() / left.norm().clamp_min(1e-30))
@@ -54,16 +53,16 @@ def difference(name: str, left: Tensor, right: Tensor) -> WeightDifference:
     order = _order(left, right)
     if order is not None:
         words = f"the same rows in another order{_named(order)}"
-        return WeightDifference(name, "order", relative, words)
+        return WeightDifference(name, "order", words)
     if left.ndim != 2 or max(left.shape) > MOST:
-        return WeightDifference(name, "other", relative, f"differs by {amount}")
+        return WeightDifference(name, "other", f"differs by {amount}")
     sizes = torch.linalg.svdvals(delta)
     rank = int((sizes > 1e-6 * sizes[0]).sum())
     if rank <= len(sizes) // 4:
         words = f"differs by a matrix of rank {rank}, {amount}"
-        return WeightDifference(name, "rank", relative, words)
+        return WeightDifference(name, "rank", words)
     kind = "noise" if relative < 0.3 else "other"
-    return WeightDifference(name, kind, relative, f"differs by {amount} in every direction")
+    return WeightDifference(name, kind, f"differs by {amount} in every direction")
 
 
 def _order(left: Tensor, right: Tensor) -> Tensor | None:

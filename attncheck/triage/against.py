@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from attncheck.compare.page import notes, verdict_words
 from attncheck.compare.sides import TwoSides, compare_sides
 from attncheck.core.finding import Comparison, Diagnosis, Divergence, Finding, Location, Verdict
@@ -28,11 +26,10 @@ def against_good_run(target: str, other: str, settings: Settings, log: Log) -> F
     Raises:
         TargetError: the other side cannot be loaded.
     """
-    started = time.perf_counter()
     found = compare_sides(other, target, settings, settings, log.says)
     words = f"{verdict_words(found)}. {' '.join(notes(found))}".strip()
     differs = found.verdict == "different"
-    log.add(f"against {other}", Verdict.FAIL if differs else Verdict.PASS, words, started)
+    log.add(f"against {other}", Verdict.FAIL if differs else Verdict.PASS, words)
     return _finding(found, words) if differs else None
 
 

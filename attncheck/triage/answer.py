@@ -51,7 +51,6 @@ class Step:
     name: str
     verdict: Verdict
     words: str
-    seconds: float = 0.0
 
 
 @final
@@ -122,7 +121,6 @@ class Triage:
     """The answer and its evidence."""
 
     target: str
-    question: Question
     answer: TriageAnswer
     headline: str
     advice: str = ""

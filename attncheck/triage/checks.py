@@ -1,11 +1,10 @@
-"""Checks that are no probes: finite values, the compiled model, and losses of accumulation steps.
+"""Checks that are no probes: finite values, the compiled model, losses of accumulation steps.
 
 Axes: B batch, T positions, W hidden width.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, final
@@ -90,18 +89,17 @@ def _floating(value: Any) -> Iterator[Tensor]:
 def finite_values(subject: Subject, material: Material, dtype: str, log: Log) -> Finding | None:
     """The first module that loses a finite value in a plain forward in the reporter's precision."""
     log.says("values that are not finite")
-    started = time.perf_counter()
     try:
         with subject.at(dtype) as view:
             found = _overflow(view, material.rows)
     except REFUSED as reason:
-        log.add("finite values", Verdict.SKIP, f"{dtype}: {first_line(reason)}", started)
+        log.add("finite values", Verdict.SKIP, f"{dtype}: {first_line(reason)}")
         return None
     if found is None:
         words = f"every value of a plain forward is finite in {dtype}"
-        log.add("finite values", Verdict.PASS, words, started)
+        log.add("finite values", Verdict.PASS, words)
         return None
-    log.add("finite values", Verdict.FAIL, found.words(dtype), started)
+    log.add("finite values", Verdict.FAIL, found.words(dtype))
     return _overflow_finding(found, dtype)
 
 
@@ -146,7 +144,6 @@ def _overflow_finding(found: Overflow, dtype: str) -> Finding:
 def compiled(subject: Subject, material: Material, log: Log) -> Finding | None:
     """The compiled model against the plain one, in float32: a compiler keeps hidden float32."""
     log.says("compiling")
-    started = time.perf_counter()
     row, name = material.rows[0], "the compiled model"
     try:
         with subject.at("float32") as single, torch.no_grad():
@@ -154,10 +151,10 @@ def compiled(subject: Subject, material: Material, log: Log) -> Finding | None:
             arguments = single.forward_adapter.arguments(single.passes.ids((row,)), use_cache=False)
             case = single.compare(name, torch.compile(single.model)(**arguments).logits, want_BTV)
     except Exception as error:  # compilers raise errors of their own kinds
-        log.add(name, Verdict.SKIP, first_line(error), started)
+        log.add(name, Verdict.SKIP, first_line(error))
         return None
     broken = verdict_of(case) is Verdict.FAIL and not case.in_doubt
-    log.add(name, Verdict.FAIL if broken else Verdict.PASS, describe(case), started)
+    log.add(name, Verdict.FAIL if broken else Verdict.PASS, describe(case))
     if not broken:
         return None
     return Finding(probe="compiled", verdict=Verdict.FAIL, summary=describe(case), cases=(case,))
@@ -171,19 +168,18 @@ def accumulated(subject: Subject, log: Log) -> Finding | None:
     A loss that does not divide by it is too high by that number.
     """
     log.says("accumulation steps")
-    started = time.perf_counter()
     if not told_items(subject):
         words = "forward takes no keyword arguments: the trainer averages over the steps"
-        log.add("accumulation", Verdict.SKIP, words, started)
+        log.add("accumulation", Verdict.SKIP, words)
         return None
     try:
         case = _accumulation_case(subject)
     except REFUSED as reason:
-        log.add("accumulation", Verdict.SKIP, first_line(reason), started)
+        log.add("accumulation", Verdict.SKIP, first_line(reason))
         return None
     verdict = verdict_of(case)
     words = f"one batch of {SEQUENCES} against two steps: {case.note}"
-    log.add("accumulation", verdict, words, started)
+    log.add("accumulation", verdict, words)
     if verdict is not Verdict.FAIL:
         return None
     return Finding(

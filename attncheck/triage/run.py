@@ -33,7 +33,7 @@ from attncheck.triage.call_pattern import CallPattern
 from attncheck.triage.material import Material, material
 from attncheck.triage.remarks import NO_TEMPLATE, facts, only_boolean_masks, remarks, trapped
 from attncheck.triage.routes import Route, present, route
-from attncheck.triage.smallest import reproduction, smallest_of
+from attncheck.triage.smallest import ForwardCount, reproduction, smallest_of
 from attncheck.triage.words import advised, falsifier, headline
 
 HALF = ("bfloat16", "float16")
@@ -68,7 +68,7 @@ class Investigation:
         self.log = steps.Log(self.says)
         self.route = route(self.question.symptom)
         self.material = material(self.subject, self.question.prompts)
-        self._start = self.subject.loaded.forwards
+        self._count = ForwardCount(self.subject, self.question.passes)
         self._clock = time.perf_counter()
 
     def run(self) -> Triage:
@@ -92,7 +92,7 @@ class Investigation:
         """The first finding that names its fault, else the best of those that failed."""
         found: list[Finding] = []
         for attempt in self._attempts():
-            if self._spent and found:
+            if self._count.spent and found:
                 break
             finding = attempt()
             if finding is None or finding.verdict is not Verdict.FAIL:
@@ -101,10 +101,6 @@ class Investigation:
             if finding.diagnosis is not None and finding.diagnosis.how == "reproduced":
                 return finding
         return min(found, key=_vagueness, default=None)
-
-    @property
-    def _spent(self) -> bool:
-        return self.subject.loaded.forwards - self._start > self.question.passes
 
     def _attempts(self) -> Iterator[Attempt]:
         subject, material, log = self.subject, self.material, self.log
@@ -130,7 +126,7 @@ class Investigation:
             yield lambda: steps.lengths(subject, log)
 
     def _probe(self, name: str) -> Finding | None:
-        if self._spent:
+        if self._count.spent:
             return None
         finding = steps.probed(self.subject, name, self.log)
         if name in self.route.traps:
@@ -206,7 +202,6 @@ class Investigation:
     ) -> Triage:
         triage = Triage(
             target=self.subject.name,
-            question=self.question,
             answer=answer,
             headline="",
             finding=finding,

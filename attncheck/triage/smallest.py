@@ -7,7 +7,7 @@ bounds every search; the answer is what was found when they are spent.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, final
 
@@ -44,15 +44,14 @@ class ForwardCount:
 
     subject: Subject
     limit: int
-    start: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.start = self.subject.loaded.forwards
+        self._start = self.subject.loaded.forwards
 
     @property
     def used(self) -> int:
         """Forwards so far."""
-        return self.subject.loaded.forwards - self.start
+        return self.subject.loaded.forwards - self._start
 
     @property
     def spent(self) -> bool:

@@ -5,7 +5,6 @@ Axes: B batch, T positions, V vocabulary.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import final
@@ -47,19 +46,16 @@ class Log:
     steps: list[Step] = field(default_factory=list)
     diagnoser: Diagnoser = field(default_factory=Diagnoser)
 
-    def add(self, name: str, verdict: Verdict, words: str, started: float) -> None:
+    def add(self, name: str, verdict: Verdict, words: str) -> None:
         """Log one step."""
-        self.steps.append(
-            Step(name=name, verdict=verdict, words=words, seconds=time.perf_counter() - started)
-        )
+        self.steps.append(Step(name=name, verdict=verdict, words=words))
 
 
 def probed(subject: Subject, name: str, log: Log) -> Finding:
     """One installed probe with its diagnosis."""
     log.says(name)
-    started = time.perf_counter()
     finding = finding_of(subject, registry.load(name), log.diagnoser)
-    log.add(name, finding.verdict, finding.summary, started)
+    log.add(name, finding.verdict, finding.summary)
     return finding
 
 
@@ -67,7 +63,6 @@ def called(
     subject: Subject, material: Material, patterns: Sequence[CallPattern], what: str, log: Log
 ) -> Finding | None:
     """Call patterns against the plain forward, until the first that fails."""
-    started = time.perf_counter()
     cases: list[Comparison] = []
 
     def measure(subject: Subject, material: Material, pattern: CallPattern) -> Comparison:
@@ -77,17 +72,17 @@ def called(
     for _, case in axes.measured(subject, material, patterns, measure):
         cases.append(case)
         if axes.fails(case):
-            log.add(what, Verdict.FAIL, f"{case.name}: {describe(case)}", started)
+            log.add(what, Verdict.FAIL, f"{case.name}: {describe(case)}")
             return _diagnosed(subject, tuple(cases), log)
     if not cases:
-        log.add(what, Verdict.SKIP, "this model supports none of these call patterns", started)
+        log.add(what, Verdict.SKIP, "this model supports none of these call patterns")
         return None
     worst = max(cases, key=lambda case: case.excess)
     words = (
         f"{len(cases)} call patterns agree with the plain forward; the largest difference, "
         f"{worst.name}, is {worst.max_abs:.2g} where rounding explains {worst.budget:.1g}"
     )
-    log.add(what, Verdict.PASS, words, started)
+    log.add(what, Verdict.PASS, words)
     return None
 
 
@@ -103,7 +98,6 @@ def control(
     subject: Subject, material: Material, patterns: Sequence[CallPattern], log: Log
 ) -> None:
     """Inject one fault and repeat the call patterns: an existing fault would have shown as well."""
-    started = time.perf_counter()
     for name in CONTROLS:
         log.says(f"control: {name} injected")
         try:
@@ -117,10 +111,10 @@ def control(
                 f"with {name} injected, {noticed.name} moves the logits by {noticed.max_abs:.2g}: "
                 "a fault would have shown"
             )
-            log.add("control", Verdict.PASS, words, started)
+            log.add("control", Verdict.PASS, words)
             return
     words = "no injected fault was noticed: these call patterns prove nothing"
-    log.add("control", Verdict.VACUOUS, words, started)
+    log.add("control", Verdict.VACUOUS, words)
 
 
 def lengths(subject: Subject, log: Log) -> Finding | None:
@@ -129,7 +123,6 @@ def lengths(subject: Subject, log: Log) -> Finding | None:
     One length lies past each power of two and each boundary of the config that the probes did not
     reach: a window, a switch of the rotary table.
     """
-    started = time.perf_counter()
     cases: list[Comparison] = []
     for length in _lengths(subject):
         log.says(f"{length} tokens")
@@ -143,12 +136,12 @@ def lengths(subject: Subject, log: Log) -> Finding | None:
                 continue
             cases.append(case)
             if axes.fails(case) and not case.in_doubt:
-                log.add("lengths", Verdict.FAIL, f"{name}: {describe(case)}", started)
+                log.add("lengths", Verdict.FAIL, f"{name}: {describe(case)}")
                 return _diagnosed(subject, tuple(cases), log)
     if cases:
         longest = max(case.positions for case in cases)
         words = f"{len(cases)} sequences of up to {longest} tokens agree in chunks and cut short"
-        log.add("lengths", Verdict.PASS, words, started)
+        log.add("lengths", Verdict.PASS, words)
     return None
 
 
