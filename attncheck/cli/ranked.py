@@ -36,7 +36,8 @@ def tp_size(sharded: bool) -> int | None:
 def hush() -> None:
     """Silence every process but the first."""
     if not is_first():
-        sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - stays open until the process ends
+        # Stays open until the process ends.
+        sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
 
 
 def ended(code: int) -> int:

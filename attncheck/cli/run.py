@@ -23,7 +23,7 @@ from attncheck.cli.options import (
     expanded,
     model,
 )
-from attncheck.cli.ranked import ended, is_first, tp_size
+from attncheck.cli.ranked import INTERRUPTED, ended, is_first, tp_size
 from attncheck.cli.run_options import GateOptions, OutputOptions, SelectionOptions, SweepOptions
 from attncheck.core.errors import UsageError
 from attncheck.core.verdict import Verdict, failing
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from attncheck.cli.present import Presenter
 
 GIB = 1 << 30
-INTERRUPTED = 130
 
 
 @expanded

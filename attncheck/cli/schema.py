@@ -9,16 +9,20 @@ from typing import Annotated
 import typer
 
 
-class Which(str, Enum):
+class Described(str, Enum):
     """What a schema describes."""
 
     suite = "suite"
     report = "report"
 
 
-def schema(which: Annotated[Which, typer.Argument(help="Of what.")] = Which.suite) -> None:
-    """Print the JSON Schema of suite files (for editors) or of reports."""
+def schema(
+    which: Annotated[Described, typer.Argument(help="suite or report.")] = Described.suite,
+) -> None:
+    """Print the JSON Schema of suite files or of reports."""
     from attncheck.report.schema import report_schema
     from attncheck.suite.schema import suite_schema
 
-    typer.echo(json.dumps(suite_schema() if which is Which.suite else report_schema(), indent=1))
+    typer.echo(
+        json.dumps(suite_schema() if which is Described.suite else report_schema(), indent=1)
+    )

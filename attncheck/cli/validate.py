@@ -1,4 +1,4 @@
-"""`attncheck validate FILE`: a suite, a report or a baseline, checked without loading a model."""
+"""`attncheck validate FILE`: check a suite, a report or a baseline without loading a model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def validate(
         typer.Argument(help="Suites (.yaml), reports and baselines (.json).", show_default=False),
     ],
 ) -> None:
-    """Check suites, reports and baselines; the first thing wrong is told with its place."""
+    """Check suites, reports and baselines without loading a model."""
     for file in files:
         typer.echo(f"{file}: {_checked(file)}")
 
@@ -35,7 +35,8 @@ def _suite(file: Path) -> str:
 
     jobs = load_plan(file).jobs
     models, probes = len({job.target for job in jobs}), sum(len(job.probes) for job in jobs)
-    return f"{_counted(models, 'model')}, {_counted(len(jobs), 'setting')}, {_counted(probes, 'probe')} to run"
+    counts = ((models, "model"), (len(jobs), "setting"), (probes, "probe"))
+    return ", ".join(_counted(amount, what) for amount, what in counts) + " to run"
 
 
 def _counted(amount: int, what: str) -> str:
