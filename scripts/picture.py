@@ -15,7 +15,7 @@ from rich.console import Console
 from attncheck.core import registry
 from attncheck.core.settings import Settings
 from attncheck.diagnosis.diagnose import diagnose
-from attncheck.report.table import print_target, summary_line
+from attncheck.report.terminal import print_target, summary_line
 from attncheck.run.runner import run_probes
 from attncheck.run.session import Session
 from attncheck.suite.plan import Job

@@ -10,10 +10,11 @@ from typing import final
 
 from attncheck.cli.terminal import ProgressLine, console
 from attncheck.core.allocator import return_freed_memory
-from attncheck.report import table
+from attncheck.report import terminal
 from attncheck.report.github import tell_github
 from attncheck.report.model import Report
 from attncheck.report.record import finding_json, to_json
+from attncheck.report.table import finding_block
 from attncheck.report.write import Writer
 from attncheck.run.runner import ControlStarted, ProbeFinished, ProbeStarted
 from attncheck.run.session import SessionEvent, TargetFinished, TargetLoaded, TargetStarted
@@ -46,7 +47,7 @@ class Presenter:
         if self.output == "table":
             self._print(event)
         elif self.output == "lines" and isinstance(event, TargetFinished):
-            self.console.print(table.target_line(event.target))
+            self.console.print(terminal.target_line(event.target))
         elif self.output == "jsonl" and isinstance(event, ProbeFinished):
             line = {"target": event.target, **finding_json(event.finding)}
             print(json.dumps(line, ensure_ascii=False), flush=True)
@@ -65,7 +66,7 @@ class Presenter:
             self._print_notes(report.notes)
             if self.output == "quiet":
                 self._print_errors(report)
-            self.console.print(table.summary_line(report))
+            self.console.print(terminal.summary_line(report))
 
     def _print_errors(self, report: Report) -> None:
         for target in report.targets:
@@ -77,9 +78,9 @@ class Presenter:
             self._print_notes(event.target.notes[self.noted :])
         elif isinstance(event, (TargetLoaded, TargetFinished)):
             self.noted = len(event.target.notes)
-            table.print_heading(event.target, self.console)
+            terminal.print_heading(event.target, self.console)
         elif isinstance(event, ProbeFinished):
-            for block in table.finding_block(event.finding, self.verbose):
+            for block in finding_block(event.finding, self.verbose):
                 self.console.print(block)
 
     def _print_notes(self, notes: Sequence[str]) -> None:

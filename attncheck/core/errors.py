@@ -33,7 +33,7 @@ class Unsupported(Exception):
 
 
 class CannotInject(Unsupported):
-    """A fault has no place to be planted in this model; the reason is stated beside the controls."""
+    """This model has no place for a fault; the report states the reason with the controls."""
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:

@@ -31,7 +31,7 @@ from attncheck.core.verdict import worst_of_model as worst_of_model
 @final
 @dataclass(frozen=True, kw_only=True)
 class Control:
-    """A probe run again with a fault planted: did it notice?"""
+    """A probe run again with an injected fault: did it notice?"""
 
     fault: str
     detected: bool
@@ -87,7 +87,7 @@ class Ruling:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Known:
+class KnownFinding:
     """Why a finding does not count towards the exit code: a suite expects it, or a baseline holds
     it.
     """
@@ -121,7 +121,19 @@ class Finding:
     skip_reason: str | None = None
     error: str | None = None
     replay: Mapping[str, Any] = field(default_factory=dict)
-    known: Known | None = None
+    known: KnownFinding | None = None
+
+    @property
+    def broken(self) -> list[Measurement]:
+        """The cases that ran and did not pass."""
+        passing = (Verdict.PASS, Verdict.SKIP)
+        return [case for case in self.cases if verdict_of(case) not in passing]
+
+    @property
+    def advice(self) -> list[str]:
+        """What the diagnosis advises, if there is one."""
+        found = self.diagnosis
+        return [f"{found.fault}: {found.advice}"] if found is not None else []
 
     def with_verdict(self, verdict: Verdict, summary: str) -> Finding:
         """The same finding with another verdict and sentence."""

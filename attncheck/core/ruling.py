@@ -33,9 +33,10 @@ def judge_cases(evidence: Evidence) -> Ruling:
 def _sentence(verdict: Verdict, decided: list[Measurement], cases: tuple[Measurement, ...]) -> str:
     compared = [case for case in cases if case.expect != "skip"]
     if verdict is Verdict.PASS:
-        held = [case.excess for case in compared if case.expect == "equal"]
-        margin = f"; the largest difference is {max(held):.2g} budgets" if held else ""
-        return f"{len(compared)} cases held over {sum(case.positions for case in compared)} positions{margin}"
+        equal = [case.excess for case in compared if case.expect == "equal"]
+        margin = f"; largest difference {max(equal):.2g}x the budget" if equal else ""
+        positions = sum(case.positions for case in compared)
+        return f"{len(compared)} cases passed over {positions} positions{margin}"
     worst_case = max(
         decided, key=lambda case: case.excess if case.expect != "differ" else -case.excess
     )
@@ -62,5 +63,6 @@ def _amount(case: Measurement) -> str:
     where = f" from position {first}" if first is not None else ""
     what = case.unit or "logits"
     if case.expect == "differ":
-        return f"{what} move by {case.max_abs:.2g}, no more than rounding ({case.budget:.1g}), where they must change"
+        moved = f"{what} move by {case.max_abs:.2g}, no more than rounding ({case.budget:.1g})"
+        return f"{moved}, where they must change"
     return f"{what} differ by {case.max_abs:.2g}{where}, rounding explains {case.budget:.1g}"

@@ -1,7 +1,7 @@
-"""What makes a finding the same finding in two runs: no number, no order, no noise.
+"""What makes a finding the same finding in two runs: no numbers, no order, no noise.
 
-A fingerprint is made of the target, its attention implementation, the probe, the kind of the case
-and the fault.
+A fingerprint holds the target, its attention implementation, the probe, the kind of the case and
+the fault.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ import re
 from dataclasses import dataclass
 from typing import final
 
-from attncheck.core.finding import Finding, Verdict, verdict_of
+from attncheck.core.finding import Finding
+from attncheck.core.measurement import verdict_of
+from attncheck.core.verdict import Verdict
 from attncheck.report.model import TargetReport
 
 NUMBERS = re.compile(r"\d+(?:\.\d+)?(?:[+x×*]\d+(?:\.\d+)?)*")
@@ -21,8 +23,8 @@ HARMLESS = (Verdict.PASS, Verdict.SKIP)
 
 @final
 @dataclass(frozen=True, order=True, kw_only=True)
-class Print:
-    """One fingerprint, readable."""
+class Fingerprint:
+    """One kind of case of one finding."""
 
     target: str
     attn: str
@@ -37,33 +39,30 @@ class Print:
         parts = (self.target, self.attn, self.probe, self.case, self.fault)
         return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()[:32]
 
-    def same(self, other: Print) -> bool:
-        """Whether `other`, of a later run, is this finding; a fault that was not known then is not
-        held against it.
+    def same(self, later: Fingerprint) -> bool:
+        """Whether the fingerprint of a later run is this one; a fault that was not yet diagnosed
+        then makes no difference.
         """
-        alike = (self.target, self.attn, self.probe, self.verdict, self.case)
-        later = (other.target, other.attn, other.probe, other.verdict, other.case)
-        return alike == later and self.fault in (other.fault, "")
+        old = (self.target, self.attn, self.probe, self.verdict, self.case)
+        new = (later.target, later.attn, later.probe, later.verdict, later.case)
+        return old == new and self.fault in (later.fault, "")
 
 
-def prints(target: TargetReport, finding: Finding) -> tuple[Print, ...]:
-    """The fingerprints of a finding, one for each kind of case that makes its verdict; none for
-    what passes.
-    """
+def fingerprints(target: TargetReport, finding: Finding) -> tuple[Fingerprint, ...]:
+    """A fingerprint for each kind of case that has the finding's verdict; none for a pass."""
     if finding.verdict in HARMLESS:
         return ()
-    fault = _fault(finding)
-    found = {
-        Print(
+    found = [
+        Fingerprint(
             target=target.target,
             attn=str(target.settings.get("attn") or ""),
             probe=finding.probe,
             verdict=finding.verdict.value,
             case=kind,
-            fault=fault,
+            fault=_fault(finding),
         )
         for kind in _kinds(finding)
-    }
+    ]
     return tuple(sorted(found))
 
 
@@ -85,18 +84,14 @@ def _kinds(finding: Finding) -> set[str]:
     if finding.verdict is Verdict.ERROR and finding.error:
         return {_raised(finding.error)}
     if finding.verdict is Verdict.VACUOUS:
-        return {
-            f"missed {control.fault}" for control in finding.controls if not control.detected
-        } or {"vacuous"}
-    return {
-        case_kind(case.name) for case in finding.cases if verdict_of(case) is finding.verdict
-    } or {""}
+        missed = {f"missed {each.fault}" for each in finding.controls if not each.detected}
+        return missed or {"vacuous"}
+    deciding = [case for case in finding.cases if verdict_of(case) is finding.verdict]
+    return {case_kind(case.name) for case in deciding} or {""}
 
 
-def _raised(text: str) -> str:
-    """The type of error at the end of a traceback: the first line of its last part that is not
-    indented.
-    """
-    _, _, last = text.rpartition("Traceback")
+def _raised(traceback: str) -> str:
+    """The type of error: the first line of the last traceback that is not indented."""
+    _, _, last = traceback.rpartition("Traceback")
     lines = [line for line in last.split("\n")[1:] if line and not line.startswith(" ")]
     return lines[0].partition(":")[0] if lines else ""

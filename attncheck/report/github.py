@@ -6,13 +6,12 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from attncheck.core.finding import Finding, Verdict
+from attncheck.core.verdict import Verdict
 from attncheck.report.markdown import markdown
 from attncheck.report.model import Report
-from attncheck.report.outcome import label, outcome, pairs
 
-COMMANDS = {"failed": "error", "crashed": "error", "known": "notice", "held": "warning"}
-# A step summary may hold 1 MiB; what is longer is refused as a whole.
+COMMANDS = {"failed": "error", "crashed": "error", "known": "notice", "passed": "warning"}
+# GitHub refuses a step summary of more than 1 MiB as a whole.
 MOST_BYTES = 1_000_000
 
 
@@ -21,27 +20,19 @@ def workflow_commands(report: Report) -> Iterator[str]:
     be loaded.
     """
     for target in report.targets:
+        title = f"attncheck: {target.target}"
         if target.error is not None:
-            yield _command("error", f"attncheck: {target.target}", target.error)
+            yield _command("error", title, target.error)
         for note in target.notes:
             if "expected to fail" in note:
-                yield _command("warning", f"attncheck: {target.target}", note)
-    for target, finding in pairs(report):
-        came_to = outcome(report, finding)
-        if came_to in COMMANDS and finding.verdict is not Verdict.PASS:
-            yield _command(
-                COMMANDS[came_to],
-                f"{finding.probe} on {label(target)}: {finding.verdict.value}",
-                _message(finding),
-            )
+                yield _command("warning", title, note)
+    for target, finding in report.findings:
+        name = COMMANDS.get(report.outcome(finding))
+        if name and finding.verdict is not Verdict.PASS:
+            title = f"{finding.probe} on {target.label}: {finding.verdict.value}"
+            yield _command(name, title, "\n".join([finding.summary, *finding.advice]))
     for note in report.notes:
         yield _command("notice", "attncheck", note)
-
-
-def _message(finding: Finding) -> str:
-    if finding.diagnosis is None:
-        return finding.summary
-    return f"{finding.summary}\n{finding.diagnosis.fault}: {finding.diagnosis.advice}"
 
 
 def _command(name: str, title: str, message: str) -> str:
@@ -55,8 +46,8 @@ def _escaped(text: str, more: str = "") -> str:
 
 
 def tell_github(report: Report, environment: Mapping[str, str] | None = None) -> list[str]:
-    """Append the step summary where GitHub wants it, and return the annotations to print; nothing
-    elsewhere.
+    """Append the step summary to the file that GitHub names, and return the annotations to print;
+    nothing elsewhere.
     """
     variables = os.environ if environment is None else environment
     if variables.get("GITHUB_ACTIONS") != "true":

@@ -13,7 +13,7 @@ from attncheck.core.finding import Finding, Verdict, verdict_of
 from attncheck.report import charts
 from attncheck.report.model import Report
 from attncheck.report.numbers import cells, count, number, seconds
-from attncheck.report.outcome import label, outcome
+from attncheck.report.table import location_text
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -56,10 +56,9 @@ def _environment() -> Environment:
         layers=charts.layers,
         spans=charts.spans,
         drawing=charts,
-        label=label,
-        outcome=outcome,
         verdict_of=verdict_of,
         cells=cells,
+        location_text=location_text,
         is_open=is_open,
         finding_of=finding_of,
     )

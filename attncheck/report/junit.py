@@ -10,44 +10,33 @@ from collections.abc import Iterable
 
 from attncheck.core.finding import Finding
 from attncheck.report.model import Report, TargetReport
-from attncheck.report.outcome import finding_text, label, outcome
+from attncheck.report.table import finding_text
 
 # XML 1.0 has no way to write these, escaped or not.
 FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-COUNTED = ("failure", "error", "skipped")
+COUNTED = {"failure": "failures", "error": "errors", "skipped": "skipped"}
 
 
 def junit(report: Report) -> str:
     """The whole report as one `testsuites` element."""
     root = ET.Element("testsuites", name="attncheck", time=f"{report.seconds:.3f}")
-    for target in report.targets:
-        root.append(_suite(report, target))
+    root.extend([_suite(report, target) for target in report.targets])
     _count(root, root.iter("testcase"))
     ET.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode")
 
 
 def _suite(report: Report, target: TargetReport) -> ET.Element:
-    name = _clean(label(target))
-    suite = ET.Element(
-        "testsuite",
-        name=name,
-        time=f"{target.seconds:.3f}",
-        timestamp=report.started.removesuffix("Z"),
-    )
+    name, started = _clean(target.label), report.started.removesuffix("Z")
+    suite = ET.Element("testsuite", name=name, time=f"{target.seconds:.3f}", timestamp=started)
     properties = ET.SubElement(suite, "properties")
     for key, value in {**report.environment, **target.model, **target.settings}.items():
         if value is not None and not isinstance(value, (dict, list)):
             ET.SubElement(properties, "property", name=_clean(key), value=_clean(str(value)))
     if target.error is not None:
-        _detail(
-            ET.SubElement(suite, "testcase", classname=name, name="load"),
-            "error",
-            "error",
-            target.error,
-        )
-    for finding in target.results:
-        suite.append(_case(report, name, finding))
+        case = ET.SubElement(suite, "testcase", classname=name, name="load")
+        _detail(case, "error", "error", target.error)
+    suite.extend([_case(report, name, finding) for finding in target.results])
     if target.notes:
         ET.SubElement(suite, "system-out").text = _clean("\n".join(target.notes))
     _count(suite, suite.iter("testcase"))
@@ -55,17 +44,16 @@ def _suite(report: Report, target: TargetReport) -> ET.Element:
 
 
 def _case(report: Report, classname: str, finding: Finding) -> ET.Element:
-    case = ET.Element(
-        "testcase", classname=classname, name=_clean(finding.probe), time=f"{finding.seconds:.3f}"
-    )
-    came_to, verdict = outcome(report, finding), finding.verdict.value
-    if came_to == "failed":
+    name, time = _clean(finding.probe), f"{finding.seconds:.3f}"
+    case = ET.Element("testcase", classname=classname, name=name, time=time)
+    outcome, verdict = report.outcome(finding), finding.verdict.value
+    if outcome == "failed":
         _detail(case, "failure", verdict, finding.summary, finding_text(finding))
-    elif came_to == "crashed":
+    elif outcome == "crashed":
         _detail(case, "error", verdict, finding.summary, finding.error or "")
-    elif came_to == "skipped":
+    elif outcome == "skipped":
         _detail(case, "skipped", verdict, finding.skip_reason or finding.summary)
-    elif came_to == "known":
+    elif outcome == "known":
         _detail(case, "skipped", verdict, f"{verdict}, {finding.known}", finding_text(finding))
     elif verdict != "pass":
         ET.SubElement(case, "system-out").text = _clean(finding_text(finding))
@@ -82,7 +70,7 @@ def _detail(case: ET.Element, kind: str, verdict: str, message: str, text: str =
 def _count(element: ET.Element, cases: Iterable[ET.Element]) -> None:
     found = list(cases)
     element.set("tests", str(len(found)))
-    for kind, attribute in zip(COUNTED, ("failures", "errors", "skipped"), strict=True):
+    for kind, attribute in COUNTED.items():
         element.set(attribute, str(sum(case.find(kind) is not None for case in found)))
 
 

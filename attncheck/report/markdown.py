@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from attncheck.core.finding import Finding, Measurement, Verdict, verdict_of
-from attncheck.report.model import Report, TargetReport
+from attncheck.core.finding import Finding
+from attncheck.core.measurement import Measurement, verdict_of
+from attncheck.core.verdict import Verdict
+from attncheck.report.model import Outcome, Report, TargetReport
 from attncheck.report.numbers import cells, number, seconds
-from attncheck.report.outcome import Outcome, label, outcome
-from attncheck.report.table import handed_over
+from attncheck.report.table import location_text, script_lines
 
 SIGNS: dict[Outcome, str] = {
     "failed": "❌",
     "crashed": "💥",
     "known": "🔕",
     "skipped": "⏭️",
-    "held": "✅",
+    "passed": "✅",
 }
+UNSURE = (Verdict.WARN, Verdict.NOISE, Verdict.VACUOUS)
 MOST_CASES = 12
 
 
@@ -26,62 +28,57 @@ def markdown(report: Report) -> str:
 
 
 def _lines(report: Report) -> Iterator[str]:
-    counts = (
-        ", ".join(f"{amount} {name}" for name, amount in report.summary.items() if amount)
-        or "nothing ran"
-    )
+    counts = ", ".join(f"{amount} {name}" for name, amount in report.summary.items() if amount)
+    where = f"on {len(report.targets)} models in {seconds(report.seconds)}"
     yield f"## attncheck: {'failed' if report.exit_code else 'passed'}"
     yield ""
-    yield f"{counts} on {len(report.targets)} models in {seconds(report.seconds)}, exit code {report.exit_code}."
+    yield f"{counts or 'nothing ran'} {where}, exit code {report.exit_code}."
     yield ""
-    for note in report.notes:
-        yield f"- {escape(note)}"
+    yield from (f"- {escape(note)}" for note in report.notes)
     for target in report.targets:
         yield from _target(report, target)
-    versions = (
+    versions = [
         f"{name} {report.environment[name]}"
         for name in ("python", "torch", "transformers")
         if name in report.environment
-    )
+    ]
     yield ""
     yield f"<sub>attncheck {report.attncheck}, {', '.join(versions)}: `{report.command}`</sub>"
 
 
 def _target(report: Report, target: TargetReport) -> Iterator[str]:
     yield ""
-    yield f"### {escape(label(target))}: {target.verdict.value}"
+    yield f"### {escape(target.label)}: {target.verdict.value}"
     yield ""
     if target.error is not None:
         yield f"💥 not loaded: {escape(target.error)}"
         return
-    for note in target.notes:
-        yield f"- {escape(note)}"
+    yield from (f"- {escape(note)}" for note in target.notes)
     yield ""
     yield "| | probe | verdict | what | time |"
     yield "|---|---|---|---|---|"
-    for finding in target.results:
-        yield _row(report, finding)
+    yield from (_row(report, finding) for finding in target.results)
     for finding in target.results:
         if finding.verdict not in (Verdict.PASS, Verdict.SKIP):
             yield from _details(finding)
 
 
 def _row(report: Report, finding: Finding) -> str:
-    what = finding.summary + (f" ({finding.known})" if finding.known else "")
-    sign = "⚠️" if finding.verdict in (Verdict.WARN, Verdict.NOISE, Verdict.VACUOUS) else ""
-    came_to = outcome(report, finding)
-    sign = SIGNS[came_to] if came_to != "held" or not sign else sign
-    return f"| {sign} | `{finding.probe}` | {finding.verdict.value} | {escape(what)} | {seconds(finding.seconds)} |"
+    outcome = report.outcome(finding)
+    unsure = outcome == "passed" and finding.verdict in UNSURE
+    what = escape(finding.summary + (f" ({finding.known})" if finding.known else ""))
+    sign, verdict = "⚠️" if unsure else SIGNS[outcome], finding.verdict.value
+    return f"| {sign} | `{finding.probe}` | {verdict} | {what} | {seconds(finding.seconds)} |"
 
 
 def _details(finding: Finding) -> Iterator[str]:
     yield ""
     yield f"<details><summary><code>{finding.probe}</code>: {finding.verdict.value}</summary>"
     yield ""
-    yield from _explained(finding)
-    broken = [
-        case for case in finding.cases if verdict_of(case) not in (Verdict.PASS, Verdict.SKIP)
-    ]
+    for line in _explained(finding):
+        yield line
+        yield ""
+    broken = finding.broken
     if broken:
         yield "| case | verdict | largest difference | budget | flips | first position |"
         yield "|---|---|---:|---:|---:|---:|"
@@ -95,22 +92,13 @@ def _details(finding: Finding) -> Iterator[str]:
 
 
 def _explained(finding: Finding) -> Iterator[str]:
-    diagnosis, location = finding.diagnosis, finding.location
-    if diagnosis is not None:
-        residual = f" to {number(diagnosis.residual)}" if diagnosis.residual is not None else ""
-        yield f"**{diagnosis.how}: `{diagnosis.fault}`**{residual}. {escape(diagnosis.advice)}"
-        yield ""
-    if location is not None:
-        query = (
-            f", query position {location.query_position}"
-            if location.query_position is not None
-            else ""
-        )
-        yield f"First diverges in `{location.module}`{query}."
-        yield ""
-    for line in handed_over(finding):
-        yield escape(line)
-        yield ""
+    found = finding.diagnosis
+    if found is not None:
+        residual = f" to {number(found.residual)}" if found.residual is not None else ""
+        yield f"**{found.how}: `{found.fault}`**{residual}. {escape(found.advice)}"
+    if finding.location is not None:
+        yield escape(location_text(finding.location))
+    yield from map(escape, script_lines(finding))
 
 
 def _case(case: Measurement) -> str:

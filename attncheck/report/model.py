@@ -1,26 +1,24 @@
-"""The report: findings of all targets with what they ran on. Standard library only."""
+"""The report in memory: the findings of all targets, with what they ran on."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any, Literal, final
 
 from attncheck.core.errors import ChecksFailed
-from attncheck.core.finding import (
-    Evidence,
-    Finding,
-    Verdict,
-    worst_of_model,
-)
+from attncheck.core.finding import Finding
+from attncheck.core.verdict import Verdict, worst_of_model
+from attncheck.report.table import finding_text
+
+Outcome = Literal["failed", "crashed", "known", "skipped", "passed"]
+LABEL_SETTINGS = ("attn", "dtype", "device", "cache")
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class TargetReport:
-    """One target under one setting: what it is, what was found. `error` holds why it could not be
-    loaded.
-    """
+    """One target under one setting. `error` says why it could not be loaded."""
 
     target: str
     model: Mapping[str, Any] = field(default_factory=dict)
@@ -33,12 +31,17 @@ class TargetReport:
 
     @property
     def verdict(self) -> Verdict:
-        """The worst of its probes; `error` where it could not be loaded."""
-        return (
-            Verdict.ERROR
-            if self.error
-            else worst_of_model(finding.verdict for finding in self.results)
-        )
+        """The worst verdict of its probes; `error` where it could not be loaded."""
+        verdicts = (finding.verdict for finding in self.results)
+        return Verdict.ERROR if self.error else worst_of_model(verdicts)
+
+    @property
+    def label(self) -> str:
+        """The target and how it was loaded: `builtin:gqa (sdpa, float64, cpu)`."""
+        spec = self.settings.get("asked") or {}
+        values = [self.settings.get(name) or spec.get(name) for name in LABEL_SETTINGS]
+        shown = ", ".join(str(value) for value in values if value not in (None, "", "auto"))
+        return f"{self.target} ({shown})" if shown else self.target
 
 
 @final
@@ -57,31 +60,61 @@ class Report:
     fail_on: tuple[str, ...] = ()
 
     @property
+    def findings(self) -> Iterator[tuple[TargetReport, Finding]]:
+        """Every finding with its target."""
+        for target in self.targets:
+            for finding in target.results:
+                yield target, finding
+
+    @property
     def summary(self) -> dict[str, int]:
-        """How many probes came to each verdict."""
-        verdicts = [finding.verdict for target in self.targets for finding in target.results]
+        """How many findings have each verdict."""
+        verdicts = [finding.verdict for _, finding in self.findings]
         return {verdict.value: verdicts.count(verdict) for verdict in Verdict}
 
+    def outcome(self, finding: Finding) -> Outcome:
+        """What a finding means for the run: `failed` and `crashed` make it fail."""
+        if finding.verdict is Verdict.SKIP and "skip" not in self.fail_on:
+            return "skipped"
+        if finding.verdict is Verdict.PASS:
+            return "passed"
+        if finding.known is not None:
+            return "known"
+        if finding.verdict is Verdict.FAIL or finding.verdict.value in self.fail_on:
+            return "failed"
+        return "crashed" if finding.verdict is Verdict.ERROR else "passed"
+
     def raise_for_failures(self) -> None:
-        """Do nothing if the run came to exit code 0.
+        """Do nothing if the exit code of the run is 0.
 
         Raises:
             ChecksFailed: with the tables of what failed, or the reason why nothing ran.
         """
-        from attncheck.report.outcome import failures_text
-
         if self.exit_code:
-            raise ChecksFailed(failures_text(self))
+            raise ChecksFailed("\n\n".join(self._failures() or self._reasons()))
+
+    def _failures(self) -> list[str]:
+        found = [f"{each.target}: {each.error}" for each in self.targets if each.error is not None]
+        for target, finding in self.findings:
+            if self.outcome(finding) in ("failed", "crashed"):
+                found.append(f"{target.label}\n{finding_text(finding)}")
+                found += [finding.error.rstrip()] if finding.error else []
+        return found
+
+    def _reasons(self) -> list[str]:
+        """Why nothing ran."""
+        skipped = [finding for _, finding in self.findings if finding.skip_reason]
+        reasons = dict.fromkeys(f"{each.probe}: {each.skip_reason}" for each in skipped)
+        return ["nothing ran", *reasons]
 
 
 def exit_code(report: Report, fail_on: frozenset[Verdict] = frozenset()) -> int:
     """0 nothing failed, 1 a failure, 2 a target that could not be loaded, 3 a crashed probe, 5
     nothing ran.
 
-    Known findings (expected by a suite, held by a baseline) do not count.
+    Known findings (expected by a suite, or in the baseline) do not count.
     """
-    findings = [finding for target in report.targets for finding in target.results]
-    verdicts = [finding.verdict for finding in findings]
+    findings = [finding for _, finding in report.findings]
     counted = [finding.verdict for finding in findings if finding.known is None]
     if any(target.error for target in report.targets):
         return 2
@@ -89,9 +122,4 @@ def exit_code(report: Report, fail_on: frozenset[Verdict] = frozenset()) -> int:
         return 1
     if Verdict.ERROR in counted:
         return 3
-    return 0 if any(verdict is not Verdict.SKIP for verdict in verdicts) else 5
-
-
-def evidence_of(finding: Finding) -> Evidence:
-    """The evidence behind a saved finding, to be judged again."""
-    return Evidence(measurements=finding.cases, replay=finding.replay)
+    return 0 if any(finding.verdict is not Verdict.SKIP for finding in findings) else 5

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 from attncheck.core.measurement import AtMost, Comparison, Measurement, Quantity
 
@@ -78,3 +79,14 @@ def count(value: int) -> str:
         if value >= size:
             return f"{value / size:.1f} {unit}"
     return str(value)
+
+
+def finite(value: Any) -> Any:
+    """The same data with every number that is not finite as the string "nan", "inf" or "-inf"."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(float(value))
+    if isinstance(value, Mapping):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(item) for item in value]
+    return value

@@ -7,15 +7,22 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    ValidationError,
+    model_validator,
+)
 
 from attncheck.core.divergence import Divergence, PrecisionLevel, Profile
-from attncheck.core.finding import Control, Diagnosis, Finding, Known, Location
+from attncheck.core.finding import Control, Diagnosis, Finding, KnownFinding, Location
 from attncheck.core.measurement import (
     AtMost,
     Cause,
@@ -28,6 +35,7 @@ from attncheck.core.measurement import (
 )
 from attncheck.core.verdict import Verdict
 from attncheck.report.model import Report, TargetReport
+from attncheck.report.numbers import finite
 
 SCHEMA = "attncheck/1"
 # A list of numbers over many lines. No JSON text holds a line break, so this never matches in one.
@@ -139,7 +147,7 @@ class FindingRecord(Record):
     skip_reason: str | None
     error: str | None
     replay: Mapping[str, Any]
-    known: Known | None = None
+    known: KnownFinding | None = None
 
     def finding(self) -> Finding:
         """The finding that this record was written from."""
@@ -274,15 +282,9 @@ def from_json(text: str) -> Report:
     data = json.loads(text)
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         raise ValueError(f"not a report: expected `schema` to be `{SCHEMA}`")
-    return ReportRecord.model_validate(data).report()
-
-
-def finite(value: Any) -> Any:
-    """The same data with every number that is not finite as the string "nan", "inf" or "-inf"."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(float(value))
-    if isinstance(value, Mapping):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(item) for item in value]
-    return value
+    try:
+        return ReportRecord.model_validate(data).report()
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ValueError(f"not a report: {place}: {first['msg']}") from error

@@ -8,44 +8,39 @@ import json
 from typing import Any
 from urllib.parse import quote
 
-from attncheck.core.finding import Comparison, Finding, Verdict, verdict_of
-from attncheck.report.fingerprint import prints
+from attncheck.core.finding import Finding
+from attncheck.core.measurement import Comparison
+from attncheck.core.verdict import Verdict
+from attncheck.report.fingerprint import fingerprints
 from attncheck.report.model import Report, TargetReport
-from attncheck.report.outcome import finding_text, label, outcome, pairs
-from attncheck.report.record import finite
+from attncheck.report.numbers import finite
+from attncheck.report.table import finding_text
 
 VERSION = "2.1.0"
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
-LEVELS = {"failed": "error", "crashed": "error", "known": "warning", "held": "warning"}
+LEVELS = {"failed": "error", "crashed": "error", "known": "warning", "passed": "warning"}
 TOOL = "attncheck"
 MOST_CASES = 20
 
 
 def sarif(report: Report) -> str:
     """The whole report as one SARIF log with one run."""
-    found = [
+    rules = sorted({finding.probe for _, finding in report.findings})
+    broken = [
         (target, finding)
-        for target, finding in pairs(report)
-        if outcome(report, finding) != "skipped"
+        for target, finding in report.findings
+        if report.outcome(finding) != "skipped" and finding.verdict is not Verdict.PASS
     ]
-    broken = [(target, finding) for target, finding in found if finding.verdict is not Verdict.PASS]
-    rules = sorted({finding.probe for _, finding in pairs(report)})
+    driver = {"name": TOOL, "version": report.attncheck, "rules": [_rule(name) for name in rules]}
     run = {
-        "tool": {
-            "driver": {
-                "name": TOOL,
-                "version": report.attncheck,
-                "rules": [_rule(name) for name in rules],
-            }
-        },
+        "tool": {"driver": driver},
         "columnKind": "unicodeCodePoints",
         "invocations": [_invocation(report)],
         "results": [_result(report, target, finding, rules) for target, finding in broken],
         "properties": {"environment": dict(report.environment), "summary": report.summary},
     }
-    return json.dumps(
-        finite({"$schema": SCHEMA, "version": VERSION, "runs": [run]}), indent=1, ensure_ascii=False
-    )
+    log = {"$schema": SCHEMA, "version": VERSION, "runs": [run]}
+    return json.dumps(finite(log), indent=1, ensure_ascii=False)
 
 
 def _rule(name: str) -> dict[str, Any]:
@@ -57,35 +52,33 @@ def _rule(name: str) -> dict[str, Any]:
 
 
 def _invocation(report: Report) -> dict[str, Any]:
-    not_loaded = [target.error for target in report.targets if target.error is not None]
+    errors = [target.error for target in report.targets if target.error is not None]
+    notes = [("error", error) for error in errors] + [("note", note) for note in report.notes]
     return {
-        "executionSuccessful": not not_loaded and report.exit_code in (0, 1),
+        "executionSuccessful": not errors and report.exit_code in (0, 1),
         "exitCode": report.exit_code,
         "commandLine": report.command,
         "startTimeUtc": report.started,
         "toolExecutionNotifications": [
-            {"level": "error", "message": {"text": str(error)}} for error in not_loaded
-        ]
-        + [{"level": "note", "message": {"text": note}} for note in report.notes],
+            {"level": level, "message": {"text": text}} for level, text in notes
+        ],
     }
 
 
 def _result(
     report: Report, target: TargetReport, finding: Finding, rules: list[str]
 ) -> dict[str, Any]:
-    diagnosis = finding.diagnosis
-    advice = f"\n\n{diagnosis.fault}: {diagnosis.advice}" if diagnosis is not None else ""
+    text = "\n\n".join([f"{target.label}: {finding.summary}", *finding.advice])
+    shown = f"**{target.label}**\n\n```\n{finding_text(finding)}\n```"
+    digests = (each.digest for each in fingerprints(target, finding)[:4])
     result: dict[str, Any] = {
         "ruleId": finding.probe,
         "ruleIndex": rules.index(finding.probe),
-        "level": LEVELS[outcome(report, finding)],
+        "level": LEVELS[report.outcome(finding)],
         "kind": "fail",
-        "message": {
-            "text": f"{label(target)}: {finding.summary}{advice}",
-            "markdown": _markdown(target, finding),
-        },
+        "message": {"text": text, "markdown": shown},
         "locations": [_location(target, finding)],
-        "partialFingerprints": {"attncheck/v1": _fingerprint(target, finding)},
+        "partialFingerprints": {"attncheck/v1": "+".join(digests)},
         "properties": {
             "verdict": finding.verdict.value,
             "target": target.target,
@@ -97,10 +90,6 @@ def _result(
             {"kind": "external", "status": "accepted", "justification": str(finding.known)}
         ]
     return result
-
-
-def _markdown(target: TargetReport, finding: Finding) -> str:
-    return f"**{label(target)}**\n\n```\n{finding_text(finding)}\n```"
 
 
 def _location(target: TargetReport, finding: Finding) -> dict[str, Any]:
@@ -124,19 +113,12 @@ def _artifact(target: str) -> str:
     return file if file.endswith(".py") else target.replace(":", "/").lstrip("/")
 
 
-def _fingerprint(target: TargetReport, finding: Finding) -> str:
-    return "+".join(each.digest for each in prints(target, finding)[:4])
-
-
 def _cases(finding: Finding) -> list[dict[str, Any]]:
-    broken = [
-        case for case in finding.cases if verdict_of(case) not in (Verdict.PASS, Verdict.SKIP)
-    ]
     return [
         {
             "name": case.name,
             "max_abs": case.max_abs,
             "budget": case.budget if isinstance(case, Comparison) else None,
         }
-        for case in broken[:MOST_CASES]
+        for case in finding.broken[:MOST_CASES]
     ]

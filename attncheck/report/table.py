@@ -1,15 +1,19 @@
-"""The report on a terminal: one table a probe, one summary line. Reads nothing but the report."""
+"""One finding as a table for the terminal, and the same table as plain text."""
 
 from __future__ import annotations
+
+import io
+from collections.abc import Sequence
 
 from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from attncheck.core.finding import Comparison, Finding, Measurement, Verdict, verdict_of
-from attncheck.report.model import Report, TargetReport
-from attncheck.report.numbers import CaseCells, cells, count, number, seconds
+from attncheck.core.finding import Diagnosis, Finding, Location
+from attncheck.core.measurement import Comparison, Measurement, verdict_of
+from attncheck.core.verdict import Verdict
+from attncheck.report.numbers import CaseCells, cells, number, seconds
 
 STYLES = {
     Verdict.PASS: "green",
@@ -22,92 +26,75 @@ STYLES = {
 }
 SHOWN_PASSES = 4
 SHOWN_OTHERS = 8
+WIDTH = 100
+QUANTITIES = ("measured", "expected")
+DIVERGENCE = ("max|Δ|", "mean|Δ|", "KL", "flips", "first", "budget")
 
 
 def mark(verdict: Verdict) -> Text:
-    """A verdict as it stands in a table."""
+    """A verdict in its colour."""
     return Text(verdict.value.upper(), style=STYLES[verdict])
 
 
-def target_heading(target: TargetReport) -> Text:
-    """One line: what was loaded and how it is asked."""
-    model, settings = target.model, target.settings
-    kv = (
-        f" on {model['kv_heads']} KV"
-        if model.get("kv_heads") not in (None, model.get("heads"))
-        else ""
+def finding_text(finding: Finding, width: int = WIDTH) -> str:
+    """A finding as the terminal shows it, without colour."""
+    out = io.StringIO()
+    console = Console(
+        file=out, width=width, no_color=True, highlight=False, emoji=False, markup=False
     )
-    parts = [
-        str(model.get("class", "")),
-        f"{count(int(model.get('parameters') or 0))} parameters",
-        f"{model.get('layers')} layers" if model.get("layers") else "",
-        f"{model.get('heads')} heads{kv}" if model.get("heads") else "",
-        f"window {model['window']}" if model.get("window") else "",
-        " ".join(str(settings[key]) for key in ("dtype", "attn", "device") if settings.get(key)),
-        f"{settings.get('length')} tokens, seed {settings.get('seed')}",
-    ]
-    heading = Text(overflow="fold").append(target.target, style="bold")
-    return heading.append("  " + ", ".join(part for part in parts if part), style="dim")
+    for block in finding_block(finding):
+        console.print(block)
+    return "\n".join(line.rstrip() for line in out.getvalue().rstrip().splitlines())
 
 
 def finding_block(finding: Finding, verbose: bool = False) -> list[RenderableType]:
-    """A probe: its verdict line, its cases, what explains it."""
-    blocks: list[RenderableType] = [_verdict_line(finding)]
-    shown = _shown_cases(finding.cases, verbose)
-    if shown:
-        blocks.append(Padding(_cases(shown, len(finding.cases) - len(shown)), (0, 0, 0, 2)))
-    blocks += [
-        Padding(Text(line, style="dim" if faint else ""), (0, 0, 0, 2))
-        for line, faint in _footnotes(finding)
+    """The verdict line of a probe, its cases, and what explains them."""
+    line = Text(overflow="fold").append(mark(finding.verdict))
+    line.append(f" {finding.probe}", style="bold").append(f"  {finding.summary}")
+    shown = list(finding.cases) if verbose else _shown_cases(finding.cases)
+    below: list[RenderableType] = [
+        *([_cases(shown, len(finding.cases) - len(shown))] if shown else []),
+        *(Text(text) for text in explanations(finding)),
+        *(Text(text, style="dim") for text in _secondary(finding)),
     ]
-    return [*blocks, Text()]
+    return [line, *(Padding(each, (0, 0, 0, 2)) for each in below), Text()]
 
 
-def _verdict_line(finding: Finding) -> Text:
-    line = (
-        Text(overflow="fold")
-        .append(mark(finding.verdict))
-        .append(f" {finding.probe}", style="bold")
-    )
-    return line.append(f"  {finding.summary}")
-
-
-def _footnotes(finding: Finding) -> list[tuple[str, bool]]:
-    """(line, whether it is secondary)."""
-    notes: list[tuple[str, bool]] = []
-    if finding.known is not None:
-        notes.append((f"does not count: {finding.known}", False))
-    if finding.diagnosis is not None:
-        notes.append((_diagnosis(finding), False))
-    if finding.location is not None:
-        notes.append((_location(finding), False))
-    notes += [(line, False) for line in handed_over(finding)]
-    notes += [(f"{case.name}: {case.note}", True) for case in finding.cases if _telling(case)][
-        :SHOWN_OTHERS
+def explanations(finding: Finding) -> list[str]:
+    """What explains a finding: a line each."""
+    return [
+        *([f"does not count: {finding.known}"] if finding.known is not None else []),
+        *([_diagnosis(finding.diagnosis)] if finding.diagnosis is not None else []),
+        *([location_text(finding.location)] if finding.location is not None else []),
+        *script_lines(finding),
     ]
+
+
+def _secondary(finding: Finding) -> list[str]:
+    noted = [case for case in finding.cases if case.note and not _plain_pass(case)]
     compared = [case for case in finding.cases if isinstance(case, Comparison)]
     sources = sorted({case.budget_from for case in compared if case.budget_from})
-    tail = [
-        _controls(finding),
-        f"budget: {'; '.join(sources)}" if sources else "",
-        seconds(finding.seconds),
+    budget = f"budget: {'; '.join(sources)}" if sources else ""
+    last = (_controls(finding), budget, seconds(finding.seconds))
+    return [
+        *(f"{case.name}: {case.note}" for case in noted[:SHOWN_OTHERS]),
+        " | ".join(part for part in last if part),
     ]
-    notes.append((" | ".join(part for part in tail if part), True))
-    return notes
 
 
-def handed_over(finding: Finding) -> list[str]:
-    """Where the script is that shows the failure without this tool, or why there is none; nothing
-    where none was asked for.
+def _plain_pass(case: Measurement) -> bool:
+    return case.judged and verdict_of(case) is Verdict.PASS
+
+
+def script_lines(finding: Finding) -> list[str]:
+    """Where the script is that shows the failure without attncheck, or why there is none; nothing
+    where none was requested.
     """
-    told = finding.replay
-    shown = [f"without attncheck: python {told['script']}"] if "script" in told else []
-    return [*shown, *([f"no script: {told['no_script']}"] if "no_script" in told else [])]
-
-
-def _telling(case: Measurement) -> bool:
-    """Notes are shown of what did not hold, of figures, and of skipped cases."""
-    return bool(case.note) and (verdict_of(case) is not Verdict.PASS or not case.judged)
+    replay = finding.replay
+    return [
+        *([f"without attncheck: python {replay['script']}"] if "script" in replay else []),
+        *([f"no script: {replay['no_script']}"] if "no_script" in replay else []),
+    ]
 
 
 def _controls(finding: Finding) -> str:
@@ -117,73 +104,55 @@ def _controls(finding: Finding) -> str:
     names = ", ".join(
         control.fault + ("" if control.detected else " (missed)") for control in finding.controls
     )
-    missing = f"; not planted: {finding.controls_missing}" if finding.controls_missing else ""
+    missing = f"; not injected: {finding.controls_missing}" if finding.controls_missing else ""
     return f"controls {caught}/{len(finding.controls)}" + (f" ({names})" if names else "") + missing
 
 
-def _diagnosis(finding: Finding) -> str:
-    found = finding.diagnosis
-    assert found is not None
+def _diagnosis(found: Diagnosis) -> str:
     residual = f" to {number(found.residual)}" if found.residual is not None else ""
     other = found.runner_up or {}
     rival = f"; next best {other.get('fault')} {number(other.get('residual'))}" if other else ""
     return f"{found.how}: {found.fault}{residual}{rival}. {found.advice}"
 
 
-def _location(finding: Finding) -> str:
-    place = finding.location
-    assert place is not None
-    query = f", query position {place.query_position}" if place.query_position is not None else ""
-    source = (
-        f", source position {place.source_position}" if place.source_position is not None else ""
+def location_text(place: Location) -> str:
+    """Where a failure first shows."""
+    query, source = place.query_position, place.source_position
+    parts = (
+        f"first diverges in {place.module}",
+        f", query position {query}" if query is not None else "",
+        f", source position {source}" if source is not None else "",
+        f"; {place.note}" if place.note else "",
     )
-    return (
-        f"first diverges in {place.module}{query}{source}{'; ' + place.note if place.note else ''}"
-    )
+    return "".join(parts)
 
 
-def _shown_cases(cases: tuple[Measurement, ...], verbose: bool) -> list[Measurement]:
-    """All of a short list; of a long one what did not pass, and the passes nearest to their
+def _shown_cases(cases: Sequence[Measurement]) -> list[Measurement]:
+    """All of a short list; of a long one those that did not pass, and the passes nearest to their
     budgets.
     """
-    if verbose or len(cases) <= SHOWN_OTHERS:
+    if len(cases) <= SHOWN_OTHERS:
         return list(cases)
-    others = [case for case in cases if verdict_of(case) is not Verdict.PASS or not case.judged][
-        :SHOWN_OTHERS
-    ]
-    passes = sorted(
-        (c for c in cases if verdict_of(c) is Verdict.PASS and c.judged),
-        key=lambda c: c.excess,
-        reverse=True,
-    )
-    chosen = {case.name for case in [*others, *passes[:SHOWN_PASSES]]}
+    others = [case for case in cases if not _plain_pass(case)]
+    passes = sorted(filter(_plain_pass, cases), key=lambda case: case.excess, reverse=True)
+    chosen = {case.name for case in [*others[:SHOWN_OTHERS], *passes[:SHOWN_PASSES]]}
     return [case for case in cases if case.name in chosen]
 
 
 def _cases(cases: list[Measurement], hidden: int) -> Table:
-    """Logit divergences, or plain values where that is what the probe measures."""
+    """Logit divergences, or plain numbers where the probe measures only those."""
     plain = not any(isinstance(case, Comparison) for case in cases)
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim", show_edge=False)
     table.add_column("case", overflow="fold", ratio=1)
-    for heading in ("verdict", *(QUANTITIES if plain else DIVERGENCE)):
-        table.add_column(
-            heading,
-            justify="left" if heading == "verdict" else "right",
-            no_wrap=heading != "measured",
-            max_width=32,
-        )
+    table.add_column("verdict", no_wrap=True, max_width=32)
+    for heading in QUANTITIES if plain else DIVERGENCE:
+        table.add_column(heading, justify="right", no_wrap=heading != "measured", max_width=32)
     for case in cases:
-        shown = cells(case)
-        table.add_row(
-            case.name, mark(verdict_of(case)), *(_quantity(shown) if plain else _divergence(shown))
-        )
+        texts = _quantity(cells(case)) if plain else _divergence(cells(case))
+        table.add_row(case.name, mark(verdict_of(case)), *texts)
     if hidden:
         table.add_row(Text(f"… {hidden} more cases (-v shows all)", style="dim"))
     return table
-
-
-QUANTITIES = ("measured", "expected")
-DIVERGENCE = ("max|Δ|", "mean|Δ|", "KL", "flips", "first", "budget")
 
 
 def _quantity(shown: CaseCells) -> tuple[str, ...]:
@@ -192,75 +161,3 @@ def _quantity(shown: CaseCells) -> tuple[str, ...]:
 
 def _divergence(shown: CaseCells) -> tuple[str, ...]:
     return shown.amount, shown.mean, shown.kl, shown.flips, shown.first, shown.allowed
-
-
-def target_line(target: TargetReport) -> Text:
-    """A target in one line: what its probes came to, and what did not pass."""
-    line = (
-        Text(overflow="fold").append(mark(target.verdict)).append(f" {target.target}", style="bold")
-    )
-    if target.error is not None:
-        return line.append(f"  {target.error}")
-    verdicts = [finding.verdict for finding in target.results]
-    ran = sum(verdict is not Verdict.SKIP for verdict in verdicts)
-    line.append(f"  {ran} of {len(verdicts)} probes ran in {seconds(target.seconds)}", style="dim")
-    for finding in target.results:
-        if finding.verdict not in (Verdict.PASS, Verdict.SKIP, Verdict.WARN):
-            line.append("\n    ").append(mark(finding.verdict)).append(
-                f" {finding.probe}  {finding.summary}"
-            )
-    return line
-
-
-def summary_line(report: Report) -> Text:
-    """The last line: how many probes came to what, and how long it took."""
-    line = Text()
-    counts = {Verdict(name): amount for name, amount in report.summary.items() if amount}
-    for position, (verdict, amount) in enumerate(counts.items()):
-        line.append(", " if position else "").append(
-            f"{amount} {verdict.value}", style=STYLES[verdict]
-        )
-    broken = sum(target.error is not None for target in report.targets)
-    if broken:
-        line.append(", " if counts else "").append(
-            f"{broken} not loaded", style=STYLES[Verdict.ERROR]
-        )
-    known = sum(
-        finding.known is not None for target in report.targets for finding in target.results
-    )
-    if known:
-        line.append(f" ({known} known)", style="dim")
-    if not line:
-        line.append("nothing ran", style=STYLES[Verdict.SKIP])
-    models = len(report.targets)
-    return line.append(
-        f" on {models} model{'s' if models != 1 else ''} in {seconds(report.seconds)}", style="dim"
-    )
-
-
-def print_report(report: Report, console: Console, verbose: bool = False) -> None:
-    """The whole report, as it is printed live."""
-    for target in report.targets:
-        print_target(target, console, verbose)
-    console.print(summary_line(report))
-
-
-def print_target(target: TargetReport, console: Console, verbose: bool = False) -> None:
-    """Heading and findings of one target."""
-    print_heading(target, console)
-    for finding in target.results:
-        for block in finding_block(finding, verbose):
-            console.print(block)
-
-
-def print_heading(target: TargetReport, console: Console) -> None:
-    """The heading of a target, or the line that says why it could not be loaded."""
-    if target.error is not None:
-        console.print(
-            mark(Verdict.ERROR).append(f" {target.error}", style="not bold default"), soft_wrap=True
-        )
-        return
-    console.print(target_heading(target))
-    for note in target.notes:
-        console.print(Text(f"  {note}", style="dim"))
-    console.print()

@@ -45,7 +45,7 @@ class ProbeStarted:
 @final
 @dataclass(frozen=True)
 class ControlStarted:
-    """A probe begins again with a fault planted."""
+    """A probe begins again with an injected fault."""
 
     target: str
     probe: str
@@ -133,9 +133,7 @@ def _examined(subject: Subject, probe: Probe, controls: bool) -> Examination:
     if not any(
         case.judged and verdict_of(case) in (Verdict.PASS, Verdict.NOISE) for case in decided
     ):
-        return replace(
-            finding, controls_missing="no case held, so a planted fault could break none"
-        )
+        return replace(finding, controls_missing="no case passed, so no control was run")
     with subject.at(dtype) as decided_at:
         return (
             yield from _controlled(decided_at, probe, finding, probe.controls if controls else ())
@@ -233,7 +231,7 @@ def _controlled(
     finding = replace(finding, controls=tuple(controls), controls_missing=missing)
     if missed:
         return finding.with_verdict(
-            Verdict.VACUOUS, f"with {', '.join(missed)} planted the probe passes as well"
+            Verdict.VACUOUS, f"with {', '.join(missed)} injected the probe passes as well"
         )
     return finding
 
@@ -241,11 +239,11 @@ def _controlled(
 def _control(
     subject: Subject, probe: Probe, fault: Fault, healthy: tuple[Measurement, ...]
 ) -> Control:
-    """Whether the probe notices one planted fault; it stops at the first case that the fault
+    """Whether the probe notices one injected fault; it stops at the first case that the fault
     breaks.
 
     Raises:
-        CannotPlant: the model has no place for the fault, or breaks when it is planted.
+        CannotInject: the model has no place for the fault, or raises with it injected.
     """
     return_freed_memory()
     before = {case.name: case for case in healthy}
@@ -262,7 +260,9 @@ def _control(
         except Unsupported as reason:
             raise CannotInject(str(reason)) from reason
         except Exception as error:
-            raise CannotInject(f"the model raises with it planted ({first_line(error)})") from error
+            raise CannotInject(
+                f"the model raises with it injected ({first_line(error)})"
+            ) from error
     return Control(fault=fault.name, detected=False, max_abs=largest)
 
 

@@ -8,7 +8,7 @@ from datetime import date
 from fnmatch import fnmatchcase
 
 from attncheck.core.errors import SuiteError, unknown
-from attncheck.core.finding import Finding, Known, Verdict, verdict_of
+from attncheck.core.finding import Finding, KnownFinding, Verdict, verdict_of
 from attncheck.suite.load import Part
 from attncheck.suite.matrix import check_names, matches
 from attncheck.suite.plan import ExpectedFailure, Job, matching
@@ -125,9 +125,9 @@ def _expired(finding: Finding, entry: ExpectedFailure) -> str:
     )
 
 
-def _known(entries: list[ExpectedFailure]) -> Known:
+def _known(entries: list[ExpectedFailure]) -> KnownFinding:
     first = entries[0]
-    return Known(
+    return KnownFinding(
         by="suite",
         reason="; ".join(dict.fromkeys(entry.reason for entry in entries)),
         link=first.link,

@@ -14,7 +14,7 @@ from attncheck.core.finding import (
     Divergence,
     Figure,
     Finding,
-    Known,
+    KnownFinding,
     Location,
     PrecisionLevel,
     Profile,
@@ -85,7 +85,7 @@ def passing(probe: str = "future-token") -> Finding:
     return Finding(
         probe=probe,
         verdict=Verdict.PASS,
-        summary="12 cases held",
+        summary="12 cases passed",
         cases=(case("all later tokens"),),
         controls=controls,
     )
@@ -132,7 +132,7 @@ def vacuous() -> Finding:
     return Finding(
         probe="batch-rows",
         verdict=Verdict.VACUOUS,
-        summary="with padding-visible planted it passes",
+        summary="with padding-visible injected it passes",
         controls=(control,),
     )
 
@@ -185,7 +185,7 @@ def everything() -> Report:
     """A report with every kind of verdict and every optional part."""
     known = failing(
         "position-reset",
-        known=Known(by="suite", reason="soon", link="https://x.y/1", expires="2027-01-01"),
+        known=KnownFinding(by="suite", reason="soon", link="https://x.y/1", expires="2027-01-01"),
     )
     return report(
         target(
@@ -200,7 +200,7 @@ def everything() -> Report:
             vacuous(),
             notes=(NASTY,),
         ),
-        target("org/name", failing(known=Known(by="baseline"))),
+        target("org/name", failing(known=KnownFinding(by="baseline"))),
         TargetReport(
             target="no/where",
             settings={"attn": None, "dtype": "auto"},

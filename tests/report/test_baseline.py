@@ -11,7 +11,7 @@ from report.reports import case, crashed, failing, passing, report, target, vacu
 from attncheck.core.errors import UsageError
 from attncheck.core.finding import Comparison, Finding, Verdict
 from attncheck.report import baseline
-from attncheck.report.fingerprint import case_kind, prints
+from attncheck.report.fingerprint import case_kind, fingerprints
 
 
 def known(finding: Finding, later: Finding) -> bool:
@@ -69,13 +69,15 @@ def test_another_target_or_implementation_is_new() -> None:
 
 
 def test_a_pass_has_no_fingerprint() -> None:
-    assert prints(target("a"), passing()) == ()
+    assert fingerprints(target("a"), passing()) == ()
     assert not known(passing(), passing())
 
 
 def test_crashes_and_missed_controls_have_one() -> None:
-    assert [each.case for each in prints(target("a"), crashed())] == ["ValueError"]
-    assert [each.case for each in prints(target("a"), vacuous())] == ["missed padding-visible"]
+    assert [each.case for each in fingerprints(target("a"), crashed())] == ["ValueError"]
+    assert [each.case for each in fingerprints(target("a"), vacuous())] == [
+        "missed padding-visible"
+    ]
 
 
 def test_what_is_gone_is_reported_but_not_what_did_not_run() -> None:
@@ -102,7 +104,7 @@ def test_a_baseline_survives_its_file(tmp_path: Path) -> None:
         ("[]", "expected `schema` to be `attncheck-baseline/1`"),
         (
             '{"schema": "attncheck-baseline/1", "findings": [{"target": 1}]}',
-            r"findings\[0\]: expected the texts `attn`, `case`",
+            r"findings\[0\]: expected the strings `attn`, `case`",
         ),
     ],
 )

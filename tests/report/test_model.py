@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 from probing import finding
 
-from attncheck.core.finding import Verdict
+from attncheck.core.finding import Evidence, Verdict
 from attncheck.model.subject import Subject
 from attncheck.probing import judge_cases
-from attncheck.report.model import evidence_of
 
 
 @pytest.mark.parametrize(
@@ -17,4 +16,4 @@ from attncheck.report.model import evidence_of
 )
 def test_saved_evidence_is_judged_the_same(subject: Subject, probe: str) -> None:
     found = finding(subject, probe)
-    assert judge_cases(evidence_of(found)).verdict in (found.verdict, Verdict.PASS)
+    assert judge_cases(Evidence(measurements=found.cases)).verdict in (found.verdict, Verdict.PASS)

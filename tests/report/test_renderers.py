@@ -22,7 +22,7 @@ from report.reports import (
     vacuous,
 )
 
-from attncheck.core.finding import Known, Verdict
+from attncheck.core.finding import KnownFinding, Verdict
 from attncheck.report import charts
 from attncheck.report.github import tell_github, workflow_commands
 from attncheck.report.html import html
@@ -262,7 +262,7 @@ def test_layers_rise_on_a_logarithmic_scale() -> None:
     [
         (report(target("a", passing())), 0, ""),
         (report(target("a", failing())), 1, "chunks 12+12"),
-        (report(target("a", failing(known=Known(by="baseline")), passing())), 0, ""),
+        (report(target("a", failing(known=KnownFinding(by="baseline")), passing())), 0, ""),
         (report(target("a", crashed())), 3, "ValueError"),
         (report(target("a", skipping())), 5, "nothing ran\n\ngradient: the weights are quantised"),
         (report(target("a", error=NASTY)), 2, 'a: a "quoted"'),

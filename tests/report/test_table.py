@@ -23,9 +23,9 @@ from attncheck.core.finding import (
 )
 from attncheck.report.model import Report, TargetReport
 from attncheck.report.numbers import count, number, seconds
-from attncheck.report.outcome import finding_text
 from attncheck.report.record import from_json, to_json
-from attncheck.report.table import handed_over, print_report, target_line
+from attncheck.report.table import finding_text, script_lines
+from attncheck.report.terminal import print_report, target_line
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 
@@ -60,7 +60,7 @@ PASSED = Finding(
     probe="future-token",
     verdict=Verdict.PASS,
     seconds=12.3,
-    summary="11 cases held over 264 positions; the largest difference is 0.17 budgets",
+    summary="11 cases passed over 264 positions; largest difference 0.17x the budget",
     cases=tuple(case(f"change {i}", i * 1e-16) for i in range(11)),
     controls=(
         Control(fault="causal-mask-missing", detected=True, max_abs=2.4),
@@ -145,9 +145,9 @@ def test_a_saved_report_is_shown_the_same() -> None:
 )
 def test_the_script_that_was_asked_for_is_named_or_missed(told: dict[str, str], line: str) -> None:
     finding = replace(FAILED, replay=told)
-    assert handed_over(finding) == [line]
+    assert script_lines(finding) == [line]
     assert line in finding_text(finding)
-    assert handed_over(FAILED) == []
+    assert script_lines(FAILED) == []
 
 
 def test_a_target_of_a_sweep_in_one_line() -> None:
