@@ -144,7 +144,7 @@ def test_an_upgrade_is_recorded_under_one_release_and_compared_under_another(
     )
     if old is None:
         pytest.skip(f"no environment in .venvs with transformers {' or '.join(FORGETFUL)}")
-    target, path = f"{ROOT}/tests/triage/zoo.py:scaled_by_layer", str(tmp_path / "t.safetensors")
+    target, path = f"{ROOT}/tests/triage/reported_models.py:scaled_by_layer", str(tmp_path / "t.safetensors")
     assert main(["record", target, "-o", path, "--no-progress"]) == 0
     ran = subprocess.run(
         [str(old), "-m", "attncheck", "compare", path, target, "--no-progress"],

@@ -64,7 +64,7 @@ def test_at_least_twelve_reports_are_acted_out() -> None:
 
 
 def test_a_fault_stays_when_an_earlier_model_is_collected() -> None:
-    target = "tests/triage/zoo.py:window_forgotten"
+    target = "tests/triage/reported_models.py:window_forgotten"
     load(target, Settings())
     with kernels_restored():
         load(target, Settings())

@@ -1,7 +1,7 @@
 """Models that act out what people report: healthy ones with one fault of a real bug, or with a
 setting that misleads.
 
-Each function is a target: `attncheck triage tests/triage/zoo.py:NAME`.
+Each function is a target: `attncheck triage tests/triage/reported_models.py:NAME`.
 """
 
 from __future__ import annotations
