@@ -1,4 +1,4 @@
-"""Making caches of every kind that the library offers, and the operations that beam search and
+"""Make caches of every kind that the library offers, and apply the operations that beam search and
 rollback use on them.
 
 Axes: B batch, G key/value heads, S cached positions, D head width.
@@ -10,6 +10,7 @@ import copy
 import inspect
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,15 +23,13 @@ from attncheck.model.compat import text_config
 from attncheck.model.placement import input_device
 
 SPARE = 5
-"""Slots that a static cache has beyond what is fed: a model that takes the buffer's end for the
-newest token shows it.
+"""Slots of a static cache beyond what is fed: they expose a model that takes the end of the buffer
+for the newest token.
 """
-
 LONG = 136
-"""Slots to spare where a buffer is made for a whole answer beforehand: more than two blocks of 64
-that nothing was written to.
+"""Slots to spare where a buffer is made for a whole answer in advance: more than two unwritten
+blocks of 64.
 """
-
 REFUSALS = (
     TypeError,
     ValueError,
@@ -68,19 +67,7 @@ def _static(
         return transformers.StaticCache(config=config, max_cache_len=length + spare, **sizes)
 
 
-def _long_static(config: Any, **size: Any) -> Any:
-    return _static(config, spare=LONG, **size)
-
-
-def _offloaded(config: Any, **size: Any) -> Any:
-    return transformers.DynamicCache(config=config, offloading=True)
-
-
-def _static_offloaded(config: Any, **size: Any) -> Any:
-    return _static(config, offloading=True, **size)
-
-
-def _quantised(config: Any, **size: Any) -> Any:
+def _quantized(config: Any, **size: Any) -> Any:
     for backend in ("quanto", "hqq"):
         try:
             return transformers.QuantizedCache(backend=backend, config=config)
@@ -92,10 +79,10 @@ def _quantised(config: Any, **size: Any) -> Any:
 KINDS: dict[str, Callable[..., Any]] = {
     "dynamic": _dynamic,
     "static": _static,
-    "long static": _long_static,
-    "offloaded": _offloaded,
-    "static offloaded": _static_offloaded,
-    "quantised": _quantised,
+    "long static": lambda config, **size: _static(config, spare=LONG, **size),
+    "offloaded": lambda config, **size: transformers.DynamicCache(config=config, offloading=True),
+    "static offloaded": lambda config, **size: _static(config, offloading=True, **size),
+    "quantised": _quantized,
 }
 
 
@@ -105,28 +92,47 @@ def new_cache(kind: str, model: Any, *, rows: int, length: int, dtype: torch.dty
     Raises:
         Unsupported: this release, this model or this machine has no such cache.
     """
+    name, config, device = type(model).__name__, getattr(model, "config", None), input_device(model)
     if "static" in kind and getattr(model, "_supports_static_cache", True) is False:
-        raise Unsupported(f"{type(model).__name__} declares that it takes no static cache")
-    config = getattr(model, "config", None)
-    device = input_device(model)
+        raise Unsupported(f"{name} declares that it takes no static cache")
     if "offloaded" in kind and device.type == "cpu":
         raise Unsupported(
             "offloading moves layers between an accelerator and the host: the model runs on the host"
         )
+    size = {"rows": rows, "length": length, "dtype": dtype, "device": device}
     try:
-        made = KINDS[kind](
-            text_config(config), rows=rows, length=length, dtype=dtype, device=device
-        )
+        made = KINDS[kind](text_config(config), **size)
     except REFUSALS as error:
-        raise Unsupported(
-            f"a {kind} cache for {type(model).__name__}: {first_line(error)}"
-        ) from error
-    return with_cross_attention(made) if getattr(config, "is_encoder_decoder", False) else made
+        raise Unsupported(f"a {kind} cache for {name}: {first_line(error)}") from error
+    if not getattr(config, "is_encoder_decoder", False):
+        return made
+    # the decoder's cache stands beside one for what it reads of the encoder: one would mix the two
+    return transformers.EncoderDecoderCache(made, transformers.DynamicCache())
 
 
-def with_cross_attention(own: Any) -> Any:
-    """A decoder's cache beside one for what it reads of the encoder: both in one would mix the two."""
-    return transformers.EncoderDecoderCache(own, transformers.DynamicCache())
+def own_cache(model: nn.Module, rows: int, dtype: torch.dtype) -> Any:
+    """An empty cache for a model that makes none itself but leaves it to generate(): of the class
+    that its own module defines, otherwise the library's dynamic one.
+
+    Raises:
+        Unsupported: the library can make none for this model.
+    """
+    offered = {
+        "config": text_config(getattr(model, "config", None)),
+        "batch_size": rows,
+        "max_batch_size": rows,
+        "dtype": dtype,
+        "device": input_device(model),
+    }
+    home = type(model).__module__
+    for kind in list(vars(sys.modules[home]).values()) if home in sys.modules else ():
+        if not (isinstance(kind, type) and kind.__name__.endswith("Cache")):
+            continue
+        wanted = inspect.signature(kind.__init__).parameters  # type: ignore[misc]
+        sized = "config" in wanted and ("batch_size" in wanted or "max_batch_size" in wanted)
+        if kind.__module__ == home and sized:
+            return kind(**{name: value for name, value in offered.items() if name in wanted})
+    return new_cache("dynamic", model, rows=rows, length=0, dtype=dtype)
 
 
 def self_attention(cache: Any) -> Any:
@@ -135,33 +141,30 @@ def self_attention(cache: Any) -> Any:
 
 
 def send_through(filled: Any, store: Any) -> None:
-    """Send every key and value of a filled cache through another one's storage and back: what a
-    quantised cache keeps of them.
+    """Send every key and value of a filled cache through the storage of another cache and back:
+    they come back as a quantized cache keeps them.
 
     Raises:
         Unsupported: the tensors cannot be paired by layer, or the store refuses them.
     """
-    held: dict[int, dict[str, Tensor]] = {}
+    pairs: dict[int, dict[str, Tensor]] = {}
     store = self_attention(store)
     for each in key_values(self_attention(filled)):
-        held.setdefault(each.layer or 0, {})["key" if each.name in KEYS else "value"] = each.tensor
-    if not held or any(len(pair) != 2 for pair in held.values()):
+        pairs.setdefault(each.layer or 0, {})["key" if each.name in KEYS else "value"] = each.tensor
+    if not pairs or any(len(pair) != 2 for pair in pairs.values()):
         raise Unsupported("the cache holds no pairs of keys and values")
-    for layer, pair in sorted(held.items()):
-        key_BGSD, value_BGSD = pair["key"], pair["value"]
-        try:
-            store.update(key_BGSD, value_BGSD, layer)
-            back = store.update(key_BGSD[:, :, -1:], value_BGSD[:, :, -1:], layer)
-        except REFUSALS as error:
-            raise Unsupported(f"{type(store).__name__}.update: {first_line(error)}") from error
-        key_BGSD.copy_(back[0][:, :, :-1])
-        value_BGSD.copy_(back[1][:, :, :-1])
+    for layer, pair in sorted(pairs.items()):
+        states = pair["key"], pair["value"]
+        newest = [each[:, :, -1:] for each in states]
+        _attempt(store, "update", partial(store.update, *states, layer))
+        # a second update returns what the first one stored, with the newest position once more
+        back = _attempt(store, "update", partial(store.update, *newest, layer))
+        for mine_BGSD, stored_BGSD in zip(states, back, strict=False):
+            mine_BGSD.copy_(stored_BGSD[:, :, :-1])
 
 
 def may_crop(cache: Any) -> None:
-    """Prepare a cache for a later `crop`: caches with windows must be told to keep what they would
-    drop.
-    """
+    """Prepare a cache for a later `crop`: caches with windows must keep what they would drop."""
     if hasattr(cache, "activate_past_recording"):
         cache.activate_past_recording()
 
@@ -174,15 +177,12 @@ def crop(cache: Any, remove: int) -> None:
     """
     if not hasattr(cache, "crop") or getattr(cache, "is_croppable", True) is False:
         raise Unsupported(f"{type(cache).__name__} of this model cannot be cropped")
-    try:
-        cache.crop(-remove)
-    except REFUSALS as error:
-        raise Unsupported(f"{type(cache).__name__}.crop: {first_line(error)}") from error
+    _attempt(cache, "crop", lambda: cache.crop(-remove))
 
 
 def rearrange(cache: Any, how: str, index: tuple[int, ...], device: torch.device) -> None:
-    """Beam search's operations on the rows of a cache: afterwards its row i is what row `index[i]`
-    was.
+    """Beam search's operations on the rows of a cache: afterwards row i is the former row
+    `index[i]`.
 
     `how` is `reorder_cache`, `batch_select_indices` or `batch_repeat_interleave` (two of each row).
 
@@ -192,14 +192,9 @@ def rearrange(cache: Any, how: str, index: tuple[int, ...], device: torch.device
     method = getattr(cache, how, None)
     if method is None:
         raise Unsupported(f"{type(cache).__name__} has no `{how}`")
-    try:
-        method(
-            index.count(index[0])
-            if how == "batch_repeat_interleave"
-            else torch.tensor(index, device=device)
-        )
-    except REFUSALS as error:
-        raise Unsupported(f"{type(cache).__name__}.{how}: {first_line(error)}") from error
+    repeats = how == "batch_repeat_interleave"
+    argument = index.count(index[0]) if repeats else torch.tensor(index, device=device)
+    _attempt(cache, how, lambda: method(argument))
 
 
 def copied(cache: Any) -> Any:
@@ -214,32 +209,8 @@ def copied(cache: Any) -> Any:
         raise Unsupported(f"copying {type(cache).__name__}: {first_line(error)}") from error
 
 
-def own_cache(model: nn.Module, rows: int, dtype: torch.dtype) -> Any:
-    """An empty cache for `rows` rows, as generate() would hand it in.
-
-    Raises:
-        Unsupported: the library can make none for this model.
-    """
-    device = input_device(model)
-    config = text_config(getattr(model, "config", None))
-    offered = {
-        "config": config,
-        "batch_size": rows,
-        "max_batch_size": rows,
-        "dtype": dtype,
-        "device": device,
-    }
-    for kind in _classes(type(model).__module__):
-        wanted = inspect.signature(kind.__init__).parameters  # type: ignore[misc]
-        if "config" in wanted and ("batch_size" in wanted or "max_batch_size" in wanted):
-            return kind(**{name: value for name, value in offered.items() if name in wanted})
-    return new_cache("dynamic", model, rows=rows, length=0, dtype=dtype)
-
-
-def _classes(home: str) -> list[type]:
-    found = vars(sys.modules[home]).values() if home in sys.modules else ()
-    return [
-        each
-        for each in found
-        if isinstance(each, type) and each.__name__.endswith("Cache") and each.__module__ == home
-    ]
+def _attempt(cache: Any, operation: str, call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except REFUSALS as error:
+        raise Unsupported(f"{type(cache).__name__}.{operation}: {first_line(error)}") from error

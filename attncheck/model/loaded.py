@@ -19,7 +19,7 @@ from attncheck.model.facts import Facts, read_facts
 from attncheck.model.forward import ForwardAdapter
 from attncheck.model.inputs import Inputs, build_inputs, fixed_input
 from attncheck.model.passes import Injection
-from attncheck.model.placement import input_device, undisturbed, why_not_cast
+from attncheck.model.placement import input_device, load_as_stored, why_not_cast
 from attncheck.model.precision import Precision, cast_back, fits, own_dtypes
 from attncheck.model.weights import buffers_of, put_buffers_back
 
@@ -46,7 +46,7 @@ class LoadedModel:
 
     def __post_init__(self) -> None:
         self.model.eval()
-        undisturbed(self.model)
+        load_as_stored(self.model)
         self.precision = Precision(self.stored_dtype)
         self.own_dtype = self.precision.name
 

@@ -1,5 +1,5 @@
-"""Where a model's weights live: on one device, spread over several, or offloaded and brought in
-layer by layer.
+"""Where a model's weights live: on one device, spread over several, or offloaded and loaded layer by
+layer.
 """
 
 from __future__ import annotations
@@ -17,55 +17,38 @@ import torch
 from torch import Tensor, nn
 
 from attncheck.core.errors import TargetError, first_line
-from attncheck.model.quantized import answer_in_float64, coded_kind
+from attncheck.model.quantized import answer_in_float64, quantized_kind
 from attncheck.model.weights import ELSEWHERE
 
 
 def input_device(model: nn.Module) -> torch.device:
-    """Where token ids go: the device of the first weights that are in memory, else the one on which
-    the first layer runs.
+    """Where token ids go: the device of the first weights that are in memory, otherwise the one on
+    which the first layer runs.
     """
-    placed = (
-        parameter.device for parameter in model.parameters() if parameter.device.type != ELSEWHERE
-    )
+    placed = (each.device for each in model.parameters() if each.device.type != ELSEWHERE)
     found = next(placed, None) or next(filter(None, map(_runs_on, model.modules())), None)
     return found or torch.device("cpu")
 
 
 def _runs_on(module: nn.Module) -> torch.device | None:
-    """The device on which accelerate runs a module whose weights it brings in."""
+    """The device on which accelerate runs a module whose weights it loads."""
     device = getattr(getattr(module, "_hf_hook", None), "execution_device", None)
     return None if device is None else torch.empty(0, device=device).device
 
 
 def offloaded(model: nn.Module) -> int:
     """How many parameters are elsewhere until their layer runs."""
-    return sum(
-        parameter.numel() for parameter in model.parameters() if parameter.device.type == ELSEWHERE
-    )
-
-
-def quantised(model: nn.Module) -> str | None:
-    """The kind of tensor that holds quantised weights, or None: one that stands for other numbers
-    than it stores.
-    """
-    kinds = {type(parameter.data) for parameter in model.parameters()} - {Tensor}
-    known = (
-        kind.__name__
-        for kind in kinds
-        if getattr(kind, "dequantize", None) not in (None, Tensor.dequantize)
-    )
-    return next(known, None) or coded_kind(model)
+    return sum(each.numel() for each in model.parameters() if each.device.type == ELSEWHERE)
 
 
 def why_not_cast(model: nn.Module) -> str | None:
     """Why the weights cannot take another dtype, or None."""
-    count, kind = offloaded(model), quantised(model)
+    count, kind = offloaded(model), quantized_kind(model)
     if kind is not None:
-        return f"the weights are quantised ({kind}), and quantised weights cannot be cast"
+        return f"the weights are quantized ({kind}), and quantized weights cannot be cast"
     if not count:
         return None
-    share = count / sum(parameter.numel() for parameter in model.parameters())
+    share = count / sum(each.numel() for each in model.parameters())
     return f"{share:.0%} of the weights are offloaded, and offloaded weights cannot be cast"
 
 
@@ -73,17 +56,15 @@ def why_not_nudged(model: nn.Module) -> str | None:
     """Why no step can be taken along the weights themselves, or None."""
     if offloaded(model):
         return "the weights are offloaded: no step along them can be taken here"
-    kinds = {type(parameter.data).__name__ for parameter in model.parameters()} - {Tensor.__name__}
-    kind = min(kinds, default=coded_kind(model))
-    return (
-        f"the weights are sharded or quantised ({kind}): no step along them can be taken here"
-        if kind
-        else None
-    )
+    kinds = {type(each.data).__name__ for each in model.parameters()} - {Tensor.__name__}
+    kind = min(kinds, default=quantized_kind(model))
+    if kind is None:
+        return None
+    return f"the weights are sharded or quantized ({kind}): no step along them can be taken here"
 
 
 def move(model: nn.Module, device: torch.device) -> None:
-    """Bring a model to a device, unless it is spread over several or there already."""
+    """Move a model to a device, unless it is spread over several or there already."""
     spread: Mapping[str, Any] = getattr(model, "hf_device_map", None) or {}
     if len(set(spread.values())) > 1:
         return
@@ -92,8 +73,8 @@ def move(model: nn.Module, device: torch.device) -> None:
         model.to(device)
 
 
-def undisturbed(model: nn.Module) -> None:
-    """Have weights brought in, taken away and read as they are stored, whatever numerics a pass
+def load_as_stored(model: nn.Module) -> None:
+    """Have weights loaded, offloaded and dequantized as they are stored, whatever numerics a forward
     runs under.
     """
     answer_in_float64(model)
@@ -105,7 +86,7 @@ def undisturbed(model: nn.Module) -> None:
     for hook in hooks.values():
         for name in ("pre_forward", "post_forward"):
             bound = getattr(hook, name)
-            if not hasattr(bound, "undisturbed"):
+            if not hasattr(bound, "outside_modes"):
                 setattr(hook, name, _outside_modes(bound))
 
 
@@ -115,39 +96,39 @@ def _outside_modes(bring: Callable[..., Any]) -> Callable[..., Any]:
         with torch._C.DisableTorchFunction():
             return bring(*args, **kwargs)
 
-    call.undisturbed = True  # type: ignore[attr-defined]
+    call.outside_modes = True  # type: ignore[attr-defined]
     return call
 
 
-def device_named(spec: str) -> torch.device:
+def device_named(name: str) -> torch.device:
     """The device of this name; `auto` is the accelerator where there is one.
 
     Raises:
-        TargetError: it cannot be used here.
+        TargetError: the device cannot be used here.
     """
-    if spec != "auto":
+    if name != "auto":
         try:
-            return torch.empty(0, device=spec).device
+            return torch.empty(0, device=name).device
         except (RuntimeError, AssertionError, NotImplementedError) as error:
-            raise TargetError(f"device `{spec}` cannot be used: {first_line(error)}") from error
+            raise TargetError(f"device `{name}` cannot be used: {first_line(error)}") from error
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def device_map_arguments(spec: str) -> dict[str, Any]:
+def device_map_arguments(strategy: str) -> dict[str, Any]:
     """Keyword arguments of `from_pretrained` for a device map: a strategy's name, or a JSON file
     {module: device or "disk"}.
 
     Raises:
         TargetError: the file cannot be read or holds something else.
     """
-    chosen: str | dict[str, Any] = spec
-    if spec.endswith(".json"):
+    chosen: str | dict[str, Any] = strategy
+    if strategy.endswith(".json"):
         try:
-            chosen = json.loads(Path(spec).read_text(encoding="utf-8"))
+            chosen = json.loads(Path(strategy).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise TargetError(f"--device-map {spec}: {first_line(error)}") from error
+            raise TargetError(f"--device-map {strategy}: {first_line(error)}") from error
         if not isinstance(chosen, Mapping) or not chosen:
-            raise TargetError(f"--device-map {spec}: expected an object of modules and devices")
+            raise TargetError(f"--device-map {strategy}: expected an object of modules and devices")
     return {"device_map": chosen, "offload_folder": tempfile.mkdtemp(prefix="attncheck-offload-")}
 
 

@@ -43,14 +43,14 @@ class WrongPrecision(Exception):
 
 
 @final
-class _Shared(Generic[T]):
-    """A read-only attribute of a subject that is the loaded model's: equal in every precision."""
+class _Read(Generic[T]):
+    """A read-only attribute of a subject that another object holds."""
 
-    def __init__(self, read: Callable[[LoadedModel], T]) -> None:
+    def __init__(self, read: Callable[[Subject], T]) -> None:
         self.read = read
 
     def __get__(self, subject: Subject, owner: type[Subject]) -> T:
-        return self.read(subject.loaded)
+        return self.read(subject)
 
 
 @final
@@ -65,17 +65,19 @@ class Subject:
     precision: Precision
     views: dict[Precision, Subject] = field(default_factory=dict)
 
-    name = _Shared(lambda loaded: loaded.name)
-    model = _Shared(lambda loaded: loaded.model)
-    tokenizer = _Shared(lambda loaded: loaded.tokenizer)
-    settings = _Shared(lambda loaded: loaded.settings)
-    facts = _Shared(lambda loaded: loaded.facts)
-    config = _Shared(lambda loaded: loaded.config)
-    text_config = _Shared(lambda loaded: loaded.text_config)
-    forward_adapter = _Shared(lambda loaded: loaded.forward_adapter)
-    device = _Shared(lambda loaded: loaded.device)
-    attn = _Shared(lambda loaded: loaded.attn)
-    using = _Shared(lambda loaded: loaded.using)
+    dtype = _Read(lambda subject: subject.precision.dtype)
+    dtype_name = _Read(lambda subject: subject.precision.name)
+    name = _Read(lambda subject: subject.loaded.name)
+    model = _Read(lambda subject: subject.loaded.model)
+    tokenizer = _Read(lambda subject: subject.loaded.tokenizer)
+    settings = _Read(lambda subject: subject.loaded.settings)
+    facts = _Read(lambda subject: subject.loaded.facts)
+    config = _Read(lambda subject: subject.loaded.config)
+    text_config = _Read(lambda subject: subject.loaded.text_config)
+    forward_adapter = _Read(lambda subject: subject.loaded.forward_adapter)
+    device = _Read(lambda subject: subject.loaded.device)
+    attn = _Read(lambda subject: subject.loaded.attn)
+    using = _Read(lambda subject: subject.loaded.using)
 
     @classmethod
     def of(
@@ -161,25 +163,11 @@ class Subject:
     @cached_property
     def budget(self) -> Budget:
         """What rounding alone does to this model's logits, measured once on the main input."""
-        return own_budget(
-            self.passes, ForwardSpec(self.inputs.tokens), self.dtype_name, self.numerics
-        )
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype that forwards compute in."""
-        return self.precision.dtype
-
-    @property
-    def dtype_name(self) -> str:
-        """The dtype that forwards compute in, as users write it."""
-        return self.precision.name
+        return own_budget(self.passes, ForwardSpec(self.inputs.tokens))
 
     def numerics(self) -> AbstractContextManager[Any]:
-        """The numerics that forwards run under: float64 without hidden float32 where that works.
-
-        Raises:
-            WrongPrecision: the weights are in another precision now.
+        """The context that forwards run in; raises `WrongPrecision` while the weights are in
+        another one.
         """
         if self.precision != self.loaded.precision:
             raise WrongPrecision(f"the weights are in {self.loaded.precision.name} at the moment")
@@ -203,10 +191,7 @@ class Subject:
         budget: Budget | None = None,
     ) -> Comparison:
         """One case: `got_BTV` against `want_BTV` under this model's budget or another. `offset` is
-        the T of the first column.
-
-        `spec` are the forwards behind the two, so that a failure can be diagnosed from the same
-        tokens and schedule.
+        the T of the first column; `spec` are the forwards behind the two, for a diagnosis.
         """
         budget = budget or self.budget
         divergence = compare_logits(got_BTV, want_BTV, budget.value, offset)
@@ -255,9 +240,7 @@ class Subject:
         )
 
     def capability(self, name: str) -> Capability:
-        """Whether the model can take something; tried in a higher precision where rounding would
-        hide the answer.
-        """
+        """A capability, tried in a higher precision where rounding would hide the answer."""
         if not self.can.knows(name) and not self.resolves:
             with self.at(self.higher_dtype()) as higher:
                 self.can.learn(name, getattr(higher.can, name))
@@ -271,20 +254,18 @@ class Subject:
         return self.budget.value <= RESOLVED * size
 
     def higher_dtype(self) -> str | None:
-        """The highest precision above the present one: cast where it fits into memory, else
-        operator by operator; or None.
+        """The highest precision above this one that the model runs in: cast where it fits into
+        memory, otherwise operator by operator.
         """
-        names = (n for n in ("float64", "float32") if DTYPES[n].itemsize > self.dtype.itemsize)
-        return next((name for name in names if self._reaches(name) and self._runs_at(name)), None)
-
-    def _reaches(self, name: str) -> bool:
-        by_operator = name == "float64" and widens(self.loaded.stored_dtype)
-        return self.loaded.casts(DTYPES[name]) or by_operator
+        for name in ("float64", "float32"):
+            if DTYPES[name].itemsize > self.dtype.itemsize:
+                by_operator = name == "float64" and widens(self.loaded.stored_dtype)
+                if (self.loaded.casts(DTYPES[name]) or by_operator) and self._runs_at(name):
+                    return name
+        return None
 
     def _runs_at(self, dtype: str) -> bool:
-        """Whether a forward works in another dtype: quantized weights and fused kernels may refuse;
-        tried once.
-        """
+        """Whether a forward works in this dtype: quantized weights and fused kernels may refuse."""
         known = self.loaded.runs_at
         if dtype not in known:
             try:
@@ -309,13 +290,10 @@ class Subject:
             yield self
             return
         with self.loaded.at(DTYPES[dtype], cast) as precision:
-            view = self._view(precision)
+            # a budget that is measured under a fault must not be remembered
+            views = {} if self.loaded.injection.active else self.views
+            view = views.setdefault(precision, replace(self, precision=precision, views=views))
             try:
                 yield view
             finally:
                 view.passes.forget()
-
-    def _view(self, precision: Precision) -> Subject:
-        if self.loaded.injection.active:  # a budget of the faulty model must not be remembered
-            return replace(self, precision=precision, views={})
-        return self.views.setdefault(precision, replace(self, precision=precision))

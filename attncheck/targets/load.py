@@ -17,8 +17,9 @@ from attncheck.core.settings import Settings
 from attncheck.distributed.ranks import agreed, keep_in_step
 from attncheck.model import compat
 from attncheck.model.loaded import LoadedModel
-from attncheck.model.placement import device_named, move, offloaded, quantised, why_not_cast
+from attncheck.model.placement import device_named, move, offloaded, why_not_cast
 from attncheck.model.precision import DTYPES, cast_back, name_of, own_dtypes, widens
+from attncheck.model.quantized import quantized_kind
 from attncheck.model.subject import Subject
 from attncheck.targets import builtin, checkpoints, random_init, sharded
 from attncheck.targets.adapters import adapted, base_of, without_wrapper
@@ -120,7 +121,7 @@ def _settle_highest(loaded: LoadedModel) -> None:
     before, own = loaded.stored_dtype, own_dtypes(loaded.model)
     wider = [each for each in ("float64", "float32") if DTYPES[each].itemsize >= before.itemsize]
     names = [each for each in wider if loaded.casts(DTYPES[each])]
-    if widens(before) and "float64" not in names and not quantised(loaded.model):
+    if widens(before) and "float64" not in names and not quantized_kind(loaded.model):
         names.append("float64")
     for name in names:
         if _runs(loaded, name):
@@ -146,7 +147,7 @@ def _runs(loaded: LoadedModel, dtype: str) -> bool:
 
 def _remarks(loaded: LoadedModel) -> list[str]:
     """What a reader has to know about where and how this model computes."""
-    found, count, kind = [], offloaded(loaded.model), quantised(loaded.model)
+    found, count, kind = [], offloaded(loaded.model), quantized_kind(loaded.model)
     if count:
         found.append(
             f"{count} of {loaded.facts.parameters} parameters are offloaded: "

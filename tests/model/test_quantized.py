@@ -1,5 +1,5 @@
-"""Quantised weights are checked as stored, with the noise that they have; doubt is settled in
-float64, dequantised.
+"""Quantized weights are checked as stored, with the noise that they have; doubt is settled in
+float64, dequantized.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from attncheck.diagnosis.diagnose import Diagnoser
 from attncheck.model.compat import CACHE_NAMES, cached_length
 from attncheck.model.forward import wrap_forward
 from attncheck.model.forward_spec import ForwardSpec
-from attncheck.model.placement import quantised
-from attncheck.model.quantized import coded_kind, spec
+from attncheck.model.quantized import dequantized, quantized_kind
 from attncheck.model.subject import Subject
 from attncheck.numerics.promote import Promote
 from attncheck.run.runner import ProbeFinished, run_probes
@@ -52,7 +51,7 @@ def findings(subject: Subject, *names: str) -> dict[str, Finding]:
 
 def test_quantised_weights_stay_as_they_are() -> None:
     subject = small(torch.float32)
-    assert quantised(subject.model) == "WeightQBytesTensor"
+    assert quantized_kind(subject.model) == "WeightQBytesTensor"
     assert subject.dtype_name == "float32"
     assert not subject.precision.widened
     assert 1e-7 < subject.budget.value < 1e-3
@@ -97,7 +96,7 @@ def test_float64_computes_with_the_numbers_that_quantised_weights_stand_for() ->
 
 
 def test_another_dtype_cannot_be_asked_for() -> None:
-    with pytest.raises(TargetError, match="the weights are quantised"):
+    with pytest.raises(TargetError, match="the weights are quantized"):
         small(torch.float32, "bfloat16")
 
 
@@ -146,7 +145,7 @@ def test_each_format_is_right_when_healthy_and_wrong_with_a_fault(
     )
     loaded = in_memory(model, name, Settings(length=12))
     subject = settle_dtype(loaded, "auto")
-    assert quantised(model) is not None
+    assert quantized_kind(model) is not None
     assert subject.loaded.stored_dtype == dtype
     assert subject.higher_dtype() == "float64"
     found = findings(subject, "decode-paths", "padding")
@@ -200,14 +199,14 @@ def test_a_layer_in_codes_of_its_own_is_asked_what_they_stand_for() -> None:
         layer.mlp.down_proj = Coded(weight_ON, torch.randn(len(weight_ON)) / 10)
     layer = model.model.layers[0].mlp.down_proj
     stands_for_ON = layer.codes_ON.float() * layer.scale_O[:, None]
-    weight_ON, bias_O = spec(layer, layer.forward, torch.device("cpu"))
+    weight_ON, bias_O = dequantized(layer, layer.forward, torch.device("cpu"))
     assert torch.allclose(weight_ON, stands_for_ON, atol=1e-6)
     assert bias_O is not None
     assert torch.equal(bias_O, layer.bias)
 
     loaded = in_memory(model, "coded", Settings(length=12))
     subject = settle_dtype(loaded, "auto")
-    assert (coded_kind(model), quantised(model)) == ("Coded", "Coded")
+    assert quantized_kind(model) == "Coded"
     assert (subject.dtype_name, subject.higher_dtype()) == ("float32", "float64")
     low_BTV = subject.logits(ForwardSpec(subject.inputs.tokens))
     with subject.at("float64") as wide:

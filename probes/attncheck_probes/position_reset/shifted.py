@@ -52,7 +52,7 @@ def shifted(subject: Subject, name: str, row: Row, by: int) -> Measurement:
     if design is not None:
         note = f"by {by}; {design}"
         return subject.compare_forwards(name, moved, usual, expect="figure", note=note)
-    budget = own_budget(subject.passes, moved, subject.dtype_name, subject.numerics)
+    budget = own_budget(subject.passes, moved)
     return subject.compare_forwards(name, moved, usual, note=f"by {by}", budget=budget)
 
 
