@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
@@ -24,7 +24,7 @@ from attncheck.core.settings import Settings
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from attncheck.run.mask_map import Ask, LayerMap
+    from attncheck.run.mask_map import LayerMap
 
 WIDEST = 72
 STYLES = {"#": "blue", "+": "bold red", "-": "bold yellow", ".": "dim"}
@@ -53,15 +53,13 @@ def mask(
     settings = options.settings()
     side, slots = _padding(padding)
     sizes, documents = _lengths("--chunks", chunks), _lengths("--packed", packed)
-    from attncheck.run.mask_map import Ask
-
-    ask = Ask(padding=slots, side=side, chunks=sizes, documents=documents)
+    call = {"padding": slots, "side": side, "chunks": sizes, "documents": documents}
     with ProgressLine(not display.no_progress) as line:
         line.show(f"loading {target}")
-        found = _maps(target, settings, ask, layer or [])
+        found = _maps(target, settings, call, layer or [])
     _show(found, not display.no_color)
     _write(found, svg, png)
-    raise typer.Exit(0 if all(each.holds for each in found) else 1)
+    raise typer.Exit(0 if all(each.passed for each in found) else 1)
 
 
 def _padding(text: str) -> tuple[Side, int]:
@@ -80,14 +78,16 @@ def _lengths(option: str, text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in parts)
 
 
-def _maps(target: str, settings: Settings, ask: Ask, wanted: list[int]) -> list[LayerMap]:
+def _maps(
+    target: str, settings: Settings, call: dict[str, Any], wanted: list[int]
+) -> list[LayerMap]:
     from attncheck.core.errors import TargetError, Unsupported
-    from attncheck.run.mask_map import maps
+    from attncheck.run.mask_map import layer_maps, map_spec
     from attncheck.targets.load import load
 
     subject = load(target, settings)
     try:
-        found = maps(subject, ask)
+        found = layer_maps(subject, map_spec(subject, **call))
     except Unsupported as reason:
         raise TargetError(f"{target}: {reason}") from reason
     chosen = [each for each in found if not wanted or each.index in wanted]
@@ -118,9 +118,9 @@ def _judged(layer: LayerMap) -> Text:
 
     if not layer.wrong:
         return Text(f"reads the expected keys, seen at the {layer.how}", style="green")
-    reason = f" ({layer.excuse})" if layer.excuse else ""
+    reason = f" ({layer.exemption})" if layer.exemption else ""
     text = f"{layer.wrong} pairs are not as expected{reason}, seen at the {layer.how}"
-    return Text(text, style="yellow" if layer.holds else "bold red")
+    return Text(text, style="yellow" if layer.passed else "bold red")
 
 
 def _write(found: list[LayerMap], svg: Path | None, png: Path | None) -> None:

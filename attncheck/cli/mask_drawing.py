@@ -30,7 +30,7 @@ def titled(group: Sequence[LayerMap]) -> str:
     """The layers that a map stands for, and the keys that they are expected to read."""
     numbers = [str(layer.index) if layer.index is not None else layer.name for layer in group]
     shown = ", ".join(numbers[:6]) + (f", … ({len(numbers)} in all)" if len(numbers) > 6 else "")
-    return f"layer{'s' if len(numbers) > 1 else ''} {shown}: {group[0].promise}"
+    return f"layer{'s' if len(numbers) > 1 else ''} {shown}: {group[0].expected}"
 
 
 def svg(layers: Sequence[LayerMap]) -> str:

@@ -188,14 +188,19 @@ def wrong_pairs(visible: VisibleKeys, span: AttentionSpan) -> int:
 
 
 def drawn(visible: VisibleKeys, span: AttentionSpan) -> tuple[str, ...]:
-    """Who reads whom, as a case's `reach` writes it: a string for each query, a character for each
-    key.
+    """The keys that each query reads, as `AtMost.visible` draws them."""
+    allowed_TS = visible.allowed_TS(span)
+    reads_TS = torch.zeros_like(allowed_TS)
+    reads_TS[:, visible.cut :] = visible.reads_TS
+    return signs(reads_TS, allowed_TS)
+
+
+def signs(reads_TS: Tensor, allowed_TS: Tensor) -> tuple[str, ...]:
+    """A string for each query, a character for each key: `#` read as specified, `+` read but not
+    specified, `-` specified but not read, `.` neither.
     """
-    allowed = visible.allowed_TS(span)
-    reads = torch.zeros_like(allowed)
-    reads[:, visible.cut :] = visible.reads_TS
-    code = allowed.long() + 2 * reads.long()
-    return tuple("".join(".-+#"[sign] for sign in row) for row in code.tolist())
+    codes = (allowed_TS.long() + 2 * reads_TS.long()).tolist()
+    return tuple("".join(".-+#"[code] for code in row) for row in codes)
 
 
 def reads_ahead(visible: VisibleKeys) -> bool:

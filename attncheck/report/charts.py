@@ -93,7 +93,7 @@ class Bars:
 
 @final
 @dataclass(frozen=True)
-class VisibleKeys:
+class SpanDrawing:
     """The visible keys of one layer: rows of queries, characters as in `AtMost.visible`."""
 
     name: str
@@ -261,10 +261,10 @@ def layers(finding: Finding) -> Bars | None:
     return Bars(unit="largest difference of hidden states, logarithmic", rows=tuple(rows))
 
 
-def spans(cases: Iterable[Measurement]) -> tuple[VisibleKeys, ...]:
+def spans(cases: Iterable[Measurement]) -> tuple[SpanDrawing, ...]:
     """The drawings of visible keys, where a probe made them."""
     return tuple(
-        VisibleKeys(
+        SpanDrawing(
             f"{case.cause.module}: {case.name}" if case.cause.module else case.name,
             case.visible,
             len(case.visible[0]),

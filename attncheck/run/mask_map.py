@@ -1,7 +1,7 @@
-"""What each query of each layer really reads, as a picture, beside what the config promises.
+"""The keys that each query of each layer really reads, as a picture, against the config.
 
-Measured at the kernel with identity values, or in the gradient where the kernel is out of reach;
-never from a mask tensor, which a kernel may ignore.
+Observed at the kernel with identity values, or in the gradient where the kernel is out of reach;
+never read from a mask tensor, which a kernel may ignore.
 
 Axes: T query positions, S key positions.
 """
@@ -9,7 +9,7 @@ Axes: T query positions, S key positions.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, final
 
 import torch
@@ -21,6 +21,7 @@ from attncheck.judge.attention_span import (
     exemption,
     observed_at_kernel,
     observed_in_gradient,
+    signs,
 )
 from attncheck.judge.config_spec import FULL, span_spec
 from attncheck.model.forward_spec import ForwardSpec, Mask2D
@@ -28,153 +29,149 @@ from attncheck.model.padding import pad_id
 from attncheck.model.subject import Subject
 
 READ, EXTRA, LACKING, NEITHER, UNKNOWN = "#", "+", "-", ".", " "
-"""Read as promised; read and not promised; promised and not read; neither; not asked, or the query
-is padding.
+"""Read as specified; read but not specified; specified but not read; neither; not observed, or the
+query is padding.
 """
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Ask:
-    """How the model is asked: padding slots on one side, chunks on a cache, documents packed into
-    one row.
-    """
-
-    padding: int = 0
-    side: Literal["left", "right"] = "left"
-    chunks: tuple[int, ...] = ()
-    documents: tuple[int, ...] = ()
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
 class LayerMap:
-    """One layer: a text for each query with a sign for each key, what was promised, and what speaks
-    for it all the same.
+    """One layer: a text for each query with a sign for each key, what the config specifies, and why
+    the layer may depart from it.
     """
 
     name: str
     index: int | None
-    promise: str
+    expected: str
     rows: tuple[str, ...]
     how: str
-    excuse: str = ""
+    exemption: str = ""
 
     @property
     def wrong(self) -> int:
-        """Pairs of query and key that are not as promised."""
-        return sum(row.count(EXTRA) + row.count(LACKING) for row in self.rows)
+        """How many pairs of query and key are not as specified."""
+        return _wrong(self.rows)
 
     @property
-    def holds(self) -> bool:
-        """Whether it reads what it should, or has a reason not to."""
-        return not self.wrong or bool(self.excuse)
+    def passed(self) -> bool:
+        """Whether the layer reads what it should, or has a reason not to."""
+        return not self.wrong or bool(self.exemption)
 
 
-def maps(subject: Subject, ask: Ask) -> list[LayerMap]:
+def _wrong(rows: Sequence[str]) -> int:
+    return sum(row.count(EXTRA) + row.count(LACKING) for row in rows)
+
+
+def map_spec(
+    subject: Subject,
+    *,
+    padding: int = 0,
+    side: Literal["left", "right"] = "left",
+    chunks: tuple[int, ...] = (),
+    documents: tuple[int, ...] = (),
+) -> ForwardSpec:
+    """A forward over the main input: padded on one side, in chunks on a cache, or as packed
+    documents.
+
+    Raises:
+        UsageError: chunks or documents that do not fit the input.
+    """
+    row, length = subject.inputs.row, subject.inputs.length
+    if chunks and sum(chunks) != length + padding:
+        raise UsageError(f"--chunks: {sum(chunks)} tokens, but the input has {length + padding}")
+    if documents and sum(documents) != length:
+        raise UsageError(f"--packed: {sum(documents)} tokens, but the input has {length}")
+    if documents and (padding or chunks):
+        raise UsageError("--packed: packed sequences are not padded, nor fed in chunks")
+    if documents:
+        restarting = tuple(position for size in documents for position in range(size))
+        return ForwardSpec((row,), positions=(restarting,))
+    fill = padding if side == "left" else 0, padding if side == "right" else 0
+    real = (0,) * fill[0] + (1,) * length + (0,) * fill[1]
+    tokens = (pad_id(subject),) * fill[0] + row + (pad_id(subject),) * fill[1]
+    counted = tuple(max(0, sum(real[: at + 1]) - 1) for at in range(len(real)))
+    return ForwardSpec(
+        (tokens,),
+        chunks=chunks,
+        positions=(counted,) if padding and subject.can.takes_positions else None,
+        mask=Mask2D((real,)) if padding else None,
+    )
+
+
+def layer_maps(subject: Subject, spec: ForwardSpec) -> list[LayerMap]:
     """The map of every layer that attends to the model's own tokens.
 
     Raises:
-        UsageError: chunks or documents that do not fit the row.
         Unsupported: neither the kernel nor a gradient shows what is read.
     """
-    spec, real_T, document_T = _asked(subject, ask)
-    seen = _seen(subject, spec)
-    row = subject.inputs.other(spec.tokens[0])
-    others = _seen(
-        subject, ForwardSpec((row,), **{k: v for k, v in vars(spec).items() if k != "tokens"})
-    )
-    names = dict.fromkeys(each.name for each in seen)
-    return [
-        _map(subject, [each for each in seen if each.name == name], others, real_T, document_T)
-        for name in names
-    ]
+    layers: dict[str, list[VisibleKeys]] = {}
+    for each in _observed(subject, spec):
+        layers.setdefault(each.name, []).append(each)
+    other = replace(spec, tokens=(subject.inputs.other(spec.tokens[0]),))
+    others = _observed(subject, other)
+    return [_layer_map(subject, spec, calls, others) for calls in layers.values()]
 
 
-def _asked(subject: Subject, ask: Ask) -> tuple[ForwardSpec, Tensor, Tensor]:
-    """The pass, which tokens are real, and the number of each token's document."""
-    row, length = subject.inputs.row, subject.inputs.length
-    if ask.chunks and sum(ask.chunks) != length + ask.padding:
-        raise UsageError(
-            f"--chunks: {sum(ask.chunks)} tokens, where the row has {length + ask.padding}"
-        )
-    if ask.documents and sum(ask.documents) != length:
-        raise UsageError(f"--packed: {sum(ask.documents)} tokens, where the row has {length}")
-    if ask.documents and (ask.padding or ask.chunks):
-        raise UsageError("--packed: packed rows are not padded, nor fed in chunks")
-    fill, ones = (pad_id(subject),) * ask.padding, (1,) * length
-    left = ask.side == "left"
-    tokens = fill + row if left else row + fill
-    real = (0,) * ask.padding + ones if left else ones + (0,) * ask.padding
-    counted = tuple(max(0, sum(real[: t + 1]) - 1) for t in range(len(real)))
-    restarting = tuple(t for size in ask.documents for t in range(size))
-    explicit = bool(ask.padding and subject.can.takes_positions)
-    spec = ForwardSpec(
-        (tokens,),
-        chunks=ask.chunks,
-        positions=(restarting,) if ask.documents else (counted,) if explicit else None,
-        mask=Mask2D((real,)) if ask.padding else None,
-    )
-    numbers = [
-        number for number, size in enumerate(ask.documents or (len(tokens),)) for _ in range(size)
-    ]
-    return spec, torch.tensor(real, dtype=torch.bool), torch.tensor(numbers)
-
-
-def _seen(subject: Subject, spec: ForwardSpec) -> list[VisibleKeys]:
+def _observed(subject: Subject, spec: ForwardSpec) -> list[VisibleKeys]:
     _ = subject.can.first_position  # tried by forwards that must not be among those recorded
     if subject.can.watch:
         return observed_at_kernel(subject, spec)
     if spec.chunks or spec.mask is not None:
-        raise Unsupported(
-            f"{subject.can.watch.reason}: the gradient shows plain forwards only, without padding and chunks"
-        )
+        reason = subject.can.watch.reason
+        raise Unsupported(f"{reason}: the gradient shows forwards without padding and chunks only")
     return observed_in_gradient(subject, spec)
 
 
-def _map(
-    subject: Subject,
-    seen: list[VisibleKeys],
-    others: list[VisibleKeys],
-    real_T: Tensor,
-    document_T: Tensor,
+def _layer_map(
+    subject: Subject, spec: ForwardSpec, calls: list[VisibleKeys], others: list[VisibleKeys]
 ) -> LayerMap:
-    """One layer's calls laid into one picture, against the promise that fits best."""
-    first, total = seen[0], len(real_T)
-    promise = span_spec(subject.text_config, first.module, first.index)
+    """The calls of one layer in one picture, against the span that fits best."""
+    first, real_T = calls[0], _real(spec)
+    total = len(real_T)
+    reads_TS = torch.zeros(total, total, dtype=torch.bool)
+    shown_T = torch.zeros(total, dtype=torch.bool)
+    for each in calls:
+        queries = list(each.positions)
+        reads_TS[queries, each.cut : each.stop] = each.reads_TS.cpu()
+        shown_T[queries] = real_T[queries]
+    document_T = _documents(spec, total)
     own_TS = (document_T[:, None] == document_T[None]) & real_T[None]
+    specified = span_spec(subject.text_config, first.module, first.index)
     pictures = [
-        (str(reach), _picture(seen, reach.allowed_TS(total, total) & own_TS, real_T))
-        for reach in promise.spans or (FULL,)
+        (str(span), _picture(reads_TS, span.allowed_TS(total, total) & own_TS, shown_T))
+        for span in specified.spans or (FULL,)
     ]
-    named, rows = min(
-        pictures, key=lambda each: sum(row.count(EXTRA) + row.count(LACKING) for row in each[1])
-    )
-    reasons = [promise.reason, *(exemption(each, others) for each in seen)]
+    expected, rows = min(pictures, key=lambda each: _wrong(each[1]))
+    reasons = [specified.reason, *(exemption(each, others) for each in calls)]
     return LayerMap(
         name=first.name,
         index=first.index,
-        promise=named + ("" if promise.spans else ", since the config says nothing else"),
+        expected=expected + ("" if specified.spans else ", since the config says nothing else"),
         rows=rows,
         how=first.how,
-        excuse=next((reason for reason in reasons if reason), ""),
+        exemption=next(filter(None, reasons), ""),
     )
 
 
-def _picture(seen: list[VisibleKeys], allowed_TS: Tensor, real_T: Tensor) -> tuple[str, ...]:
-    lines = [UNKNOWN * len(real_T)] * len(real_T)
-    for each in seen:
-        start = each.cut
-        for reads_S, query in zip(each.reads_TS.cpu(), each.positions, strict=True):
-            if real_T[query]:
-                read_S = torch.zeros(len(real_T), dtype=torch.bool)
-                read_S[start : each.stop] = reads_S
-                lines[query] = "".join(map(_sign, read_S.tolist(), allowed_TS[query].tolist()))
-    return tuple(lines)
+def _real(spec: ForwardSpec) -> Tensor:
+    """Which tokens are not padding."""
+    if isinstance(spec.mask, Mask2D):
+        return torch.tensor(spec.mask.rows[0], dtype=torch.bool)
+    return torch.ones(spec.length, dtype=torch.bool)
 
 
-def _sign(read: bool, promised: bool) -> str:
-    return (READ if promised else EXTRA) if read else (LACKING if promised else NEITHER)
+def _documents(spec: ForwardSpec, total: int) -> Tensor:
+    """The number of each token's document: positions that restart begin a new one."""
+    if spec.positions is None or spec.mask is not None:
+        return torch.zeros(total, dtype=torch.long)
+    return (torch.tensor(spec.positions[0]) == 0).cumsum(0)
+
+
+def _picture(reads_TS: Tensor, allowed_TS: Tensor, shown_T: Tensor) -> tuple[str, ...]:
+    rows = signs(reads_TS, allowed_TS)
+    hidden = UNKNOWN * len(rows)
+    return tuple(row if shown else hidden for row, shown in zip(rows, shown_T, strict=True))
 
 
 def shrunk(rows: Sequence[str], most: int) -> list[str]:
@@ -196,8 +193,8 @@ def _worst(lines: Sequence[str], left: int, side: int) -> str:
 
 
 def alike(layers: Sequence[LayerMap]) -> Iterator[list[LayerMap]]:
-    """Layers with the same picture and promise together, in the order of the first of each."""
+    """Layers with the same picture and specification together, in the order of the first of each."""
     groups: dict[tuple[str, tuple[str, ...]], list[LayerMap]] = {}
     for layer in layers:
-        groups.setdefault((layer.promise, layer.rows), []).append(layer)
+        groups.setdefault((layer.expected, layer.rows), []).append(layer)
     yield from groups.values()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,59 +14,65 @@ from attncheck.core.capability import Capability
 from attncheck.core.errors import Unsupported, UsageError
 from attncheck.core.settings import Settings
 from attncheck.model.subject import Subject
-from attncheck.run.mask_map import Ask, alike, maps, shrunk
+from attncheck.run.mask_map import LayerMap, alike, layer_maps, map_spec, shrunk
 from attncheck.targets.load import load
 
 
+def maps(subject: Subject, **call: Any) -> list[LayerMap]:
+    return layer_maps(subject, map_spec(subject, **call))
+
+
 @pytest.mark.parametrize(
-    "ask",
+    "call",
     [
-        Ask(),
-        Ask(chunks=(5, 1, 2, 16)),
-        Ask(padding=5),
-        Ask(padding=4, side="right"),
-        Ask(padding=3, chunks=(10, 1, 16)),
-        Ask(documents=(9, 15)),
+        {},
+        {"chunks": (5, 1, 2, 16)},
+        {"padding": 5},
+        {"padding": 4, "side": "right"},
+        {"padding": 3, "chunks": (10, 1, 16)},
+        {"documents": (9, 15)},
     ],
 )
-def test_a_healthy_model_reads_what_it_promises(subject: Subject, ask: Ask) -> None:
-    found = maps(subject, ask)
+def test_a_healthy_model_reads_what_its_config_specifies(
+    subject: Subject, call: dict[str, Any]
+) -> None:
+    found = maps(subject, **call)
     assert [layer.index for layer in found] == [0, 1, 2, 3]
     assert {layer.wrong for layer in found} == {0}
     assert len(list(alike(found))) == 1
 
 
 def test_pictures_of_windows_padding_and_documents(subject: Subject) -> None:
-    window = maps(load("builtin:window", Settings()), Ask())
-    assert [layer.promise for layer in window] == ["a window of 8", "the whole past"] * 2
+    window = maps(load("builtin:window", Settings()))
+    assert [layer.expected for layer in window] == ["a window of 8", "the whole past"] * 2
     assert window[0].rows[9] == "..########.............."
-    padded = maps(subject, Ask(padding=3))[0].rows
+    padded = maps(subject, padding=3)[0].rows
     assert (padded[2], padded[5]) == (" " * 27, "...###" + "." * 21)
-    packed = maps(subject, Ask(documents=(9, 15)))[0].rows
+    packed = maps(subject, documents=(9, 15))[0].rows
     assert packed[10] == "." * 9 + "##" + "." * 13
 
 
 def test_a_mask_that_reads_one_ahead_is_drawn() -> None:
-    found = maps(load("builtin:broken-mask", Settings()), Ask())
+    found = maps(load("builtin:broken-mask", Settings()))
     assert found[0].rows[2] == "###+...................."
-    assert [layer.holds for layer in found] == [False] * 4
+    assert [layer.passed for layer in found] == [False] * 4
 
 
 def test_without_a_kernel_to_ask_the_gradient_answers() -> None:
     alone = load("builtin:alibi", Settings())
     alone.can.learn("watch", Capability("nothing can be watched"))
-    found = maps(alone, Ask())
+    found = maps(alone)
     assert {layer.how for layer in found} == {"gradient"}
     assert found[0].rows[23] == "#" * 24
     assert found[0].rows[1] == " " * 24
     with pytest.raises(
-        Unsupported, match="nothing can be watched: the gradient shows plain forwards only"
+        Unsupported, match="nothing can be watched: the gradient shows forwards without"
     ):
-        maps(alone, Ask(padding=3))
+        maps(alone, padding=3)
 
 
 def test_attention_of_a_models_own_is_drawn_as_well() -> None:
-    found = maps(load("builtin:alibi", Settings()), Ask())
+    found = maps(load("builtin:alibi", Settings()))
     assert {layer.how for layer in found} == {"kernel"}
     assert found[0].rows[1] == "##" + "." * 22
 
@@ -76,7 +83,7 @@ def test_large_pictures_shrink_to_the_worst_of_each_square() -> None:
 
 
 def test_svg_and_png_hold_the_picture(subject: Subject) -> None:
-    found = maps(subject, Ask())
+    found = maps(subject)
     drawn = svg(found)
     assert drawn.startswith("<svg ")
     assert "layers 0, 1, 2, 3: the whole past" in drawn
@@ -89,13 +96,13 @@ def test_svg_and_png_hold_the_picture(subject: Subject) -> None:
 
 
 def test_lengths_that_do_not_fit_are_refused(subject: Subject) -> None:
-    for ask, said in [
-        (Ask(chunks=(3,)), "3 tokens, where the row has 24"),
-        (Ask(documents=(3, 4)), "7 tokens, where the row has 24"),
-        (Ask(documents=(9, 15), padding=2), "packed rows are not padded"),
+    for call, said in [
+        ({"chunks": (3,)}, "3 tokens, but the input has 24"),
+        ({"documents": (3, 4)}, "7 tokens, but the input has 24"),
+        ({"documents": (9, 15), "padding": 2}, "packed sequences are not padded"),
     ]:
         with pytest.raises(UsageError, match=said):
-            maps(subject, ask)
+            maps(subject, **call)
 
 
 @pytest.mark.parametrize(
