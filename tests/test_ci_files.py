@@ -15,7 +15,7 @@ import yaml
 
 from attncheck.report.write import FORMATS
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 ACTION: dict[str, Any] = yaml.safe_load((ROOT / "action.yml").read_text())
 STEP = next(step for step in ACTION["runs"]["steps"] if step.get("id") == "run")
 
