@@ -17,9 +17,9 @@ COLOURS = {
     UNKNOWN: "#ffffff",
 }
 MEANING = {
-    READ: "read, as expected",
-    EXTRA: "read, not expected",
-    LACKING: "expected, not read",
+    READ: "read as expected",
+    EXTRA: "read but not expected",
+    LACKING: "expected but not read",
     NEITHER: "neither",
 }
 CELL, GAP, HEAD, LEGEND, ACROSS = 8, 24, 18, 24, 4

@@ -1,0 +1,96 @@
+"""What a command line asks to run: targets or a suite, with its settings and probes overridden."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attncheck.core import registry
+from attncheck.core.errors import UsageError
+from attncheck.core.settings import Settings
+from attncheck.suite.plan import Selection
+from attncheck.suite.request import RunRequest
+
+SUITE = """\
+models: [builtin:gqa, {target: builtin:mha, tags: [slow]}]
+settings: {attn: [eager, sdpa], dtype: float64}
+probes: [kv-repeat, decode-paths]
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / ".git").mkdir()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def request(**given: Any) -> RunRequest:
+    return RunRequest(**{"settings": Settings(), **given})
+
+
+def test_each_target_runs_under_each_implementation(folder: Path) -> None:
+    asked = request(
+        targets=("builtin:gqa", "builtin:mha"),
+        attn=("eager", "sdpa"),
+        selection=Selection(probes=("kv-*",), skip=("kv-groups",)),
+    )
+    jobs = asked.plan().jobs
+    pairs = [(job.target, job.settings.attn) for job in jobs]
+    assert pairs == [(t, a) for t in ("builtin:gqa", "builtin:mha") for a in ("eager", "sdpa")]
+    assert {tuple(name for name, _ in job.probes) for job in jobs} == {("kv-repeat",)}
+
+
+def test_quick_skips_expensive_probes_of_targets_and_of_suites(folder: Path) -> None:
+    (folder / "attncheck.yaml").write_text("models: [builtin:gqa]\n")
+    every = set(registry.installed())
+    cheap = {name for name in every if registry.load(name).cost == "cheap"}
+    assert cheap < every
+    for asked in (request(quick=True), request(quick=True, targets=("builtin:gqa",))):
+        (job,) = asked.plan().jobs
+        assert {name for name, _ in job.probes} == cheap
+
+
+def test_options_override_the_settings_of_a_suite(folder: Path) -> None:
+    (folder / "suite.yaml").write_text(SUITE)
+    asked = request(
+        suite=folder / "suite.yaml",
+        settings=Settings(dtype="float32"),
+        attn=("sdpa",),
+        selection=Selection(tags=("!slow",)),
+    )
+    (job,) = asked.plan().jobs
+    assert (job.target, job.settings.attn, job.settings.dtype) == ("builtin:gqa", "sdpa", "float32")
+
+
+def test_the_suite_above_runs_and_is_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "attncheck.yaml").write_text(SUITE)
+    (folder / "below").mkdir()
+    monkeypatch.chdir(folder / "below")
+    assert len(request().plan().jobs) == 4
+    assert f"running the suite {folder / 'attncheck.yaml'}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"targets": ("builtin:gqa",), "suite": Path("x.yaml")},
+            "give targets or --suite, not both",
+        ),
+        ({"selection": Selection(tags=("slow",))}, "--tag selects from a suite, and there is none"),
+        (
+            {"targets": ("builtin:gqa",), "selection": Selection(probes=("kv-repat",))},
+            "unknown probe `kv-repat`: did you mean `kv-repeat`?",
+        ),
+    ],
+)
+def test_a_request_that_makes_no_sense_is_refused(
+    folder: Path, given: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message.replace("?", r"\?")):
+        request(**given).plan()
