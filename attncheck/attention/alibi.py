@@ -38,6 +38,7 @@ def slopes_of(bias_BHTS: Tensor, allowed_BHTS: Tensor, dtype: torch.dtype) -> Te
     lowest = torch.where(pairs, rises, math.inf).amin((0, 2, 3))
     if not bool(pairs.any((0, 2, 3)).all()):
         return None
+    # the largest bias rounds worst, and its rounding may hide how much the next one rises
     size = torch.where(allowed_BHTS, bias_BHTS.double().abs(), 0.0).max()
     slack = ROUNDINGS * torch.finfo(dtype).eps * float(size)
     slopes_H = (highest + lowest) / 2

@@ -95,6 +95,7 @@ def weights_of(call: AttentionCall, blank: bool = False) -> Tensor:
     query_BHTD = torch.zeros_like(call.query_BHTD) if blank else call.query_BHTD
     columns = []
     for start in range(0, total, width):
+        # the kernel returns weights @ values: one-hot values of D keys show D columns of weights
         value_SD = call.value_BGSD.new_zeros(total, width)
         stop = min(start + width, total)
         value_SD[torch.arange(start, stop), torch.arange(stop - start)] = 1

@@ -109,11 +109,13 @@ class _Inline(TorchFunctionMode):
         from_weights = [
             tape for tape in self.tapes if product and tape.follows_softmax(product.left)
         ]
+        # weights meet the values in the first product that has the softmax on its left
         if product and from_weights:
             return self._second(from_weights, product)
         output = func(*args, **named)
         for tape in [tape for tape in self.tapes if tape.touches((args, named))]:
             tape.note(func, args, named, output)
+            # gated products and the like never reach a softmax and would be recorded for ever
             if tape.weights is None and len(tape.steps) > MOST_STEPS:
                 self.tapes.remove(tape)
         if product and isinstance(output, Tensor):
@@ -174,7 +176,9 @@ def observe_inline(model: nn.Module, handler: Handler) -> Iterator[Refusals]:
         handles += [
             module.register_forward_pre_hook(lambda module, args: recorder.enter(module)),
             module.register_forward_hook(
-                lambda module, args, output: recorder.leave(module), always_call=True
+                # also after an error, or the stack of running modules would stay wrong
+                lambda module, args, output: recorder.leave(module),
+                always_call=True,
             ),
         ]
     with hooked(handles), recorder:

@@ -44,6 +44,7 @@ def _wrapped(kernel: Kernel, owners: frozenset[int], handler: Handler) -> Kernel
         *rest: Any,
         **options: Any,
     ) -> Any:
+        # the table is shared by every model in the process
         if id(module) not in owners or rest:
             return kernel(module, query, key, value, attention_mask, *rest, **options)
         with suspend_recording():

@@ -123,6 +123,7 @@ def _scores(
 ) -> Tensor:
     new, total = query_BHTD.shape[2], key_BHSD.shape[2]
     bias = None if params.bias is None else params.bias[..., :new, :total].to(query_BHTD)
+    # fused kernels start from the bias and add channel by channel, which rounds differently
     if piecewise and bias is not None and not params.cap:
         scores_BHTS = bias.expand(*query_BHTD.shape[:3], total)
         for query_BHT, key_BHS in zip(query_BHTD.unbind(-1), key_BHSD.unbind(-1), strict=True):
@@ -148,6 +149,7 @@ def noise_floor(compute: Callable[[torch.dtype, bool], Tensor], dtype: torch.dty
     exact = compute(torch.float64, False)
     floors = [torch.finfo(dtype).eps * max_abs(exact)]
     for share, piecewise in ((SHARES[0], False), (SHARES[1], False), (SHARES[1], True)):
+        # two orders of summation, so that one lucky order does not set the floor
         with Reorder(share):
             floors.append(max_abs_finite(compute(dtype, piecewise).double() - exact))
     return max(floors)
@@ -183,6 +185,7 @@ def _slope(
     weights_BTS: Tensor, query_BTD: Tensor, key_BSD: Tensor, bias_BTS: Tensor
 ) -> tuple[float, float]:
     product_BTS = query_BTD @ key_BSD.transpose(-1, -2)
+    # softmax divides every row by its own sum, a constant in the logarithm that centring removes
     seen_BTS = weights_BTS > SMALLEST_WEIGHT
     log_BTS = torch.where(seen_BTS, weights_BTS.clamp_min(SMALLEST_WEIGHT).log() - bias_BTS, 0.0)
     count_BT1 = seen_BTS.sum(-1, keepdim=True).clamp_min(1)

@@ -92,6 +92,7 @@ def recorded_tables(model: nn.Module) -> Iterator[Tables]:
 
     def hook(name: str, module: nn.Module, args: Any, output: Any) -> None:
         if is_rotation(output):
+            # a clone, since some models write later tables into the same memory
             found.setdefault(name, []).append((output[0][:1].clone(), output[1][:1].clone()))
 
     with _after_rotary_modules(model, hook):

@@ -63,6 +63,7 @@ def _read(
 ) -> AttentionCall:
     assert tape.scores is not None
     with torch.no_grad(), suspend_recording():
+        # zero queries leave nothing of the products: what remains was added to the scores
         blank = tape.replay(
             torch.zeros_like(tape.product.left), tape.product.right, tape.scores
         ).reshape(shape_BHTS)
@@ -73,6 +74,7 @@ def _read(
         )
         shifted = scores.reshape(shape_BHTS) - blank
         raw = probe @ key[:, list(grouped(probe.shape[1], key.shape[1]))].mT
+        # scores of hidden keys carry no information on the scale
         seen = (blank > HIDDEN) & shifted.isfinite()
         mask = torch.where(blank > HIDDEN, blank, torch.finfo(torch.float32).min).to(query.dtype)
         scale, caveat = _scale(raw, shifted, seen, max_abs(torch.where(seen, blank, 0.0)))
@@ -112,8 +114,8 @@ def _after_softmax(tape: Tape, last: Product) -> str:
     used, left = last.left.reshape(tape.weights.shape), tape.weights
     rows = left.isfinite().all(-1, keepdim=True)
     slack = ROUNDINGS * torch.finfo(used.dtype).eps
-    apart = torch.where(rows, (used - left).abs(), 0.0)
-    return "its weights are changed after the softmax" if float(apart.max()) > slack else ""
+    difference = max_abs(torch.where(rows, used - left, 0.0))
+    return "its weights are changed after the softmax" if difference > slack else ""
 
 
 class _Replay:
@@ -135,6 +137,7 @@ class _Replay:
         **options: Any,
     ) -> tuple[Tensor, None]:
         with suspend_recording(False):
+            # by identity: a handler that leaves both alone must get the bits of the model
             if mask is not self.mask or options["scaling"] != self.scale:
                 return self._changed(query, key, value, mask, options["scaling"]), None
             first, last = self.tape.product, self.last

@@ -50,6 +50,7 @@ class Tape:
     trouble: str = ""
 
     def __post_init__(self) -> None:
+        # by identity: views and copies of one tensor are equal and still different steps
         self.known[id(self.outcome)] = self.outcome
 
     def touches(self, args: Any) -> bool:
@@ -68,6 +69,7 @@ class Tape:
         outputs = changed or tuple(tensors_in(output))
         if not outputs:
             return
+        # a buffer was filled before the tape began, so a replay would lack its content
         if changed and id(changed[0]) not in self.known:
             self.trouble = "scores are written into a buffer"
         if func in SOFTMAX:
@@ -90,6 +92,7 @@ class Tape:
     def replay(self, left: Tensor, right: Tensor, wanted: Tensor) -> Tensor:
         """`wanted`, a tensor on this tape, recomputed with other operands in the product."""
         env: dict[int, Tensor] = {id(self.outcome): self.product.run(left, right)}
+        # the softmax itself is the first step that the scores do not need
         stop = self.softmax_at if wanted is self.scores else len(self.steps)
         for step in self.steps[:stop]:
             output = step.func(*replaced(step.args, env), **replaced(dict(step.named), env))

@@ -29,7 +29,7 @@ ModuleCall = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class VisibleKeys:
+class ObservedKeys:
     """What one layer read in one call: reads_TS for the queries at `positions`, its last column
     being position `stop` - 1.
 
@@ -57,12 +57,12 @@ class VisibleKeys:
         return self.stop - self.reads_TS.shape[1]
 
 
-def visible_keys(layer: LayerCall, positions: Sequence[int]) -> VisibleKeys:
+def observed_keys(layer: LayerCall, positions: Sequence[int]) -> ObservedKeys:
     """What the kernel of one call reads, for queries at these positions."""
     stop = positions[-1] + 1
     # a buffer may go on with empty slots
     reads_HTS = readable_keys(layer).detach().any(0)[..., :stop]
-    return VisibleKeys(
+    return ObservedKeys(
         name=layer.name,
         index=layer.index,
         module=layer.call.module,
@@ -74,7 +74,7 @@ def visible_keys(layer: LayerCall, positions: Sequence[int]) -> VisibleKeys:
     )
 
 
-def observed_at_kernel(subject: Subject, spec: ForwardSpec) -> list[VisibleKeys]:
+def observed_at_kernel(subject: Subject, spec: ForwardSpec) -> list[ObservedKeys]:
     """What every layer reads in every call of a pass, from the kernel with identity values and zero
     queries. The n-th call of a layer belongs to the n-th chunk.
 
@@ -85,7 +85,7 @@ def observed_at_kernel(subject: Subject, spec: ForwardSpec) -> list[VisibleKeys]
         Unsupported: the model runs no attention that can be recorded, or cannot take this pass.
     """
     chunks = spec.chunks or (spec.length,)
-    found: list[VisibleKeys] = []
+    found: list[ObservedKeys] = []
     counts: Counter[str] = Counter()
     own: dict[str, bool] = {}
 
@@ -96,13 +96,13 @@ def observed_at_kernel(subject: Subject, spec: ForwardSpec) -> list[VisibleKeys]
             return
         start, stop = sum(chunks[:number]), sum(chunks[: number + 1])
         if layer.call.query_BHTD.shape[2] == chunks[number] and total <= stop:
-            found.append(visible_keys(layer, range(start, stop)))
+            found.append(observed_keys(layer, range(start, stop)))
 
     read_layers(subject, spec, reader)
     return found
 
 
-def observed_in_gradient(subject: Subject, spec: ForwardSpec) -> list[VisibleKeys]:
+def observed_in_gradient(subject: Subject, spec: ForwardSpec) -> list[ObservedKeys]:
     """What every attention module reads for a few queries: where the gradient of its output at a
     query is not zero.
 
@@ -110,7 +110,7 @@ def observed_in_gradient(subject: Subject, spec: ForwardSpec) -> list[VisibleKey
         Unsupported: no attention module was found, or none takes hidden states and gives a
             gradient.
     """
-    found: list[VisibleKeys] = []
+    found: list[ObservedKeys] = []
     for name, call in _module_calls(subject, spec).items():
         with subject.numerics(), torch.enable_grad():
             found += _in_gradient(name, call, spec.length)
@@ -132,7 +132,7 @@ def _module_calls(subject: Subject, spec: ForwardSpec) -> dict[str, ModuleCall]:
     return calls
 
 
-def _in_gradient(name: str, call: ModuleCall, length: int) -> Iterator[VisibleKeys]:
+def _in_gradient(name: str, call: ModuleCall, length: int) -> Iterator[ObservedKeys]:
     module, args, named = call
     leaf_BTW, context_BTW = _called_on_leaf(module, args, named, length)
     if context_BTW is None:
@@ -141,8 +141,9 @@ def _in_gradient(name: str, call: ModuleCall, length: int) -> Iterator[VisibleKe
     rows = []
     for query in queries:
         (grad_BTW,) = torch.autograd.grad(context_BTW[0, query].sum(), leaf_BTW, retain_graph=True)
+        # a hidden key has a weight of exactly 0, and so an exact zero for a gradient
         rows.append(grad_BTW[0].abs().amax(-1) > 0)
-    yield VisibleKeys(
+    yield ObservedKeys(
         name=name,
         index=layer_index(module, name),
         module=module,
@@ -178,20 +179,20 @@ def _called_on_leaf(
     return leaf_BTW, context if shaped and context.requires_grad else None
 
 
-def wrong_pairs(visible: VisibleKeys, span: AttentionSpan) -> int:
+def wrong_pairs(observed: ObservedKeys, span: AttentionSpan) -> int:
     """(query, key) pairs that are read and not allowed, or allowed and not read; keys that a cache
     no longer holds count as not read.
     """
-    allowed = visible.allowed_TS(span)
-    cut = visible.cut
-    return int((allowed[:, cut:] != visible.reads_TS).sum() + allowed[:, :cut].sum())
+    allowed = observed.allowed_TS(span)
+    cut = observed.cut
+    return int((allowed[:, cut:] != observed.reads_TS).sum() + allowed[:, :cut].sum())
 
 
-def drawn(visible: VisibleKeys, span: AttentionSpan) -> tuple[str, ...]:
+def drawn(observed: ObservedKeys, span: AttentionSpan) -> tuple[str, ...]:
     """The keys that each query reads, as `AtMost.visible` draws them."""
-    allowed_TS = visible.allowed_TS(span)
+    allowed_TS = observed.allowed_TS(span)
     reads_TS = torch.zeros_like(allowed_TS)
-    reads_TS[:, visible.cut :] = visible.reads_TS
+    reads_TS[:, observed.cut :] = observed.reads_TS
     return signs(reads_TS, allowed_TS)
 
 
@@ -203,25 +204,25 @@ def signs(reads_TS: Tensor, allowed_TS: Tensor) -> tuple[str, ...]:
     return tuple("".join(".-+#"[code] for code in row) for row in codes)
 
 
-def reads_ahead(visible: VisibleKeys) -> bool:
+def reads_ahead(observed: ObservedKeys) -> bool:
     """Whether any query reads a key after its own."""
-    own = visible.allowed_TS(FULL)[:, visible.cut :]
-    return bool((visible.reads_TS & ~own).any())
+    own = observed.allowed_TS(FULL)[:, observed.cut :]
+    return bool((observed.reads_TS & ~own).any())
 
 
-def exemption(visible: VisibleKeys, others: list[VisibleKeys]) -> str:
+def exemption(observed: ObservedKeys, others: list[ObservedKeys]) -> str:
     """Why a layer that reads other keys than its config states has no fault: it chooses keys by
     head or by content, or declares that it is not causal.
 
     `others` was observed in the same call with other tokens.
     """
-    name = visible.name
-    if reads_ahead(visible):
-        declared = getattr(visible.module, "is_causal", True) is False and not visible.masked
+    name = observed.name
+    if reads_ahead(observed):
+        declared = getattr(observed.module, "is_causal", True) is False and not observed.masked
         return f"{name} declares that it is not causal" if declared else ""
-    if not visible.heads_agree:
+    if not observed.heads_agree:
         return f"{name}: its heads read different keys"
-    twins = [each for each in others if (each.name, each.stop) == (name, visible.stop)]
-    if all(torch.equal(each.reads_TS, visible.reads_TS) for each in twins):
+    twins = [each for each in others if (each.name, each.stop) == (name, observed.stop)]
+    if all(torch.equal(each.reads_TS, observed.reads_TS) for each in twins):
         return ""
     return f"{name} chooses its keys by content"

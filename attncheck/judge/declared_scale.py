@@ -75,6 +75,7 @@ def _explained(subject: Subject, layer: LayerResult) -> bool:
         return True
     factors = (1.0, _widening(subject, layer), *_scheme_factors(config, layer.index))
     known = [usual * each for each in factors] + [1.0]
+    # normed heads have products as large as the width, so 1/width is a sound scale
     if _has_head_norms(subject, layer):
         known.append(1 / layer.width)
     for name, field in vars(config).items():

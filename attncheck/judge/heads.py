@@ -116,6 +116,7 @@ def _designed(order: HeadOrder, found: list[HeadOrder]) -> bool:
     """Whether every layer like this one has this order, and values the order of the keys: weights
     can be stored so on purpose.
     """
+    # a conversion may permute the stored weights of all layers, and then the code undoes it
     alike = all(each.blocks == order.blocks for each in found if each.is_like(order))
     beside = [
         each.blocks

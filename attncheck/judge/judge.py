@@ -124,6 +124,7 @@ def _nearest(case: ComputedLayer, options: list[AttentionOption]) -> AttentionOp
 
     stated = [option for option in options if not option.unstated]
     nearest = min(stated or options, key=difference)
+    # an observed scale always fits better, so it may only stand in where no stated one passes
     if len(stated) in (0, len(options)) or difference(nearest) <= case.budget(nearest.params):
         return nearest
     return min((option for option in options if option.unstated), key=difference)
@@ -134,6 +135,7 @@ def _judged(
 ) -> LayerResult:
     layer, params, prefill = case.layer, option.params, context.prefill
     difference = case.max_abs_diff(params)
+    # a single query of a step rounds by chance less than its layer does as a rule
     budget = max(case.budget(params), prefill.budget if prefill else 0.0)
     within = difference <= budget
     fitted, heads = (params.scale, params.heads) if prefill and within else _fitted(case, params)
@@ -216,6 +218,7 @@ def _variants(
         difference = "its linear biases have other slopes than expected"
         yield _Variant("", replace(params, bias=option.own_bias), difference)
     yield from _changed(case, params, result)
+    # last, since a wrong mask may come with another fault that one change alone cannot show
     observed = replace(params, allowed=readable_keys(case.layer))
     yield _Variant("reach", observed, "it reads other keys than its config states")
     yield from _changed(case, observed, result)

@@ -100,6 +100,7 @@ def read_layers(subject: Subject, spec: ForwardSpec, reader: Reader) -> dict[str
             result = call.run()
             if id(call.module) not in encoder:
                 reader(_layer_call(call, result[0], names[id(call.module)], outputs, tables))
+                # what later layers compute must not be traced to this layer
                 outputs.clear()
             return result
 

@@ -136,6 +136,7 @@ def _traced(config: Any, model: nn.Module, layer: LayerCall) -> LayerInputs:
         for each in (query, key)
     ]
     query_BHTD, key_BGSD = (
+        # the kernel's own states otherwise, for their bits: the traced ones carry rounding
         source.states_BHTD if source.rotations > 1 else tensor / factor
         for source, tensor, factor in zip((query, key), passed, unexplained, strict=True)
     )
@@ -168,6 +169,7 @@ def _on_cache(layer: LayerCall, position: CallPosition, prefill: PrefillState) -
     key_BGSD = passed[1].clone()
     if key.states_BHTD is not None:
         key_BGSD[:, :, slots] = key.states_BHTD / for_key
+    # where the right states are known, the output decides; elsewhere the difference itself does
     unknown = [each.difference for each in (query, key) if each.states_BHTD is None]
     return LayerInputs(
         query_BHTD=passed[0] if query.states_BHTD is None else query.states_BHTD / for_query,

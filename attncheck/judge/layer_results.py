@@ -13,7 +13,7 @@ from itertools import accumulate
 from typing import final
 
 from attncheck.core.errors import Unsupported
-from attncheck.judge.attention_span import VisibleKeys, exemption, visible_keys
+from attncheck.judge.attention_span import ObservedKeys, exemption, observed_keys
 from attncheck.judge.judge import LayerResult, judge_layer
 from attncheck.judge.layer_calls import LayerCall, read_layers
 from attncheck.judge.layer_spec import CallPosition, PrefillState
@@ -38,7 +38,7 @@ class LayerResults:
     layers: list[LayerResult] = field(default_factory=list)
     unread: dict[str, list[str]] = field(default_factory=dict)
     prefills: Prefills = field(default_factory=dict)
-    unexpected: list[VisibleKeys] = field(default_factory=list)
+    unexpected: list[ObservedKeys] = field(default_factory=list)
 
     def set_aside(self, name: str, reason: str) -> None:
         """Note a layer that cannot be judged."""
@@ -64,6 +64,7 @@ class _Judge:
         key = (layer.name, self.calls[layer.name, new])
         self.calls[layer.name, new] += 1
         position = self.positions.get(new)
+        # chunks have different lengths, so the number of queries tells which one this is
         results = self.results.get(new) or next(iter(self.results.values()))
         if self.prefills is not None and key not in self.prefills:
             return  # one forward has already said why it cannot be judged, or that it fails
@@ -87,12 +88,12 @@ class _Judge:
         if result.prefill is not None:
             results.prefills[key] = result.prefill
         if result.other_keys:
-            results.unexpected.append(_visible(layer, position))
+            results.unexpected.append(_observed(layer, position))
         results.layers.append(replace(result, prefill=None))
 
 
-def _visible(layer: LayerCall, position: CallPosition) -> VisibleKeys:
-    return visible_keys(layer, range(position.before, position.stop))
+def _observed(layer: LayerCall, position: CallPosition) -> ObservedKeys:
+    return observed_keys(layer, range(position.before, position.stop))
 
 
 def judge_forward(subject: Subject, spec: ForwardSpec) -> LayerResults:
@@ -146,21 +147,21 @@ def _positions(spec: ForwardSpec) -> Positions:
 
 def _with_other_tokens(
     subject: Subject, spec: ForwardSpec, positions: Positions
-) -> list[VisibleKeys]:
+) -> list[ObservedKeys]:
     """What every layer reads in the same pass with other tokens."""
-    found: list[VisibleKeys] = []
+    found: list[ObservedKeys] = []
 
     def reader(layer: LayerCall) -> None:
         position = positions.get(layer.call.query_BHTD.shape[2])
         if position is not None:
-            found.append(_visible(layer, position))
+            found.append(_observed(layer, position))
 
     rows = tuple(subject.inputs.other(row) for row in spec.tokens)
     read_layers(subject, replace(spec, tokens=rows), reader)
     return found
 
 
-def _exempt(results: LayerResults, others: list[VisibleKeys]) -> None:
+def _exempt(results: LayerResults, others: list[ObservedKeys]) -> None:
     """Set aside layers whose keys do not depend on positions alone."""
     reasons = {each.name: exemption(each, others) for each in results.unexpected}
     results.layers = [

@@ -187,6 +187,7 @@ def _scales(layer: LayerCall, context: JudgeContext) -> Iterator[tuple[ScaleSpec
         return
     stated = scale_specs(context.config, call.module, call.query_BHTD.shape[-1], layer.index)
     yield from ((scale, "") for scale in stated)
+    # a kernel gets its scale from the layer: what it gets is no independent statement
     passed = call.options.get("scaling")
     if not isinstance(passed, float):
         return
@@ -262,6 +263,7 @@ def _expected_bias(
         wanted_H = prefill.slopes_H
     elif slopes_H is not None:
         wanted_H = corrected_slopes(slopes_H, expected_H.to(slopes_H), scale)
+    # the layer's own bias where it is right, since a computed one rounds differently
     if wanted_H is None or (slopes_H is not None and max_abs_diff(slopes_H / wanted_H, 1) < SAME):
         return observed, slopes_H
     keys_S = torch.arange(call.key_BGSD.shape[2], device=allowed.device, dtype=torch.float64)

@@ -97,6 +97,7 @@ def matched(passed_BHTD: Tensor, blocks_BNTD: Tensor, slack: float) -> tuple[Ten
     """
     passed_HX = passed_BHTD.norm(dim=-1).transpose(0, 1).flatten(1)
     blocks_NX = blocks_BNTD.norm(dim=-1).transpose(0, 1).flatten(1)
+    # a head is a block if the ratio of their lengths is the same at every token
     ratio_HNX = passed_HX[:, None] / blocks_NX.clamp_min(TINY)
     spread_HN = (ratio_HNX.amax(-1) - ratio_HNX.amin(-1)) / ratio_HNX.mean(-1).clamp_min(TINY)
     best_H = spread_HN.argmin(-1)
@@ -122,6 +123,7 @@ def _with_rotation(
     if fits(source.states_BHTD * source.factor):
         return replace(source, pairing="none", rotations=0)
     for pairing in PAIRINGS if tables is not None else ():
+        # tables may carry a gain (YaRN), so the rotation is compared up to one factor
         once_BHTD = rotated_or_none(source.states_BHTD, tables, pairing)
         if once_BHTD is None:
             continue

@@ -172,8 +172,10 @@ class _RotationCheck:
         factor_BTP = torch.cat([factor_BTP, still_BTP], -1)
         angle_TP = torch.arange(factor_BTP.shape[1], dtype=torch.float64)[:, None] * expected_P
         back_TP = torch.polar(torch.ones_like(angle_TP), -angle_TP)
+        # relative to the first position, since a model may count from another one
         left_BTP = factor_BTP * factor_BTP[:, :1].conj() * back_TP
         radians_TP = left_BTP.angle().abs().amax(0)
+        # an error of a frequency grows with the position, that of a table entry does not
         budget_TP = HEADROOM * (spec.rounding * angle_TP.abs() + self.rounding) + 2 * noise_P
         budget_TP += resolution(torch.float64)
         worst = int((radians_TP / budget_TP).argmax())

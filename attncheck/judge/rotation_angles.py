@@ -75,6 +75,7 @@ def observed_rotation(
     `width` is the expected rotary width, `hint` the layout of another layer; both are only tried
     first.
     """
+    # stages may hold the states both before and after the rotation: the former shows it
     still: ObservedRotation | None = None
     for name, given_BHTD in _candidates(passed_BHTD, stages, width):
         found = _fitted(name, given_BHTD, passed_BHTD, width, hint)
@@ -192,14 +193,17 @@ def _factors(
     if first + count > given_BHTD.shape[-1]:
         return None
     given, passed = _paired(given_BHTD, layout, before), _paired(passed_BHTD, layout, after)
+    # least squares over the heads: a rotation is the same complex factor for all of them
     energy_BTP = given.abs().square().sum(1)
     factor_BTP = (passed * given.conj()).sum(1) / energy_BTP.clamp_min(TINY)
     if max_abs_diff(passed, factor_BTP[:, None] * given) > limit:
         return None
     size_BTP = factor_BTP.abs()
+    # one size at all positions, or it scales with the position, which no rotation does
     slack_BTP = TABLE_ROUNDING + 2 * limit / energy_BTP.sqrt().clamp_min(limit)
     if not bool(((size_BTP / size_BTP.mean() - 1).abs() <= slack_BTP).all()):
         return None
+    # channels outside the layout must be passed on, or a wider layout is meant
     outside_D = _changed(given_BHTD, passed_BHTD, limit)
     outside_D[first : first + count] = False
     return None if bool(outside_D.any()) else factor_BTP

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from attncheck.core.errors import Unsupported, UsageError
 from attncheck.judge.attention_span import (
-    VisibleKeys,
+    ObservedKeys,
     exemption,
     observed_at_kernel,
     observed_in_gradient,
@@ -105,7 +105,7 @@ def layer_maps(subject: Subject, spec: ForwardSpec) -> list[LayerMap]:
     Raises:
         Unsupported: neither the kernel nor a gradient shows what is read.
     """
-    layers: dict[str, list[VisibleKeys]] = {}
+    layers: dict[str, list[ObservedKeys]] = {}
     for each in _observed(subject, spec):
         layers.setdefault(each.name, []).append(each)
     other = replace(spec, tokens=(subject.inputs.other(spec.tokens[0]),))
@@ -113,7 +113,7 @@ def layer_maps(subject: Subject, spec: ForwardSpec) -> list[LayerMap]:
     return [_layer_map(subject, spec, calls, others) for calls in layers.values()]
 
 
-def _observed(subject: Subject, spec: ForwardSpec) -> list[VisibleKeys]:
+def _observed(subject: Subject, spec: ForwardSpec) -> list[ObservedKeys]:
     _ = subject.can.first_position  # tried by forwards that must not be among those recorded
     if subject.can.watch:
         return observed_at_kernel(subject, spec)
@@ -124,7 +124,7 @@ def _observed(subject: Subject, spec: ForwardSpec) -> list[VisibleKeys]:
 
 
 def _layer_map(
-    subject: Subject, spec: ForwardSpec, calls: list[VisibleKeys], others: list[VisibleKeys]
+    subject: Subject, spec: ForwardSpec, calls: list[ObservedKeys], others: list[ObservedKeys]
 ) -> LayerMap:
     """The calls of one layer in one picture, against the span that fits best."""
     first, real_T = calls[0], _real(spec)

@@ -55,7 +55,7 @@ from attncheck.probing import (
 # Axes: T query positions, S key positions.
 
 DRAWN = 64
-Ask = Callable[[Subject, ForwardSpec], list[attention_span.VisibleKeys]]
+Ask = Callable[[Subject, ForwardSpec], list[attention_span.ObservedKeys]]
 
 
 @final
@@ -124,9 +124,9 @@ def _changed(subject: Subject, spec: ForwardSpec) -> ForwardSpec:
 
 
 def _by_promise(
-    subject: Subject, seen: list[attention_span.VisibleKeys]
-) -> dict[SpanSpec, list[attention_span.VisibleKeys]]:
-    groups: dict[SpanSpec, list[attention_span.VisibleKeys]] = {}
+    subject: Subject, seen: list[attention_span.ObservedKeys]
+) -> dict[SpanSpec, list[attention_span.ObservedKeys]]:
+    groups: dict[SpanSpec, list[attention_span.ObservedKeys]] = {}
     for each in seen:
         groups.setdefault(span_spec(subject.text_config, each.module, each.index), []).append(each)
     if not groups:
@@ -134,7 +134,7 @@ def _by_promise(
     return groups
 
 
-def _swapped(groups: dict[SpanSpec, list[attention_span.VisibleKeys]]) -> bool:
+def _swapped(groups: dict[SpanSpec, list[attention_span.ObservedKeys]]) -> bool:
     """Whether layers of one promise keep that of others, and the other way round."""
     simple = [
         (promise.spans[0], seen) for promise, seen in groups.items() if len(promise.spans) == 1
@@ -155,8 +155,8 @@ def _case(
     subject: Subject,
     name: str,
     promise: SpanSpec,
-    seen: list[attention_span.VisibleKeys],
-    again: Callable[[], list[attention_span.VisibleKeys]],
+    seen: list[attention_span.ObservedKeys],
+    again: Callable[[], list[attention_span.ObservedKeys]],
 ) -> Measurement:
     if not promise.spans:
         return skipped(name, promise.reason)
@@ -187,17 +187,17 @@ def _case(
     )
 
 
-def _picture(seen: attention_span.VisibleKeys, promise: SpanSpec) -> tuple[str, ...]:
+def _picture(seen: attention_span.ObservedKeys, promise: SpanSpec) -> tuple[str, ...]:
     """Who reads whom in the layer that is furthest from its promise, where that fits on a page."""
     nearest = min(promise.spans, key=lambda reach: attention_span.wrong_pairs(seen, reach))
     return attention_span.drawn(seen, nearest) if seen.stop <= DRAWN else ()
 
 
-def _least_wrong(seen: attention_span.VisibleKeys, promise: SpanSpec) -> int:
+def _least_wrong(seen: attention_span.ObservedKeys, promise: SpanSpec) -> int:
     return min(attention_span.wrong_pairs(seen, reach) for reach in promise.spans)
 
 
-def _explained(seen: attention_span.VisibleKeys, promise: SpanSpec, wrong: int) -> str:
+def _explained(seen: attention_span.ObservedKeys, promise: SpanSpec, wrong: int) -> str:
     last, keys = seen.positions[-1], int(seen.reads_TS[-1].sum())
     if not wrong:
         hidden = max((reach.size for reach in promise.spans), default=0) >= seen.stop
@@ -210,7 +210,7 @@ def _explained(seen: attention_span.VisibleKeys, promise: SpanSpec, wrong: int) 
     return f"{seen.name}: the query at position {last} reads {keys} keys{ahead}; promised: {_named(promise)}"
 
 
-def _fault(seen: attention_span.VisibleKeys, promise: SpanSpec) -> str:
+def _fault(seen: attention_span.ObservedKeys, promise: SpanSpec) -> str:
     """The catalogue's name for what was seen, where one fits exactly."""
     if attention_span.reads_ahead(seen):
         return ""

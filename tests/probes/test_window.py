@@ -10,7 +10,7 @@ import transformers
 from probing import HEALTHY, case, caught_by, finding, loaded
 
 from attncheck.core.finding import Verdict
-from attncheck.judge.attention_span import VisibleKeys, exemption, wrong_pairs
+from attncheck.judge.attention_span import ObservedKeys, exemption, wrong_pairs
 from attncheck.judge.config_spec import FULL, AttentionSpan, span_spec
 from attncheck.model.subject import Subject
 from attncheck.targets.amplify import amplify
@@ -48,7 +48,7 @@ def test_a_window_that_the_kernel_cuts_short_by_one_is_caught() -> None:
     """
     subject = loaded("config:mistral")
     window = subject.text_config.sliding_window
-    seen = VisibleKeys(
+    seen = ObservedKeys(
         name="layer",
         index=0,
         module=torch.nn.Identity(),
