@@ -7,7 +7,8 @@ the files' names and source, so that listing faults loads neither torch nor tran
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -17,7 +18,7 @@ from attncheck.core.errors import UsageError, unknown
 
 if TYPE_CHECKING:
     from attncheck.faults.engine.fault import Fault
-    from attncheck.faults.engine.hypothesis import Hypothesis, WrongForward
+    from attncheck.faults.engine.hypothesis import Hypothesis
     from attncheck.faults.engine.trusted import Trusted
     from attncheck.model.forward_spec import ForwardSpec
     from attncheck.model.provenance import Provenance
@@ -89,11 +90,7 @@ def hypotheses(
     from attncheck.faults.engine.hypothesis import WrongForward
 
     forward = WrongForward(trusted, spec, provenance)
-    for _, made_for in _ranked():
-        yield from made_for(forward)
-
-
-@cache
-def _ranked() -> list[tuple[int, Callable[[WrongForward], Iterator[Hypothesis]]]]:
-    ranked = [each for name in names() for each in fault(name).hypotheses.items()]
-    return sorted(ranked, key=lambda each: each[0])
+    ranked = sorted((rank, name) for name in names() for rank in fault(name).hypotheses)
+    for rank, name in ranked:
+        for hypothesis in fault(name).hypotheses[rank](forward):
+            yield replace(hypothesis, fault=name)

@@ -65,7 +65,7 @@ def test_dynamic_scaling_that_stays_after_a_longer_call_is_named() -> None:
 def test_positions_handed_over_from_nought_where_the_model_counts_from_padding(probe: str) -> None:
     found = injected("config:roberta", probe)
     assert (told(found).fault, told(found).how) == ("generate-positions", "reproduced")
-    assert "hands over 0" in told(found).advice
+    assert "passes position 0" in told(found).advice
 
 
 @pytest.mark.parametrize(

@@ -22,12 +22,12 @@ import torch
 from torch import Tensor
 
 from attncheck.faults.engine import (
+    Change,
     Fault,
     Hypothesis,
     Injected,
     View,
     WrongForward,
-    masks,
     schedule,
     store_edits,
 )
@@ -46,7 +46,7 @@ def inject(subject: Subject) -> Injected:
 
 def _zeroed(forward: WrongForward) -> Iterator[Hypothesis]:
     if store_edits.edits_store(forward):
-        yield from store_edits.stored_everywhere("cache-drops-token", "zeroed", _zero_newest)
+        yield store_edits.stored_everywhere("zeroed", _zero_newest)
 
 
 def _zero_newest(held: schedule.Held) -> None:
@@ -56,7 +56,7 @@ def _zero_newest(held: schedule.Held) -> None:
 
 def _hidden(forward: WrongForward) -> Iterator[Hypothesis]:
     if forward.chunked:
-        yield masks.masked("cache-drops-token", "hidden", _without_ends)
+        yield Hypothesis("hidden", Change(allowed=_without_ends))
 
 
 def _without_ends(allowed: Tensor, view: View) -> Tensor:

@@ -54,8 +54,8 @@ def _pair_of_layers(cached: list[CachedTensor]) -> tuple[int, int] | None:
 
 def _hypotheses(forward: WrongForward) -> Iterator[Hypothesis]:
     if store_edits.edits_store(forward):
-        yield store_edits.stored("cache-layer-mixup", "two first layers", lambda: _swap_first)
-        yield store_edits.stored("cache-layer-mixup", "each reads the next", lambda: _read_next)
+        yield store_edits.stored("two first layers", lambda: _swap_first)
+        yield store_edits.stored("each reads the next", lambda: _read_next)
 
 
 def _swap_first(store: schedule.Store) -> None:

@@ -62,10 +62,10 @@ def _hypotheses(forward: WrongForward) -> Iterator[Hypothesis]:
         return
     for dtype in LOWER:
         if dtype.itemsize < forward.subject.dtype.itemsize:
-            fault, name = "cache-low-precision", str(dtype).removeprefix("torch.")
-            yield from store_edits.stored_everywhere(fault, name, partial(_rounded, dtype))
+            name = str(dtype).removeprefix("torch.")
+            yield store_edits.stored_everywhere(name, partial(_rounded, dtype))
             parameter = f"{name}, before they are first read"
-            yield Hypothesis(fault, parameter, change=Change(stored_as=dtype))
+            yield Hypothesis(parameter, change=Change(stored_as=dtype))
 
 
 def _rounded(dtype: torch.dtype, held: schedule.Held) -> None:

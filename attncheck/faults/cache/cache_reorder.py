@@ -57,7 +57,7 @@ def inject(subject: Subject) -> Injected:
 
 def _keys_and_values(forward: WrongForward) -> Iterator[Hypothesis]:
     if len(forward.spec.tokens) > 1 and store_edits.edits_store(forward):
-        yield from store_edits.stored_everywhere("cache-reorder", "", _roll_rows)
+        yield store_edits.stored_everywhere("", _roll_rows)
 
 
 def _roll_rows(held: schedule.Held) -> None:
@@ -66,7 +66,7 @@ def _roll_rows(held: schedule.Held) -> None:
 
 def _states_too(forward: WrongForward) -> Iterator[Hypothesis]:
     if forward.chunked and len(forward.spec.tokens) > 1 and forward.trusted.keeps_states:
-        yield Hypothesis("cache-reorder", "states too", predict=_on_cache_of_row_before)
+        yield Hypothesis("states too", predict=_on_cache_of_row_before)
 
 
 def _on_cache_of_row_before(trusted: Trusted, spec: ForwardSpec) -> Tensor:

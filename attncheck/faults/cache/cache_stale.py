@@ -33,7 +33,7 @@ def inject(subject: Subject) -> Injected:
 
 def _hypotheses(forward: WrongForward) -> Iterator[Hypothesis]:
     if store_edits.edits_store(forward):
-        yield from store_edits.stored_everywhere("cache-stale", "", _stale_newest)
+        yield store_edits.stored_everywhere("", _stale_newest)
 
 
 def _stale_newest(held: schedule.Held) -> None:

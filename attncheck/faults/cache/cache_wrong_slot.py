@@ -36,9 +36,8 @@ def inject(subject: Subject) -> Injected:
 
 def _hypotheses(forward: WrongForward) -> Iterator[Hypothesis]:
     if store_edits.edits_store(forward):
-        fault = "cache-wrong-slot"
-        yield from store_edits.stored_everywhere(fault, "values beside their keys", _roll_values)
-        yield from store_edits.stored_everywhere(fault, "keys beside their values", _roll_keys)
+        yield store_edits.stored_everywhere("values beside their keys", _roll_values)
+        yield store_edits.stored_everywhere("keys beside their values", _roll_keys)
 
 
 def _roll_values(held: schedule.Held) -> None:

@@ -62,11 +62,10 @@ def _forget(kind: str, cache: Any) -> None:
 def _hypotheses(forward: WrongForward) -> Iterator[Hypothesis]:
     if not forward.chunked or not forward.trusted.keeps_states:
         return
-    yield Hypothesis("state-dropped", predict=_chunks_alone)
+    yield Hypothesis(predict=_chunks_alone)
     for several in (False, True):
         for kind in ("", CONVOLUTION, f"not {CONVOLUTION}"):
             yield Hypothesis(
-                "state-dropped",
                 words(
                     f"{kind} states" if kind else "",
                     "in chunks of several tokens" if several else "",

@@ -22,14 +22,14 @@ from attncheck.model.forward_spec import ForwardSpec, Mask2D, Mask4D
 class View:
     """The part of a layer that is computed: queries start..stop of `spec` over keys 0..stop.
 
-    `reach` is the span of this layer.
+    `span` is the span of this layer.
     """
 
     spec: ForwardSpec
     layer: int
     start: int
     stop: int
-    reach: AttentionSpan = FULL
+    span: AttentionSpan = FULL
 
 
 Allowed = Callable[[Tensor, View], Tensor]
@@ -52,10 +52,10 @@ def _numbered(row: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-def expected_keys(spec: ForwardSpec, reach: AttentionSpan, device: torch.device) -> Tensor:
+def expected_keys(spec: ForwardSpec, span: AttentionSpan, device: torch.device) -> Tensor:
     """(B, 1, T, T) booleans: causal, within the layer's span, inside the document, no padding."""
     length = spec.length
-    allowed = reach.allowed_TS(length, length, device).expand(len(spec.tokens), 1, length, length)
+    allowed = span.allowed_TS(length, length, device).expand(len(spec.tokens), 1, length, length)
     segments = segments_of(spec)
     if segments is not None:
         number_BT = torch.tensor(segments, device=device)
@@ -70,13 +70,13 @@ def expected_keys(spec: ForwardSpec, reach: AttentionSpan, device: torch.device)
 
 def first_held(view: View) -> int:
     """The oldest key that the cache still holds when the chunk of this view is fed."""
-    return max(0, view.start - view.reach.size + 1) if view.reach.kind == "sliding" else 0
+    return max(0, view.start - view.span.size + 1) if view.span.kind == "sliding" else 0
 
 
-def held(spec: ForwardSpec, reach: AttentionSpan, like: Tensor) -> Tensor:
+def held(spec: ForwardSpec, span: AttentionSpan, like: Tensor) -> Tensor:
     """(1, 1, T, S) booleans: the keys that a cache of this span holds at each chunk, or gets."""
     kept = torch.zeros_like(like[:1, :1])
-    for each in chunk_views(View(spec=spec, layer=0, start=0, stop=spec.length, reach=reach)):
+    for each in chunk_views(View(spec=spec, layer=0, start=0, stop=spec.length, span=span)):
         kept[:, :, each.start : each.stop, first_held(each) :] = True
     return kept
 

@@ -64,14 +64,15 @@ class Hypothesis:
     `change` is a `Change`, or makes one for a forward; `predict` serves where no `Change` can
     express the fault. `holds` asks the model itself whether the fault is possible, where the logits
     alone cannot decide. `everywhere` says that no single layer can have it.
+    The registry adds the name of the fault.
     """
 
-    fault: str
     parameter: str = ""
     change: Change | Callable[[ForwardSpec], Change] | None = None
     predict: Predict | None = None
     holds: Callable[[Trusted], bool] | None = None
     everywhere: bool = False
+    fault: str = ""
 
     @property
     def label(self) -> str:

@@ -10,16 +10,10 @@ from dataclasses import replace
 from torch import Tensor
 
 from attncheck.core.errors import Unsupported
-from attncheck.faults.engine.expected import Allowed, View, expected_keys
-from attncheck.faults.engine.hypothesis import Hypothesis
-from attncheck.faults.engine.trusted import Change, Trusted
+from attncheck.faults.engine.expected import View, expected_keys
+from attncheck.faults.engine.trusted import Trusted
 from attncheck.model.forward_spec import ForwardSpec, Mask2D, Mask4D, blocks
 from attncheck.numerics.divergence import beyond
-
-
-def masked(fault: str, parameter: str, allowed: Allowed) -> Hypothesis:
-    """A fault that changes nothing but the readable keys of each chunk."""
-    return Hypothesis(fault, parameter, change=Change(allowed=allowed))
 
 
 def without_mask(allowed: Tensor, view: View) -> Tensor:
@@ -34,7 +28,7 @@ def without_documents(allowed: Tensor, view: View) -> Tensor:
 
 
 def _expected(view: View, spec: ForwardSpec, like: Tensor) -> Tensor:
-    return expected_keys(spec, view.reach, like.device)[:, :, view.start : view.stop, : view.stop]
+    return expected_keys(spec, view.span, like.device)[:, :, view.start : view.stop, : view.stop]
 
 
 def masks_ignored(trusted: Trusted) -> bool:

@@ -15,20 +15,16 @@ from attncheck.model.forward_spec import ForwardSpec, Positions, counting
 from attncheck.model.inputs import Row
 
 
-def positioned(
-    fault: str, parameter: str, positions: Callable[[ForwardSpec], Positions]
-) -> Hypothesis:
+def positioned(parameter: str, positions: Callable[[ForwardSpec], Positions]) -> Hypothesis:
     """A fault that changes nothing but the positions; it cannot be limited to some layers."""
 
     def change(spec: ForwardSpec) -> Change:
         return Change(positions=positions(spec))
 
-    return Hypothesis(fault, parameter, change=change, everywhere=True)
+    return Hypothesis(parameter, change, everywhere=True)
 
 
-def by_rule(
-    trusted: Trusted, fault: str, parameter: str, rule: Rule, padding: bool = False
-) -> Hypothesis:
+def by_rule(trusted: Trusted, parameter: str, rule: Rule, padding: bool = False) -> Hypothesis:
     """Positions of every chunk but the first by a rule; `padding` counts padding as text."""
 
     def positions(spec: ForwardSpec) -> Positions:
@@ -39,7 +35,7 @@ def by_rule(
             for row, counted in zip(given, usual if padding else given, strict=True)
         )
 
-    return positioned(fault, words(parameter, "counting the padding" if padding else ""), positions)
+    return positioned(words(parameter, "counting the padding" if padding else ""), positions)
 
 
 def _later(row: Row, usual: Row, spec: ForwardSpec, origin: int, rule: Rule) -> Row:

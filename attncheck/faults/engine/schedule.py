@@ -37,14 +37,14 @@ class Held:
 
     key_BGSD: Tensor
     value_BGSD: Tensor
-    reach: AttentionSpan
+    span: AttentionSpan
 
     @property
     def first(self) -> int:
         """The oldest slot that a cache of this layer would still hold."""
-        if self.reach.kind != "sliding":
+        if self.span.kind != "sliding":
             return 0
-        return max(0, self.key_BGSD.shape[2] - self.reach.size + 1)
+        return max(0, self.key_BGSD.shape[2] - self.span.size + 1)
 
 
 Store = dict[int, Held]
@@ -77,7 +77,7 @@ class _Run:
         held = self._appended(call, skipped)
         query_BHTD, total = call.query_BHTD[:, :, skipped:], held.key_BGSD.shape[2]
         start = total - query_BHTD.shape[2]
-        allowed = expected_keys(self.spec, held.reach, query_BHTD.device)[:, :, start:total, :total]
+        allowed = expected_keys(self.spec, held.span, query_BHTD.device)[:, :, start:total, :total]
         params = self._params(call, allowed, start)
         context_BTHD = attend_widely(query_BHTD, held.key_BGSD, held.value_BGSD, params)
         return torch.nn.functional.pad(context_BTHD, (0, 0, 0, 0, skipped, 0)), None
@@ -100,7 +100,7 @@ class _Run:
         key, value = call.key_BGSD[:, :, skipped:], call.value_BGSD[:, :, skipped:]
         if held is not None:
             key, value = torch.cat([held.key_BGSD, key], 2), torch.cat([held.value_BGSD, value], 2)
-        self.store[layer] = Held(key, value, self.trusted.reach(call, self.spec))
+        self.store[layer] = Held(key, value, self.trusted.span(call, self.spec))
         return self.store[layer]
 
 

@@ -5,7 +5,7 @@ Axes: B batch, G key/value heads, S stored positions, D head width.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -83,13 +83,13 @@ def edits_store(forward: WrongForward) -> bool:
     return forward.chunked and forward.attends and not forward.trusted.keeps_states
 
 
-def stored(fault: str, parameter: str, edit: Callable[[], Edit]) -> Hypothesis:
+def stored(parameter: str, edit: Callable[[], Edit]) -> Hypothesis:
     """A fault as an edit of the store, made anew for each prediction: some edits keep a memory."""
 
     def predict(trusted: Trusted, spec: ForwardSpec) -> Tensor:
         return scheduled_logits(trusted, spec, edit())
 
-    return Hypothesis(fault, parameter, predict=predict)
+    return Hypothesis(parameter, predict=predict)
 
 
 def in_each_layer(change: Callable[[Held], None]) -> Edit:
@@ -102,8 +102,6 @@ def in_each_layer(change: Callable[[Held], None]) -> Edit:
     return edit
 
 
-def stored_everywhere(
-    fault: str, parameter: str, change: Callable[[Held], None]
-) -> Iterator[Hypothesis]:
+def stored_everywhere(parameter: str, change: Callable[[Held], None]) -> Hypothesis:
     """A fault as the same change of what every layer has stored."""
-    yield stored(fault, parameter, lambda: in_each_layer(change))
+    return stored(parameter, lambda: in_each_layer(change))

@@ -51,7 +51,7 @@ from attncheck.numerics.divergence import beyond
 class Change:
     """One fault on the trusted path, in every layer or in `layers` only.
 
-    `allowed` changes the readable keys of one chunk, (B, 1, T, S) booleans; `reach` gives a layer
+    `allowed` changes the readable keys of one chunk, (B, 1, T, S) booleans; `span` gives a layer
     another span, and `only_held` limits it to the keys that a cache of the right span still holds;
     `params` changes scale, cap, sinks and bias; `tiled` deals key/value heads out in turn;
     `stored_as` rounds keys and values to another dtype; `added` adds the boolean mask to the scores
@@ -62,7 +62,7 @@ class Change:
     positions: Positions | None = None
     mask_2d: Mask2D | None = None
     allowed: Allowed | None = None
-    reach: Callable[[AttentionSpan], AttentionSpan] | None = None
+    span: Callable[[AttentionSpan], AttentionSpan] | None = None
     only_held: bool = False
     params: Callable[[AttentionParams], AttentionParams] | None = None
     tiled: bool = False
@@ -74,7 +74,7 @@ class Change:
     @property
     def needs_kernel(self) -> bool:
         """Whether the arguments of a forward cannot express it."""
-        return any((self.params, self.tiled, self.stored_as, self.added, self.reach))
+        return any((self.params, self.tiled, self.stored_as, self.added, self.span))
 
 
 NOTHING = Change()
@@ -154,11 +154,11 @@ class Trusted:
         layer = self.layer(call)
         if change.layers is not None and layer not in change.layers:
             change = NOTHING
-        right = self.reach(call, spec)
-        reach = change.reach(right) if change.reach else right
-        view = View(spec=spec, layer=layer, start=0, stop=spec.length, reach=reach)
-        expected = expected_keys(spec, reach, call.query_BHTD.device)
-        if self.own_masks and not change.reach:
+        right = self.span(call, spec)
+        span = change.span(right) if change.span else right
+        view = View(spec=spec, layer=layer, start=0, stop=spec.length, span=span)
+        expected = expected_keys(spec, span, call.query_BHTD.device)
+        if self.own_masks and not change.span:
             expected = allowed_BHTS(call) & expected_keys(spec, FULL, call.query_BHTD.device)
         allowed = edited(expected, change.allowed, view)
         if change.only_held:
@@ -219,9 +219,9 @@ class Trusted:
     def _windows(self) -> frozenset[AttentionSpan]:
         plain = ForwardSpec(self.subject.inputs.tokens)
         found = self.subject.record_calls(
-            plain.tokens, lambda call: self.reach(call, plain) if call.is_self_attention else None
+            plain.tokens, lambda call: self.span(call, plain) if call.is_self_attention else None
         )
-        reaches = frozenset(reach for reach in found if reach is not None)
+        reaches = frozenset(span for span in found if span is not None)
         return reaches if reaches - {FULL} else frozenset()
 
     def segmented(self, spec: ForwardSpec) -> bool:
@@ -229,7 +229,7 @@ class Trusted:
         segments = segments_of(spec)
         return segments is not None and any(len(set(row)) > 1 for row in segments)
 
-    def reach(self, call: AttentionCall, spec: ForwardSpec) -> AttentionSpan:
+    def span(self, call: AttentionCall, spec: ForwardSpec) -> AttentionSpan:
         """How far back this layer may read in this forward: a 4D mask replaces its window."""
         if isinstance(spec.mask, Mask4D):
             return FULL

@@ -161,16 +161,10 @@ def has_windows(forward: WrongForward) -> bool:
 
 
 def respanned(
-    forward: WrongForward,
-    fault: str,
-    parameter: str,
-    reach: Callable[[AttentionSpan], AttentionSpan],
+    forward: WrongForward, parameter: str, span: Callable[[AttentionSpan], AttentionSpan]
 ) -> Iterator[Hypothesis]:
     """Another span for each layer; the cache keeps all keys, or those of the right window."""
-    yield Hypothesis(fault, parameter, change=Change(reach=reach))
+    yield Hypothesis(parameter, Change(span=span))
     if forward.chunked:
-        yield Hypothesis(
-            fault,
-            words(parameter, "within what the cache keeps"),
-            change=Change(reach=reach, only_held=True),
-        )
+        said = words(parameter, "within what the cache keeps")
+        yield Hypothesis(said, Change(span=span, only_held=True))

@@ -51,8 +51,7 @@ def _hypotheses(forward: WrongForward) -> Iterator[Hypothesis]:
     if given is not None and not _right(given, forward.spec):
         first = given[0][0] + forward.subject.can.first_position
         yield Hypothesis(
-            "generate-positions",
-            f"generate() hands over {first} for the first token of the row",
+            f"generate() passes position {first} for the first token of the row",
             predict=lambda trusted, spec: trusted.logits(spec, Change(positions=given)),
         )
 

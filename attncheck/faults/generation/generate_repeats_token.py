@@ -77,9 +77,7 @@ def _in_generate(forward: WrongForward) -> Iterator[Hypothesis]:
     spec = forward.spec
     if forward.provenance is not None and forward.chunked and spec.chunks[-1] == 1:
         for parameter, times in (("in the first step", 1), ("in every step", spec.length)):
-            yield Hypothesis(
-                "generate-repeats-token", parameter, predict=partial(_fed_again, times)
-            )
+            yield Hypothesis(parameter, predict=partial(_fed_again, times))
 
 
 def _steps(spec: ForwardSpec) -> list[int]:
@@ -117,7 +115,7 @@ def _in_order(rows: tuple[Row, ...], order: list[int]) -> tuple[Row, ...]:
 
 def _in_place(forward: WrongForward) -> Iterator[Hypothesis]:
     if 1 in forward.spec.chunks[1:]:
-        yield Hypothesis("generate-repeats-token", predict=_fed_instead)
+        yield Hypothesis(predict=_fed_instead)
 
 
 def _fed_instead(trusted: Trusted, spec: ForwardSpec) -> Tensor:

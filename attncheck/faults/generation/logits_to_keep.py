@@ -64,7 +64,7 @@ def _hypotheses(forward: WrongForward) -> Iterator[Hypothesis]:
         return
     for parameter, column in (("of the position before", _before), ("the first ones", _first)):
         predict = partial(_kept_elsewhere, forward.provenance, column)
-        yield Hypothesis("logits-to-keep", parameter, predict=predict)
+        yield Hypothesis(parameter, predict=predict)
 
 
 def _before(column: int, first: int) -> int:

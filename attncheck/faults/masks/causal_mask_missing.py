@@ -35,7 +35,6 @@ from attncheck.faults.engine import (
     View,
     WrongForward,
     injection,
-    masks,
 )
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.subject import Subject
@@ -75,13 +74,10 @@ def _by_argument(subject: Subject) -> Iterator[None]:
 
 
 def _hypotheses(forward: WrongForward) -> Iterator[Hypothesis]:
-    yield masks.masked("causal-mask-missing", "", _whole_chunk)
+    yield Hypothesis("", Change(allowed=_whole_chunk))
     if forward.attends and not forward.spec.chunks:
-        yield Hypothesis(
-            "causal-mask-missing",
-            "a boolean mask is added to the scores as 0 and 1",
-            change=Change(added=True),
-        )
+        parameter = "a boolean mask is added to the scores as 0 and 1"
+        yield Hypothesis(parameter, Change(added=True))
 
 
 def _whole_chunk(allowed: Tensor, view: View) -> Tensor:

@@ -19,14 +19,21 @@ Axes: T query positions, S key positions.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from attncheck.core.errors import CannotInject
-from attncheck.faults.engine import Fault, Hypothesis, Injected, WrongForward, injection, masks
+from attncheck.faults.engine import (
+    Change,
+    Fault,
+    Hypothesis,
+    Injected,
+    WrongForward,
+    injection,
+    masks,
+)
 from attncheck.model.subject import Subject
 
 
@@ -48,10 +55,8 @@ def inject(subject: Subject) -> Injected:
 
 def _hypotheses(forward: WrongForward) -> Iterator[Hypothesis]:
     if forward.trusted.segmented(forward.spec):
-        yield replace(
-            masks.masked("document-leak", "", masks.without_documents),
-            holds=lambda trusted: not masks.masks_ignored(trusted),
-        )
+        change = Change(allowed=masks.without_documents)
+        yield Hypothesis(change=change, holds=lambda trusted: not masks.masks_ignored(trusted))
 
 
 FAULT = Fault(name="document-leak", inject=inject, hypotheses={380: _hypotheses})

@@ -26,13 +26,13 @@ from torch import Tensor
 
 from attncheck.faults.engine import (
     Allowed,
+    Change,
     Fault,
     Hypothesis,
     Injected,
     View,
     WrongForward,
     injection,
-    masks,
 )
 from attncheck.model.subject import Subject
 
@@ -46,7 +46,7 @@ def inject(subject: Subject) -> Injected:
 
 def _hypotheses(forward: WrongForward) -> Iterator[Hypothesis]:
     for step in (1, -1, 2):
-        yield masks.masked("mask-off-by-one", "" if step == 1 else f"by {step:+d}", _shifted(step))
+        yield Hypothesis("" if step == 1 else f"by {step:+d}", Change(allowed=_shifted(step)))
 
 
 def _shifted(step: int) -> Allowed:

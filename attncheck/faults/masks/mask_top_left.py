@@ -26,6 +26,7 @@ from torch import Tensor
 
 from attncheck.core.errors import CannotInject
 from attncheck.faults.engine import (
+    Change,
     Fault,
     Hypothesis,
     Injected,
@@ -33,7 +34,6 @@ from attncheck.faults.engine import (
     WrongForward,
     expected,
     injection,
-    masks,
 )
 from attncheck.model.subject import Subject
 
@@ -50,8 +50,8 @@ def inject(subject: Subject) -> Injected:
 
 def _hypotheses(forward: WrongForward) -> Iterator[Hypothesis]:
     if forward.chunked:
-        yield masks.masked("mask-top-left", "", _top_left)
-        yield masks.masked("mask-top-left", "in chunks of several tokens", _top_left_of_several)
+        yield Hypothesis("", Change(allowed=_top_left))
+        yield Hypothesis("in chunks of several tokens", Change(allowed=_top_left_of_several))
 
 
 def _top_left(allowed: Tensor, view: View) -> Tensor:

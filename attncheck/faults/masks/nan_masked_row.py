@@ -57,10 +57,8 @@ def _leaves_rows_empty(subject: Subject) -> bool:
 
 def _hypotheses(forward: WrongForward) -> Iterator[Hypothesis]:
     if forward.padded and forward.attends and forward.trusted.first_call is not None:
-        yield Hypothesis(
-            "nan-masked-row",
-            change=Change(params=lambda params: replace(params, empty_row=math.nan)),
-        )
+        change = Change(params=lambda params: replace(params, empty_row=math.nan))
+        yield Hypothesis(change=change)
 
 
 FAULT = Fault(name="nan-masked-row", inject=inject, hypotheses={540: _hypotheses})

@@ -57,15 +57,12 @@ def _hypotheses(forward: WrongForward) -> Iterator[Hypothesis]:
     if not forward.padded:
         return
     if not forward.attends:
-        yield Hypothesis(
-            "padding-visible", change=lambda spec: Change(mask_2d=all_ones(spec.tokens))
-        )
+        yield Hypothesis(change=lambda spec: Change(mask_2d=all_ones(spec.tokens)))
         return
-    yield masks.masked("padding-visible", "", masks.without_mask)
+    yield Hypothesis("", Change(allowed=masks.without_mask))
     if forward.chunked:
-        yield masks.masked("padding-visible", "from the second call on", _without_mask_later)
+        yield Hypothesis("from the second call on", Change(allowed=_without_mask_later))
     yield Hypothesis(
-        "padding-visible",
         "counted as text",
         change=lambda spec: Change(allowed=masks.without_mask, mask_2d=all_ones(spec.tokens)),
     )

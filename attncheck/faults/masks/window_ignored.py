@@ -25,13 +25,13 @@ from torch import Tensor
 
 from attncheck.faults.engine import (
     Allowed,
+    Change,
     Fault,
     Hypothesis,
     Injected,
     View,
     WrongForward,
     expected,
-    masks,
     windows,
 )
 from attncheck.judge.config_spec import FULL, AttentionSpan
@@ -46,12 +46,11 @@ def inject(subject: Subject) -> Injected:
 def _hypotheses(forward: WrongForward) -> Iterator[Hypothesis]:
     size = forward.subject.facts.window
     if windows.has_windows(forward):
-        yield from windows.respanned(forward, "window-ignored", "", lambda reach: FULL)
+        yield from windows.respanned(forward, "", lambda span: FULL)
     elif size and forward.chunked:
-        yield masks.masked(
-            "window-ignored",
+        yield Hypothesis(
             f"the cache keeps a window of {size}, the mask of one forward has none",
-            _held_by_cache(size),
+            Change(allowed=_held_by_cache(size)),
         )
 
 
@@ -59,7 +58,7 @@ def _held_by_cache(size: int) -> Allowed:
     """The keys that a cache of this window holds when a chunk is fed, and those of the chunk."""
 
     def kept(allowed: Tensor, view: View) -> Tensor:
-        first = expected.first_held(replace(view, reach=AttentionSpan("sliding", size)))
+        first = expected.first_held(replace(view, span=AttentionSpan("sliding", size)))
         return torch.cat([torch.zeros_like(allowed[..., :first]), allowed[..., first:]], -1)
 
     return kept

@@ -45,11 +45,9 @@ def _hypotheses(forward: WrongForward) -> Iterator[Hypothesis]:
     reaches = forward.trusted.windows(forward.spec) if windows.has_windows(forward) else ()
     if FULL not in reaches:
         return
-    window, fault = next(reach for reach in reaches if reach != FULL), "window-layers-swapped"
-    yield from windows.respanned(
-        forward, fault, "", lambda reach: window if reach == FULL else FULL
-    )
-    yield from windows.respanned(forward, fault, "all layers have the window", lambda reach: window)
+    window = next(span for span in reaches if span != FULL)
+    yield from windows.respanned(forward, "", lambda span: window if span == FULL else FULL)
+    yield from windows.respanned(forward, "all layers have the window", lambda span: window)
 
 
 FAULT = Fault(name="window-layers-swapped", inject=inject, hypotheses={350: _hypotheses})

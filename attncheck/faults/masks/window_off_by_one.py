@@ -31,13 +31,11 @@ def _hypotheses(forward: WrongForward) -> Iterator[Hypothesis]:
     if windows.has_windows(forward):
         for step in (1, -1, 2, -2):
             parameter = "" if step == 1 else f"by {step:+d}"
-            yield from windows.respanned(forward, "window-off-by-one", parameter, _resized(step))
+            yield from windows.respanned(forward, parameter, _resized(step))
 
 
 def _resized(step: int) -> Callable[[AttentionSpan], AttentionSpan]:
-    return lambda reach: (
-        reach if reach == FULL else AttentionSpan(reach.kind, max(1, reach.size + step))
-    )
+    return lambda span: span if span == FULL else AttentionSpan(span.kind, max(1, span.size + step))
 
 
 FAULT = Fault(name="window-off-by-one", inject=inject, hypotheses={330: _hypotheses})

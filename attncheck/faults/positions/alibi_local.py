@@ -109,7 +109,7 @@ def _used(subject: Subject, builders: list[tuple[Any, str]]) -> bool:
 
 def _hypotheses(forward: WrongForward) -> Iterator[Hypothesis]:
     if forward.chunked and forward.attends and not forward.subject.can.takes_positions:
-        yield Hypothesis("alibi-local", predict=partial(schedule.scheduled_logits, local=True))
+        yield Hypothesis(predict=partial(schedule.scheduled_logits, local=True))
 
 
 FAULT = Fault(name="alibi-local", inject=inject, hypotheses={245: _hypotheses}, on_cache_only=True)

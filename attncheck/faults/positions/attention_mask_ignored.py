@@ -39,7 +39,6 @@ def inject(subject: Subject) -> Injected:
 def _hypotheses(forward: WrongForward) -> Iterator[Hypothesis]:
     if forward.attends and forward.spec.mask is not None:
         yield Hypothesis(
-            "attention-mask-ignored",
             change=lambda spec: Change(allowed=masks.without_mask, mask_2d=all_ones(spec.tokens)),
             holds=masks.masks_ignored,
         )

@@ -69,10 +69,8 @@ def _hypotheses(forward: WrongForward) -> Iterator[Hypothesis]:
         return
     for inv_freq_R, parameter in _frequencies(forward.trusted):
         change = partial(_rotate_again, inv_freq_R)
-        yield from store_edits.stored_everywhere("key-rotated-twice", parameter, change)
-        yield store_edits.stored(
-            "key-rotated-twice", words(parameter, "once"), partial(_once, change)
-        )
+        yield store_edits.stored_everywhere(parameter, change)
+        yield store_edits.stored(words(parameter, "once"), partial(_once, change))
 
 
 def _frequencies(trusted: Trusted) -> Iterator[tuple[Tensor, str]]:

@@ -39,7 +39,7 @@ def inject(subject: Subject) -> Injected:
 def _hypotheses(forward: WrongForward, padding: bool = False) -> Iterator[Hypothesis]:
     if forward.chunked and forward.subject.can.takes_positions:
         for parameter, rule in RULES.items():
-            yield positions.by_rule(forward.trusted, "position-frozen", parameter, rule, padding)
+            yield positions.by_rule(forward.trusted, parameter, rule, padding)
 
 
 def _with_padding(forward: WrongForward) -> Iterator[Hypothesis]:

@@ -35,7 +35,7 @@ def inject(subject: Subject) -> Injected:
 
 def _hypotheses(forward: WrongForward) -> Iterator[Hypothesis]:
     if forward.spec.positions is not None and forward.subject.can.takes_positions:
-        yield Hypothesis("position-ids-ignored", predict=_left_to_the_model)
+        yield Hypothesis(predict=_left_to_the_model)
 
 
 def _left_to_the_model(trusted: Trusted, spec: ForwardSpec) -> Tensor:

@@ -59,10 +59,9 @@ def _shift_shows(subject: Subject) -> bool:
 
 
 def _hypotheses(forward: WrongForward) -> Iterator[Hypothesis]:
-    fault = "position-ignores-padding"
     if forward.padded and forward.subject.can.takes_positions:
-        yield positions.positioned(fault, "", lambda spec: counting(len(spec.tokens), spec.length))
-        yield positions.positioned(fault, "where they should", _from_mask)
+        yield positions.positioned("", lambda spec: counting(len(spec.tokens), spec.length))
+        yield positions.positioned("where they should", _from_mask)
 
 
 def _from_mask(spec: ForwardSpec) -> Positions:

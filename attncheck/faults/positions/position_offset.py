@@ -43,9 +43,7 @@ def _hypotheses(forward: WrongForward, padding: bool = False) -> Iterator[Hypoth
         fits = context is None or spec.length + offset <= context
         if fits and spec.chunks[0] + offset >= 0:
             rule = partial(_moved, offset)
-            yield positions.by_rule(
-                forward.trusted, "position-offset", f"by {offset:+d}", rule, padding
-            )
+            yield positions.by_rule(forward.trusted, f"by {offset:+d}", rule, padding)
 
 
 def _with_padding(forward: WrongForward) -> Iterator[Hypothesis]:

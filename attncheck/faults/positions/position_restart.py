@@ -47,12 +47,12 @@ def inject(subject: Subject) -> Injected:
 
 def _by_positions(forward: WrongForward) -> Iterator[Hypothesis]:
     if forward.chunked and forward.subject.can.takes_positions:
-        yield positions.by_rule(forward.trusted, "position-restart", "", _from_zero)
+        yield positions.by_rule(forward.trusted, "", _from_zero)
 
 
 def _by_itself(forward: WrongForward) -> Iterator[Hypothesis]:
     if forward.chunked and forward.subject.can.takes_positions and forward.attends:
-        yield Hypothesis("position-restart", "whatever the call says", predict=_in_own_chunks)
+        yield Hypothesis("whatever positions are passed", predict=_in_own_chunks)
 
 
 def _in_own_chunks(trusted: Trusted, spec: ForwardSpec) -> Tensor:

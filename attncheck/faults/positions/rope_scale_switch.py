@@ -89,9 +89,7 @@ def _write(tables: dict[str, Tensor], saved: dict[str, Tensor], factor: float) -
 
 def _by_chunk(forward: WrongForward) -> Iterator[Hypothesis]:
     if forward.chunked and forward.attends:
-        yield Hypothesis(
-            "rope-scale-switch", predict=schedule.scheduled_logits, holds=keys_depend_on_length
-        )
+        yield Hypothesis(predict=schedule.scheduled_logits, holds=keys_depend_on_length)
 
 
 def keys_depend_on_length(trusted: Trusted) -> bool:
@@ -110,18 +108,15 @@ def _by_tables(forward: WrongForward) -> Iterator[Hypothesis]:
     """Tables of the length of each call, begun after a short or a long one; a table left behind."""
     if not forward.attends or forward.padded or not rotary_tables.depend_on_length(forward.trusted):
         return
-    fault, provenance = "rope-scale-switch", forward.provenance
+    provenance = forward.provenance
     if provenance is not None and provenance.how == AFTER:
-        parameter = "the table of a longer call stayed"
-        yield Hypothesis(fault, parameter, predict=_left_behind)
+        yield Hypothesis("the table of a longer call stayed", predict=_left_behind)
     if provenance is not None and provenance.columns and not forward.spec.chunks:
-        parameter, predict = "each token from a forward of its own", _from_prefixes
-        columns = provenance.columns
-        yield Hypothesis(fault, parameter, predict=partial(predict, columns))
+        predict = partial(_from_prefixes, provenance.columns)
+        yield Hypothesis("each token from a forward of its own", predict=predict)
     if forward.chunked:
-        yield Hypothesis(fault, predict=partial(_of_each_call, False))
-        parameter = "begun after a longer call"
-        yield Hypothesis(fault, parameter, predict=partial(_of_each_call, True))
+        yield Hypothesis(predict=partial(_of_each_call, False))
+        yield Hypothesis("begun after a longer call", predict=partial(_of_each_call, True))
 
 
 def _of_each_call(after_longer: bool, trusted: Trusted, spec: ForwardSpec) -> Tensor:

@@ -58,7 +58,7 @@ def _has_groups(call: AttentionCall) -> bool:
 def _hypotheses(forward: WrongForward) -> Iterator[Hypothesis]:
     first = forward.trusted.first_call if forward.attends else None
     if first is not None and 1 < first.key_BGSD.shape[1] < first.query_BHTD.shape[1]:
-        yield Hypothesis("kv-groups-tiled", change=Change(tiled=True))
+        yield Hypothesis(change=Change(tiled=True))
 
 
 FAULT = Fault(name="kv-groups-tiled", inject=inject, hypotheses={500: _hypotheses})

@@ -68,7 +68,7 @@ def _hypotheses(forward: WrongForward) -> Iterator[Hypothesis]:
     first = forward.trusted.first_call if forward.attends else None
     if first is not None and isinstance(first.options.get(OPTIONS[0]), Tensor):
         change = Change(params=lambda params: replace(params, sinks_H=None))
-        yield Hypothesis("sink-missing", change=change)
+        yield Hypothesis(change=change)
 
 
 FAULT = Fault(name="sink-missing", inject=inject, hypotheses={520: _hypotheses})

@@ -46,7 +46,7 @@ def _hypotheses(forward: WrongForward) -> Iterator[Hypothesis]:
     first = forward.trusted.first_call if forward.attends else None
     if first is not None and first.options.get(OPTION) is not None:
         change = Change(params=lambda params: replace(params, cap=None))
-        yield Hypothesis("softcap-missing", change=change)
+        yield Hypothesis(change=change)
 
 
 FAULT = Fault(name="softcap-missing", inject=inject, hypotheses={510: _hypotheses})
