@@ -1,19 +1,16 @@
-"""Beam search asked for its scores: they are log-probabilities of the sequences that it returns,
-and one forward gives those too.
+"""The scores of beam search: they are log-probabilities of the sequences that it returns, and one
+forward gives those too.
 
 Axes: B batch, T positions, N generated tokens, V vocabulary.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from attncheck.probing import (
     Comparison,
     Divergence,
-    ForwardSpec,
     Row,
     Subject,
     Tokens,
@@ -21,18 +18,18 @@ from attncheck.probing import (
     generation,
     max_abs,
     merged,
-    padded_ids,
 )
+from attncheck_probes.generate.answers import answers, wanted
 
 NAME = "beam search scores"
 
 
 def beam_scores(subject: Subject, prompt: Row, padding: int, new_tokens: int) -> Comparison:
-    """One case: the scores of two beams a row, for a batch whose second row is `padding` tokens
-    shorter and padded on the left.
+    """The scores of two beams per row, for a batch whose second row is `padding` tokens shorter and
+    padded on the left.
 
-    One row where the model reads no mask, or errs in a padded forward already, which is for
-    `padding`.
+    One row where the model reads no mask, or where its plain forward already errs on the padded
+    batch, which `padding` reports.
 
     Raises:
         Unsupported: generate() raises, or returns no scores.
@@ -54,19 +51,17 @@ def _padding_holds(subject: Subject, rows: Tokens, answers: list[Row]) -> bool:
 
 
 def _scored(subject: Subject, rows: Tokens, new_tokens: int) -> tuple[Comparison, list[Row]]:
-    options: dict[str, Any] = {"num_beams": 2, "output_scores": True}
-    made = generation.run(subject, *padded_ids(subject, rows, len(rows[0])), new_tokens, **options)
-    if getattr(made, "sequences_scores", None) is None:
+    found = answers(subject, rows, new_tokens, num_beams=2, output_scores=True)
+    scores = getattr(found.output, "sequences_scores", None)
+    if scores is None:
         raise Unsupported("generate() returns no scores of its beams")
-    answers = [tuple(map(int, row)) for row in made.sequences[:, -new_tokens:]]
-    each = zip(rows, answers, made.sequences_scores.tolist(), strict=True)
-    return merged(
-        NAME, [_against(subject, number, *row) for number, row in enumerate(each)]
-    ), answers
+    each = zip(rows, found.tokens, scores.tolist(), strict=True)
+    cases = [_against(subject, number, *row) for number, row in enumerate(each)]
+    return merged(NAME, cases), list(found.tokens)
 
 
 def _against(subject: Subject, number: int, row: Row, answer: Row, score: float) -> Comparison:
-    want_NV = subject.logits(ForwardSpec(((*row, *answer),)))[0, len(row) - 1 : -1].double()
+    want_NV = wanted(subject, row, answer)[0].double()
     mean = float(want_NV.log_softmax(-1)[range(len(answer)), answer].mean())
     return Comparison(
         NAME,

@@ -1,5 +1,5 @@
-"""Embeddings handed in instead of ids, as multimodal code and prompt tuning do: what the model's
-own table gives means the same.
+"""Embeddings instead of ids, as multimodal code and prompt tuning pass them: the model's own
+embeddings of the ids mean the same.
 
 Axes: B batch, T positions, W hidden width, N generated tokens, V vocabulary.
 """
@@ -20,60 +20,52 @@ from attncheck.probing import (
     Subject,
     Unsupported,
     first_line,
-    generation,
     hooked,
-    padded_ids,
 )
+from attncheck_probes.generate.answers import answers
 
 NAME = "inputs_embeds"
 
 
 def embedded(subject: Subject, name: str) -> Measurement:
-    """One case: one forward over the embeddings of the main input against one over its ids.
+    """One forward over the embeddings of the main input against one over its ids.
 
     Raises:
-        Unsupported: forward takes no embeddings, or ids are needed beside them.
+        Unsupported: forward takes no embeddings, or needs ids beside them.
     """
     tokens, given = subject.inputs.tokens, _given(subject, subject.inputs.row)
     with torch.no_grad():
         got_BTV = subject.passes.call(tokens, use_cache=False, extra=given).logits_BTV
-    note = "the embeddings are what the model's own table gives"
-    return replaced(
-        subject, subject.compare(name, got_BTV, subject.logits(ForwardSpec(tokens)), note=note)
+    want_BTV, note = (
+        subject.logits(ForwardSpec(tokens)),
+        "the model's own table gives the embeddings",
     )
+    return _replaceable(subject, subject.compare(name, got_BTV, want_BTV, note=note))
 
 
-def embedded_answer(subject: Subject, prompt: Row, new_tokens: int) -> tuple[Row, Tensor]:
-    """What generate() answers to the embeddings of a prompt, and logits_BNV behind it.
+def embedded_answer(subject: Subject, name: str, prompt: Row, new_tokens: int) -> Measurement:
+    """What generate() answers to the embeddings of a prompt, against one forward over ids.
 
     Raises:
         Unsupported: generate() takes no embeddings.
     """
-    given, (ids_BT, mask_BT) = (
-        _given(subject, prompt),
-        padded_ids(subject, (prompt,), len(prompt)),
-    )
-    made = generation.run(subject, ids_BT, mask_BT, new_tokens, given=given)
-    return tuple(map(int, made.sequences[0, -new_tokens:])), torch.stack(made.logits, 1)
+    found = answers(subject, (prompt,), new_tokens, given=_given(subject, prompt))
+    return _replaceable(subject, found.compared(subject, name))
 
 
-def replaced(subject: Subject, case: Measurement) -> Measurement:
-    """The case, where embeddings can replace the ids.
-
-    Raises:
-        Unsupported: it fails, and the ids are looked up in a second table as well.
-    """
+def _replaceable(subject: Subject, case: Measurement) -> Measurement:
     if case.beyond and _other_tables(subject):
         raise Unsupported(
-            f"{type(subject.model).__name__} looks ids up in a second table, which embeddings cannot replace"
+            f"{type(subject.model).__name__} looks ids up in a second table, "
+            "which embeddings cannot replace"
         )
     return case
 
 
 def _given(subject: Subject, row: Row) -> dict[str, Any]:
-    """The arguments that hand over embeddings_BTW in place of ids."""
+    """The arguments that pass embeddings_BTW in place of ids."""
     if subject.forward_adapter.fixed:
-        raise Unsupported("embeddings handed to a model with an encoder go to the encoder")
+        raise Unsupported("embeddings passed to a model with an encoder go to the encoder")
     if NAME not in inspect.signature(subject.model.forward).parameters:
         raise Unsupported(f"{type(subject.model).__name__}.forward takes no `{NAME}`")
     try:
@@ -90,12 +82,8 @@ def _other_tables(subject: Subject) -> list[nn.Module]:
     ids_BT, found = subject.passes.ids(tokens), []
 
     def note(module: nn.Module, args: tuple[Any, ...]) -> None:
-        if (
-            module is not own
-            and args
-            and isinstance(args[0], Tensor)
-            and torch.equal(args[0].to(ids_BT), ids_BT)
-        ):
+        looked_up = args[0] if args and module is not own else None
+        if isinstance(looked_up, Tensor) and torch.equal(looked_up.to(ids_BT), ids_BT):
             found.append(module)
 
     tables = [module for module in subject.model.modules() if isinstance(module, nn.Embedding)]

@@ -37,7 +37,7 @@ def test_embeddings_that_are_scaled_once_more_are_caught(subject: Subject) -> No
             "config:gemma3n_text",
             "Gemma3nForCausalLM looks ids up in a second table, which embeddings cannot replace",
         ),
-        ("config:t5", "embeddings handed to a model with an encoder go to the encoder"),
+        ("config:t5", "embeddings passed to a model with an encoder go to the encoder"),
         ("config:cpmant", "CpmAntForCausalLM.forward takes no `inputs_embeds`"),
     ],
 )

@@ -1,0 +1,73 @@
+"""Run generate() over padded prompts, and compare the logits behind its answers with one forward.
+
+Axes: B batch, N generated tokens, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from attncheck.probing import (
+    Comparison,
+    ForwardSpec,
+    Row,
+    Subject,
+    Tokens,
+    generation,
+    merged,
+    padded_ids,
+)
+
+
+@final
+@dataclass(frozen=True)
+class Answers:
+    """What generate() appended to each row, logits_BNV behind that, and its whole output."""
+
+    rows: Tokens
+    tokens: Tokens
+    logits_BNV: Tensor
+    output: Any
+
+    def compared(self, subject: Subject, name: str) -> Comparison:
+        """Each row's logits against one forward over prompt and answer."""
+        pairs = enumerate(zip(self.rows, self.tokens, strict=True))
+        return merged(
+            name,
+            [compare(subject, name, *pair, self.logits_BNV[i : i + 1]) for i, pair in pairs],
+        )
+
+
+def answers(
+    subject: Subject,
+    rows: Tokens,
+    new_tokens: int,
+    given: dict[str, Any] | None = None,
+    **options: Any,
+) -> Answers:
+    """Generate from rows, left-padded to the length of the first.
+
+    Raises:
+        Unsupported: generate() raises.
+    """
+    ids_BT, mask_BT = padded_ids(subject, rows, len(rows[0]))
+    output = generation.run(subject, ids_BT, mask_BT, new_tokens, given=given, **options)
+    tokens = tuple(tuple(map(int, row)) for row in output.sequences[:, -new_tokens:])
+    return Answers(rows, tokens, torch.stack(output.logits, 1), output)
+
+
+def wanted(subject: Subject, prompt: Row, answer: Row) -> Tensor:
+    """logits_BNV of one forward, at the positions from which the answer's tokens were drawn."""
+    return subject.logits(ForwardSpec(((*prompt, *answer),)))[:, len(prompt) - 1 : -1]
+
+
+def compare(
+    subject: Subject, name: str, prompt: Row, answer: Row, logits_BNV: Tensor
+) -> Comparison:
+    """The logits behind an answer against those of one forward over prompt and answer."""
+    want_BNV = wanted(subject, prompt, answer)
+    return subject.compare(name, logits_BNV, want_BNV, offset=len(prompt) - 1)
