@@ -50,6 +50,7 @@ from attncheck.core.finding import (
 from attncheck.core.ruling import describe, judge_cases
 from attncheck.distributed import ranks
 from attncheck.judge import attention_span, layer_results
+from attncheck.judge.attention_span import ObservedKeys, wrong_pairs
 from attncheck.judge.config_spec import FULL, AttentionSpan, SpanSpec, span_spec
 from attncheck.judge.declared_scale import scale_cases
 from attncheck.judge.heads import projection_cases
@@ -159,6 +160,7 @@ __all__ = [
     "Mask4D",
     "Measurement",
     "ModuleOutputs",
+    "ObservedKeys",
     "Padded",
     "Positions",
     "Probe",
@@ -250,6 +252,7 @@ __all__ = [
     "without_padding",
     "without_randomness",
     "worst",
+    "wrong_pairs",
 ]
 
 Cost = Literal["cheap", "expensive"]

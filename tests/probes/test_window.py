@@ -87,7 +87,7 @@ def test_where_the_kernel_is_out_of_reach_the_gradient_tells(promised: int) -> N
     if promised == 6:
         broken = case(found, "a window of 6, one forward")
         assert broken.cause.fault == "window-off-by-one"
-        assert "the query at position 23 reads 5 keys; promised: a window of 6" in broken.note
+        assert "the query at position 23 reads 5 keys; expected: a window of 6" in broken.note
 
 
 @pytest.mark.parametrize(
@@ -136,6 +136,6 @@ def test_a_window_in_the_config_that_no_layer_keeps_is_found() -> None:
     found = finding(loaded("config:moshi"), "window")
     assert found.verdict is Verdict.FAIL
     assert (
-        "no layer keeps a window of 8, which the config states without saying for which layers"
+        "no layer has a window of 8, which the config states without naming layers"
         in found.summary
     )

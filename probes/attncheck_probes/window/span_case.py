@@ -1,0 +1,104 @@
+"""The keys that layers of one spec read, as a case: how many pairs are wrong, which fault fits.
+
+Axes: T query positions, S key positions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from attncheck.probing import (
+    FULL,
+    AtMost,
+    AttentionSpan,
+    Cause,
+    ForwardSpec,
+    Measurement,
+    ObservedKeys,
+    SpanSpec,
+    Subject,
+    attention_span,
+    skipped,
+    wrong_pairs,
+)
+
+DRAWN = 64
+"""Longer inputs are not drawn."""
+
+
+def observed(subject: Subject, spec: ForwardSpec) -> list[ObservedKeys]:
+    """The keys that each layer reads: at a kernel that can be called, else in the gradient."""
+    if subject.can.watch:
+        return attention_span.observed_at_kernel(subject, spec)
+    return attention_span.observed_in_gradient(subject, spec)
+
+
+def in_words(stated: SpanSpec) -> str:
+    """The spans that the config leaves open, or why it states none."""
+    return " or ".join(map(str, stated.spans)) or stated.reason
+
+
+def span_case(
+    subject: Subject, name: str, stated: SpanSpec, layers: list[ObservedKeys], spec: ForwardSpec
+) -> Measurement:
+    """The layers of one spec against it, described by the layer that differs most."""
+    if not stated.spans:
+        return skipped(name, stated.reason)
+    worst = max(layers, key=lambda each: _least_wrong(each, stated))
+    wrong = _least_wrong(worst, stated) or _unkept(subject, stated, layers)
+    if wrong:
+        other = replace(spec, tokens=(subject.inputs.other(subject.inputs.row),))
+        reason = subject.can.decodes.reason or attention_span.exemption(
+            worst, observed(subject, other)
+        )
+        if reason:
+            return skipped(name, reason)
+    nearest = min(stated.spans, key=lambda span: wrong_pairs(worst, span))
+    return AtMost(
+        name,
+        float(wrong),
+        "(query, key) pairs differ from the config",
+        positions=sum(len(each.positions) for each in layers),
+        note=_note(worst, stated, wrong),
+        cause=Cause(_fault(worst, stated), module=worst.name) if wrong else Cause(),
+        visible=attention_span.drawn(worst, nearest) if worst.stop <= DRAWN else (),
+    )
+
+
+def _least_wrong(layer: ObservedKeys, stated: SpanSpec) -> int:
+    return min(wrong_pairs(layer, span) for span in stated.spans)
+
+
+def _unkept(subject: Subject, stated: SpanSpec, layers: list[ObservedKeys]) -> int:
+    """The wrong pairs of a window that the config states without saying for which layers, where all
+    layers read the whole past.
+    """
+    length = subject.inputs.length
+    sliding = [span for span in stated.spans if span.kind != "full" and span.size < length]
+    if len(stated.spans) < 2 or not sliding or any(wrong_pairs(each, FULL) for each in layers):
+        return 0
+    return sum(wrong_pairs(each, sliding[0]) for each in layers)
+
+
+def _note(layer: ObservedKeys, stated: SpanSpec, wrong: int) -> str:
+    if not wrong:
+        hidden = max((span.size for span in stated.spans), default=0) >= layer.stop
+        longer = "; the input is not longer than the window" if hidden else ""
+        return f"seen at the {layer.how}{longer}"
+    if len(stated.spans) > 1 and wrong_pairs(layer, FULL) == 0:
+        return f"no layer has {stated.spans[0]}, which the config states without naming layers"
+    last, keys = layer.positions[-1], int(layer.reads_TS[-1].sum())
+    ahead = ", some of them ahead of it" if attention_span.reads_ahead(layer) else ""
+    read = f"{layer.name}: the query at position {last} reads {keys} keys{ahead}"
+    return f"{read}; expected: {in_words(stated)}"
+
+
+def _fault(layer: ObservedKeys, stated: SpanSpec) -> str:
+    """The name of the fault that fits exactly, if any."""
+    if attention_span.reads_ahead(layer):
+        return ""
+    if stated.spans != (FULL,) and wrong_pairs(layer, FULL) == 0:
+        return "window-ignored"
+    steps = ((span, step) for span in stated.spans if span.size > 1 for step in (-1, 1))
+    near = (AttentionSpan(span.kind, span.size + step) for span, step in steps)
+    return "window-off-by-one" if any(wrong_pairs(layer, each) == 0 for each in near) else ""
