@@ -1,19 +1,18 @@
-"""Delta debugging and halving find the smallest that fails, and stop when their passes are spent."""
+"""Delta debugging and bisection find the smallest failing call, within a number of forwards."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
+from triaging import investigation
 
-from attncheck.core.finding import Verdict, verdict_of
 from attncheck.core.settings import Settings
-from attncheck.model.forward_spec import ForwardSpec, Mask2D, Mask4D
-from attncheck.model.subject import Subject
 from attncheck.targets.load import load
 from attncheck.triage import axes, smallest
-from attncheck.triage.call_pattern import CallPattern, pattern_of
-from attncheck.triage.material import depth, material, shallower, shorter
+from attncheck.triage.call_pattern import CallPattern
+from attncheck.triage.material import material
 
 
 @pytest.mark.parametrize("wanted", [{3}, {0, 7}, {2, 3, 5}, set(range(8))])
@@ -44,63 +43,13 @@ def test_a_fault_of_two_axes_is_cut_down_to_these_two() -> None:
     assert not found.spent
 
 
-def test_layers_and_rows_come_back_whole(subject: Subject) -> None:
-    before, row = subject.logits(ForwardSpec(subject.inputs.tokens)), subject.inputs.row
-    with shallower(subject, 1):
-        short = shorter(subject, 5)
-        assert depth(short) == 1
-        assert short.inputs.row == row[:5]
-        assert not before[:, :5].equal(short.logits(ForwardSpec(short.inputs.tokens)))
-    assert (depth(subject), subject.inputs.row) == (4, row)
-    assert before.equal(subject.logits(ForwardSpec(subject.inputs.tokens)))
-
-
-@pytest.mark.parametrize("name", ["gqa", "mha", "window", "alibi", "moe"])
-def test_every_crossing_of_axes_holds_on_healthy_models(name: str) -> None:
-    subject = load(f"builtin:{name}", Settings())
-    rows, offered = material(subject, ()), axes.values(subject)
-    crossed = list(axes.crossed(offered))
-    assert all(len(pattern.axes) > 1 for pattern in crossed)
-    for pattern in [*axes.alone(offered, ()), *crossed]:
-        try:
-            case = axes.plain_case(subject, rows, pattern)
-        except axes.Unsupported:
-            continue
-        assert verdict_of(case) is Verdict.PASS, pattern
-
-
-def test_crossing_lets_every_two_values_meet(subject: Subject) -> None:
-    offered = axes.values(subject)
-    met = {frozenset(pair) for each in axes.crossed(offered) for pair in axes.pairs(vars(each))}
-    pairs = {
-        frozenset(((one, a), (two, b)))
-        for one in offered
-        for two in offered
-        if one < two
-        for a in offered[one]
-        for b in offered[two]
-    }
-    assert pairs <= met
-
-
-@pytest.mark.parametrize(
-    ("spec", "words"),
-    [
-        (ForwardSpec(((1, 2, 3),)), "one plain forward"),
-        (ForwardSpec(((1, 2, 3),), chunks=(1, 1, 1)), "decoded token by token on a cache"),
-        (
-            ForwardSpec(((1, 2, 3),), chunks=(1, 2), attn="eager"),
-            "under `eager` attention, fed in uneven chunks on a cache",
-        ),
-        (
-            ForwardSpec(((1, 2), (3, 4)), mask=Mask2D(((0, 1), (1, 1)))),
-            "left-padded, in a batch of 2",
-        ),
-        (
-            ForwardSpec(((1, 2),), mask=Mask4D(((0, 0),)), positions=((0, 1),)),
-            "with a 4D mask, with `position_ids` passed",
-        ),
-    ],
-)
-def test_a_pass_reads_as_the_axes_it_moves(spec: ForwardSpec, words: str) -> None:
-    assert str(pattern_of(spec)) == words
+def test_the_script_is_made_of_the_smallest_passes_and_shows_the_fault(tmp_path: Path) -> None:
+    factory = tmp_path / "made.py"
+    made = "from attncheck.targets.builtin import build\n\n\ndef model():\n    return build('broken-positions', None)\n"
+    factory.write_text(made)
+    found = investigation(f"{factory}:model", symptom="cache")
+    found.repro = tmp_path
+    triage = found.run()
+    assert triage.no_script == ""
+    assert "chunks=(1, 1, 1)" in triage.script
+    assert len(list(tmp_path.glob("*.py"))) == 2

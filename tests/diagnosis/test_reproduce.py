@@ -1,22 +1,17 @@
-"""What generate() hands over and takes back, rotary tables by length, attention inside the model,
-two faults at once.
-"""
+"""Which fault reproduces a failure: of generation, of rotary tables, of two faults at once."""
 
 from __future__ import annotations
 
 import contextlib
 
 import pytest
-from conftest import tiny_llama
 from diagnosing import explained, rotary
 from probing import loaded
 
 from attncheck.core.finding import Diagnosis, Finding
 from attncheck.faults.engine.trusted import Trusted
 from attncheck.faults.registry import fault, hypotheses
-from attncheck.model.forward_spec import ForwardSpec, Mask2D
-from attncheck.model.generation import greedy
-from attncheck.model.provenance import written
+from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.subject import Subject
 
 
@@ -113,23 +108,6 @@ def test_two_faults_that_begin_at_two_places_are_told_together(
     assert f"ogether with {pair[1]}" in found.advice
     assert found.residual is not None
     assert found.residual < 1e-12
-
-
-def test_the_pass_of_a_generation_is_what_it_fed() -> None:
-    subject = Subject.of(tiny_llama(pad_token_id=0), "llama", dtype="float64")
-    prompt = subject.inputs.row[:10]
-    made = greedy(subject, prompt, 3, padding=2)
-    spec = written(subject, (prompt,), (made.tokens,), 2)
-    assert spec.tokens == ((0, 0, *prompt, *made.tokens[:2]),)
-    assert spec.chunks == (12, 1, 1)
-    assert spec.positions == ((0, 0, *range(12)),)
-    assert spec.mask == Mask2D(((0, 0, *(1,) * 12),))
-    assert (
-        float((subject.logits(spec)[:, -3:] - made.logits_BNV).abs().max()) <= subject.budget.value
-    )
-    pieces = written(subject, (prompt,), (made.tokens,), options={"prefill_chunk_size": 4})
-    assert pieces.chunks == (4, 4, 2, 1, 1)
-    assert written(subject, (prompt,), (made.tokens,), options={"use_cache": False}).chunks == ()
 
 
 def test_no_table_is_guessed_where_none_depends_on_the_length() -> None:
