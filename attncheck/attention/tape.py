@@ -13,6 +13,7 @@ from typing import Any, final
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
 
 from attncheck.attention.product import Product
 from attncheck.numerics.widen import IN_PLACE
@@ -95,44 +96,22 @@ class Tape:
         # the softmax itself is the first step that the scores do not need
         stop = self.softmax_at if wanted is self.scores else len(self.steps)
         for step in self.steps[:stop]:
-            output = step.func(*replaced(step.args, env), **replaced(dict(step.named), env))
-            news = (
-                (env[id(step.outputs[0])],) if _in_place(step.func) else tuple(tensors_in(output))
+            args, named = tree_map(
+                lambda leaf: env.get(id(leaf), leaf), (step.args, dict(step.named))
             )
+            output = step.func(*args, **named)
+            in_place = _in_place(step.func)
+            news = [env[id(step.outputs[0])]] if in_place else list(tensors_in(output))
             env.update({id(old): new for old, new in zip(step.outputs, news, strict=True)})
         return env[id(wanted)]
 
 
 def _in_place(func: Callable[..., Any]) -> bool:
     name = getattr(func, "__name__", "")
-    return (
-        name in IN_PLACE
-        or name == "__setitem__"
-        or (name.endswith("_") and not name.endswith("__"))
-    )
+    ends_so = name.endswith("_") and not name.endswith("__")
+    return name in IN_PLACE or name == "__setitem__" or ends_so
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
     """The tensors among nested lists, tuples and dictionaries."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for each in value:
-            yield from tensors_in(each)
-    elif isinstance(value, dict):
-        yield from tensors_in(list(value.values()))
-
-
-def replaced(value: Any, env: Mapping[int, Tensor]) -> Any:
-    """The same structure with tensors exchanged by their identity."""
-    if isinstance(value, Tensor):
-        return env.get(id(value), value)
-    if isinstance(value, (list, tuple)):
-        return (
-            type(value)(replaced(each, env) for each in value)
-            if type(value) in (list, tuple)
-            else value
-        )
-    if isinstance(value, dict):
-        return {key: replaced(each, env) for key, each in value.items()}
-    return value
+    return (leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor))

@@ -9,11 +9,9 @@ Axes: B batch, H query heads, G key/value heads, T query positions, S key positi
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, final
-
-from torch import Tensor
 
 from attncheck.attention.layers import layer_type
 from attncheck.core.errors import Unsupported
@@ -32,22 +30,24 @@ def projection_cases(subject: Subject) -> Iterator[Measurement]:
     """
     tokens = subject.inputs.tokens
     length = len(tokens[0])
-    rotation, order = RotationReader(subject, length), OrderReader()
-    shared = SharedKeysReader(subject.text_config)
+    rotation = RotationReader(subject, length)
+    orders: list[HeadOrder] = []
+    keys: list[_Keys] = []
 
-    def all_three(layer: LayerCall) -> None:
+    def reader(layer: LayerCall) -> None:
         if layer.over(length):
-            for reader in (rotation, order, shared):
-                reader(layer)
+            rotation(layer)
+            orders.extend(_orders_of(layer))
+            keys.extend(_keys_of(layer, subject.text_config))
 
     try:
-        read_layers(subject, ForwardSpec(tokens), all_three)
+        read_layers(subject, ForwardSpec(tokens), reader)
     except Unsupported as reason:
         yield skipped("rotation of every layer", str(reason))
         return
     yield from rotation_cases(rotation)
-    yield from order_cases(order)
-    yield from shared_cases(shared)
+    yield from _order_cases(orders)
+    yield from _shared_cases(keys)
 
 
 @final
@@ -75,30 +75,20 @@ class HeadOrder:
         return f"{self.name}: heads of {self.what} are the blocks {blocks} of `{self.stage}`"
 
 
-@final
-@dataclass
-class OrderReader:
-    """Reads the order of heads off every layer of one forward."""
-
-    found: list[HeadOrder] = field(default_factory=list)
-
-    def __call__(self, layer: LayerCall) -> None:
-        """Note the order of one layer's heads."""
-        call = layer.call
-        if resolution(call.query_BHTD.dtype) > COARSE:
-            return
-        parts = {"queries": call.query_BHTD, "keys": call.key_BGSD, "values": call.value_BGSD}
-        for what, states in parts.items():
-            source = source_of(states, layer.stages, None)
-            if source is not None and len(source.blocks) > 1:
-                self.found.append(
-                    HeadOrder(name=layer.name, what=what, stage=source.stage, blocks=source.blocks)
-                )
+def _orders_of(layer: LayerCall) -> Iterator[HeadOrder]:
+    """The order of one layer's heads, where they were traced to a stage."""
+    call = layer.call
+    if resolution(call.query_BHTD.dtype) > COARSE:
+        return
+    parts = {"queries": call.query_BHTD, "keys": call.key_BGSD, "values": call.value_BGSD}
+    for what, states in parts.items():
+        source = source_of(states, layer.stages, None)
+        if source is not None and len(source.blocks) > 1:
+            yield HeadOrder(name=layer.name, what=what, stage=source.stage, blocks=source.blocks)
 
 
-def order_cases(reader: OrderReader) -> Iterator[Measurement]:
+def _order_cases(found: list[HeadOrder]) -> Iterator[Measurement]:
     """One case over all heads that were traced to a stage."""
-    found = reader.found
     if not found:
         return
     wrong = [each for each in found if not each.rises and not _designed(each, found)]
@@ -141,34 +131,22 @@ class _Keys:
     sums: tuple[float, ...]
 
 
-@final
-@dataclass
-class SharedKeysReader:
-    """Notes the type and the keys of every layer of one forward."""
-
-    config: Any
-    found: list[_Keys] = field(default_factory=list)
-
-    def __call__(self, layer: LayerCall) -> None:
-        """Note the keys of one layer."""
-        call = layer.call
-        if bool(call.key_BGSD.any()):
-            config = getattr(call.module, "config", None) or self.config
-            sums = _sums(call.key_BGSD.double())
-            self.found.append(_Keys(layer.name, layer_type(config, layer.index), sums))
+def _keys_of(layer: LayerCall, config: Any) -> Iterator[_Keys]:
+    """The keys of one layer, unless they are blank, as sums: of the keys, of their squares, of the
+    first head and of the first position.
+    """
+    call = layer.call
+    if bool(call.key_BGSD.any()):
+        key_BGSD = call.key_BGSD.double()
+        parts = (key_BGSD, key_BGSD.square(), key_BGSD[:, 0], key_BGSD[:, :, 0])
+        kind = layer_type(getattr(call.module, "config", None) or config, layer.index)
+        yield _Keys(layer.name, kind, tuple(float(part.sum()) for part in parts))
 
 
-def _sums(key_BGSD: Tensor) -> tuple[float, ...]:
-    """Of the keys, of their squares, of the first head and of the first position."""
-    parts = (key_BGSD, key_BGSD.square(), key_BGSD[:, 0], key_BGSD[:, :, 0])
-    return tuple(float(part.sum()) for part in parts)
-
-
-def shared_cases(reader: SharedKeysReader) -> Iterator[Measurement]:
+def _shared_cases(found: list[_Keys]) -> Iterator[Measurement]:
     """One case over the layers that read the keys of an earlier one, which must be of their type;
     no case where none does.
     """
-    found = reader.found
     shared = [
         (later, source)
         for place, later in enumerate(found)

@@ -257,13 +257,10 @@ def _usual_scales(case: ComputedLayer, params: AttentionParams, fitted: float) -
 def _prefill_state(
     layer: LayerCall, option: AttentionOption, inputs: LayerInputs, budget: float
 ) -> PrefillState:
+    # without what is as large as the scores, since the states of all layers are kept
+    params = replace(option.params, allowed=torch.ones(0, dtype=torch.bool), bias=None)
     return PrefillState(
-        scale=option.scale,
-        span=option.span,
-        cap=option.params.cap,
-        sinks_H=option.params.sinks_H,
-        slopes_H=option.slopes_H,
-        unstated=option.unstated,
+        option=replace(option, params=params, own_bias=None),
         query=inputs.query,
         key=inputs.key,
         factors=inputs.factors,

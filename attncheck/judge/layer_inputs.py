@@ -155,7 +155,7 @@ def _traced(config: Any, model: nn.Module, layer: LayerCall) -> LayerInputs:
 
 def _without_states(source: ProjectionSource) -> ProjectionSource:
     """The same without its tensor, to be kept."""
-    return replace(source, states_BHTD=source.states_BHTD[:0])
+    return replace(source, states_BHTD=source.states_BHTD.new_zeros(0))
 
 
 def _on_cache(layer: LayerCall, position: CallPosition, prefill: PrefillState) -> LayerInputs:

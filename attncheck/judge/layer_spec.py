@@ -107,16 +107,11 @@ class AttentionOption:
 class PrefillState:
     """What one forward has shown of a layer; its calls on a cache are checked against it.
 
-    `factors` on queries and keys are stated nowhere. `shape` is (query heads, KV heads, head
+    `option` is the one that it uses. `factors` on queries and keys are stated nowhere. `shape` is (query heads, KV heads, head
     width). `budget` is the layer's rounding there: one query alone is too small a sample.
     """
 
-    scale: ScaleSpec
-    span: AttentionSpan | None
-    cap: float | None
-    sinks_H: Tensor | None
-    slopes_H: Tensor | None
-    unstated: str
+    option: AttentionOption
     query: ProjectionSource | None
     key: ProjectionSource | None
     factors: tuple[float, float]
@@ -152,7 +147,7 @@ def options_of(layer: LayerCall, context: JudgeContext) -> Iterator[AttentionOpt
     """Every set of parameters that the layer may have."""
     prefill = context.prefill
     if prefill:
-        cap, sinks_H = prefill.cap, prefill.sinks_H
+        cap, sinks_H = prefill.option.params.cap, prefill.option.params.sinks_H
     else:
         cap = softcap_spec(context.config) or layer.call.options.get("softcap")
         sinks_H = _sinks(layer)
@@ -183,7 +178,7 @@ def _scales(layer: LayerCall, context: JudgeContext) -> Iterator[tuple[ScaleSpec
     """Stated scales first; then what the layer was observed to use, where nothing states any."""
     call = layer.call
     if context.prefill:
-        yield context.prefill.scale, context.prefill.unstated
+        yield context.prefill.option.scale, context.prefill.option.unstated
         return
     stated = scale_specs(context.config, call.module, call.query_BHTD.shape[-1], layer.index)
     yield from ((scale, "") for scale in stated)
@@ -211,7 +206,7 @@ def _spans(
     elif not context.span.spans:
         yield None, readable_keys(layer) & position.allowed(FULL, total, device)[0], False
     else:
-        observed = context.prefill.span if context.prefill else None
+        observed = context.prefill.option.span if context.prefill else None
         for span in (observed,) if observed else context.span.spans:
             yield span, *position.allowed(span, total, device)
 
@@ -260,7 +255,7 @@ def _expected_bias(
     slopes_H = _slopes(layer, observed, allowed, len(expected_H))
     wanted_H: Tensor | None = None
     if prefill:
-        wanted_H = prefill.slopes_H
+        wanted_H = prefill.option.slopes_H
     elif slopes_H is not None:
         wanted_H = corrected_slopes(slopes_H, expected_H.to(slopes_H), scale)
     # the layer's own bias where it is right, since a computed one rounds differently
