@@ -257,6 +257,6 @@ def _by_hand(failure: Failure) -> bool:
     """Whether the forward itself gives the logits that were made in another way."""
     got = failure.sides[0]
     try:
-        return got.apart(failure.subject.logits(got.spec)) <= failure.budget
+        return got.residual_of(failure.subject.logits(got.spec)) <= failure.budget
     except Unsupported:
         return False

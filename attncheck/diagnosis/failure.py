@@ -55,9 +55,9 @@ class FailureSide:
     @property
     def wrong(self) -> bool:
         """Whether the trusted path gives other logits."""
-        return self.trusted_BTV is None or self.apart(self.trusted_BTV) > self.budget
+        return self.trusted_BTV is None or self.residual_of(self.trusted_BTV) > self.budget
 
-    def apart(self, predicted_BTV: Tensor) -> float:
+    def residual_of(self, predicted_BTV: Tensor) -> float:
         """The largest difference of a prediction from the observed logits, at real tokens."""
         return max_diff_at(self.kept(predicted_BTV), self.observed_BTV, self.real)
 

@@ -56,7 +56,7 @@ def unsteady(failure: Failure) -> bool:
 def _between(failure: Failure) -> OutsideFault | None:
     got, want = failure.sides
     trusted = ((side, side.trusted_BTV) for side in failure.sides)
-    residual = max(side.apart(each_BTV) for side, each_BTV in trusted if each_BTV is not None)
+    residual = max(side.residual_of(each_BTV) for side, each_BTV in trusted if each_BTV is not None)
     ignored = _positions_ignored(failure, got)
     if ignored is not None:
         return ignored
@@ -140,7 +140,7 @@ def _positions_ignored(failure: Failure, got: FailureSide) -> OutsideFault | Non
     columns = counting(len(spec.tokens), spec.length)
     if spec.positions is None or spec.positions == columns or not subject.can.takes_positions:
         return None
-    residual = got.apart(failure.trusted.logits(spec, Change(positions=columns)))
+    residual = got.residual_of(failure.trusted.logits(spec, Change(positions=columns)))
     if residual > failure.budget:
         return None
     words, length = "the positions of the call change nothing", subject.inputs.length

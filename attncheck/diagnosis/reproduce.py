@@ -24,7 +24,7 @@ from attncheck.faults.registry import hypotheses
 
 JOINED = 2
 """How many hypotheses are combined with each other one."""
-TELL_APART = 3
+DISTINGUISHING = 3
 """How many more failing cases are tried where several faults predict the same logits."""
 UNPREDICTABLE = (Unsupported, RuntimeError, IndexError, ValueError)
 
@@ -86,7 +86,7 @@ class Search:
         for batch in batches:
             self._try(batch)
             if self.matches:
-                self.found = self._told_apart()
+                self.found = self._distinguished()
                 return self.found
         self._try(self._pairs(guesses))
         self.found = self.matches[0] if self.matches else None
@@ -134,10 +134,10 @@ class Search:
                 continue
             self.tried.append(tried)
 
-    def _told_apart(self) -> TriedHypothesis:
+    def _distinguished(self) -> TriedHypothesis:
         """Of several matches, those that fail on other cases drop out; the first of the rest."""
         left = self.matches
-        for case in self.others[:TELL_APART]:
+        for case in self.others[:DISTINGUISHING]:
             if len({each.hypothesis.fault for each in left}) == 1:
                 break
             left = _surviving(left, self.failure, case) or left
@@ -188,7 +188,7 @@ def tried_on(guess: Hypothesis, failure: Failure) -> TriedHypothesis | None:
             predicted_BTV = guess.logits(failure.trusted, side.spec)
         except UNPREDICTABLE:
             return None
-        worst = max(worst, side.apart(predicted_BTV))
+        worst = max(worst, side.residual_of(predicted_BTV))
         agrees = side.agrees(predicted_BTV) if agrees is None else agrees
     return TriedHypothesis(guess, worst, agrees or 0)
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from attncheck.core.finding import BEYOND_ROUNDING
 from attncheck.numerics.divergence import beyond_at, max_abs
-from attncheck.numerics.module_outputs import Event, ModuleOutput, ModuleOutputs
+from attncheck.numerics.module_outputs import Event, ModuleOutputs
 
 
 @final
@@ -57,33 +57,17 @@ def first_divergence(
         wrong = bad.get(event)
         if wrong is None or (skip_parts and wrong.width != right.width):
             continue
-        found = _compared(event, right, wrong, real_BT, times, eps, lost_anywhere)
-        if found is not None:
-            return found
+        good_BTK, bad_BTK = right.print_BTK.double(), wrong.print_BTK.double()
+        if good_BTK.shape != bad_BTK.shape:
+            return FirstDivergence(event, 0, math.inf)
+        kept_BT = torch.ones(good_BTK.shape[:2]).bool() if real_BT is None else real_BT
+        kept = good_BTK[kept_BT]
+        least = (eps or torch.finfo(right.print_BTK.dtype).eps) * max_abs(kept[kept.isfinite()])
+        budget = times * max(right.floor, wrong.floor, least)
+        wrong_BT = beyond_at(good_BTK, bad_BTK, budget, -1) & kept_BT
+        if lost_anywhere:
+            wrong_BT |= good_BTK.isfinite().all(-1) & ~bad_BTK.isfinite().all(-1)
+        if bool(wrong_BT.any()):
+            delta = (good_BTK - bad_BTK).abs()[kept_BT].nan_to_num(math.inf, math.inf)
+            return FirstDivergence(event, int(wrong_BT.any(0).nonzero()[0]), max_abs(delta))
     return None
-
-
-def _compared(
-    event: Event,
-    right: ModuleOutput,
-    wrong: ModuleOutput,
-    real_BT: Tensor | None,
-    times: float,
-    eps: float | None,
-    lost_anywhere: bool,
-) -> FirstDivergence | None:
-    good_BTK, bad_BTK = right.print_BTK, wrong.print_BTK
-    if good_BTK.shape != bad_BTK.shape:
-        return FirstDivergence(event, 0, math.inf)
-    if real_BT is None:
-        real_BT = torch.ones(good_BTK.shape[:2], dtype=torch.bool)
-    real = good_BTK[real_BT]
-    least = (eps or torch.finfo(good_BTK.dtype).eps) * max_abs(real[torch.isfinite(real)])
-    budget = times * max(right.floor, wrong.floor, least)
-    wrong_BT = beyond_at(good_BTK.double(), bad_BTK.double(), budget, -1) & real_BT
-    if lost_anywhere:
-        wrong_BT |= torch.isfinite(good_BTK).all(-1) & ~torch.isfinite(bad_BTK).all(-1)
-    if not bool(wrong_BT.any()):
-        return None
-    delta = (good_BTK.double() - bad_BTK.double()).abs()[real_BT].nan_to_num(math.inf, math.inf)
-    return FirstDivergence(event, int(wrong_BT.any(0).nonzero()[0]), max_abs(delta))

@@ -63,22 +63,22 @@ def _sampling(subject: Subject, question: Question) -> Iterator[Remark]:
     config = getattr(subject.model, "generation_config", None)
     if getattr(config, "do_sample", False):
         values = ((name, getattr(config, name, None)) for name in SAMPLING)
-        said = ", ".join(f"{name}={value}" for name, value in values if value is not None)
+        shown = ", ".join(f"{name}={value}" for name, value in values if value is not None)
         yield Remark(
             title="sampling is on",
-            words=f"The model's generation config has do_sample=True ({said}): generate() draws "
+            words=f"The model's generation config has do_sample=True ({shown}): generate() draws "
             "another text on every call unless do_sample=False is passed. Compare logits, or "
             "greedy text.",
             decides=question.symptom in ("", "batch", "cache", "implementation"),
         )
     changed = ((name, getattr(config, name, None), usual) for name, usual in CHANGING.items())
-    said = ", ".join(
+    shown = ", ".join(
         f"{name}={value}" for name, value, usual in changed if value not in (None, usual)
     )
-    if said:
+    if shown:
         yield Remark(
             title="generate() changes the logits",
-            words=f"The model's generation config has {said}: two engines agree only if both "
+            words=f"The model's generation config has {shown}: two engines agree only if both "
             "apply it.",
         )
 

@@ -71,8 +71,8 @@ def advised(triage: Triage) -> str:
     if triage.answer is TriageAnswer.NUMERICS:
         return NUMERIC_ADVICE
     if triage.answer is TriageAnswer.BEHAVIOUR:
-        told = [each for each in triage.remarks if each.decides or len(triage.remarks) == 1]
-        return " ".join(remark.words for remark in told)
+        decisive = [each for each in triage.remarks if each.decides or len(triage.remarks) == 1]
+        return " ".join(remark.words for remark in decisive)
     return ""
 
 
