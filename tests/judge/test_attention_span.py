@@ -1,0 +1,58 @@
+"""Keys that a layer reads against those that a span allows, and why other keys need not be wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+
+from attncheck.judge.attention_span import (
+    ObservedKeys,
+    drawn,
+    exemption,
+    reads_ahead,
+    wrong_pairs,
+)
+from attncheck.judge.config_spec import FULL, AttentionSpan
+
+LENGTH, WINDOW = 24, 9
+
+
+def observed(span: AttentionSpan, **changes: object) -> ObservedKeys:
+    keys = ObservedKeys(
+        name="layer",
+        index=0,
+        module=torch.nn.Identity(),
+        reads_TS=span.allowed_TS(LENGTH, LENGTH),
+        positions=tuple(range(LENGTH)),
+        stop=LENGTH,
+        masked=True,
+    )
+    return dataclasses.replace(keys, **changes)  # type: ignore[arg-type]
+
+
+def test_a_window_that_the_kernel_cuts_short_by_one_is_counted() -> None:
+    keys = observed(AttentionSpan("sliding", WINDOW - 1))
+    assert wrong_pairs(keys, AttentionSpan("sliding", WINDOW)) == LENGTH - (WINDOW - 1)
+    assert wrong_pairs(keys, AttentionSpan("sliding", WINDOW - 1)) == 0
+    assert exemption(keys, [keys]) == ""
+
+
+def test_keys_that_a_cache_has_dropped_count_as_not_read() -> None:
+    step = observed(FULL, reads_TS=torch.ones(1, 3, dtype=torch.bool), positions=(LENGTH - 1,))
+    assert step.cut == LENGTH - 3
+    assert wrong_pairs(step, AttentionSpan("sliding", 3)) == 0
+    assert wrong_pairs(step, AttentionSpan("sliding", 5)) == 2
+    assert drawn(step, AttentionSpan("sliding", 5)) == ("." * (LENGTH - 5) + "--###",)
+
+
+def test_layers_that_choose_keys_by_head_or_content_or_read_ahead_by_design_are_exempt() -> None:
+    keys, other = observed(AttentionSpan("sliding", 4)), observed(AttentionSpan("sliding", 5))
+    assert exemption(keys, [other]) == "layer chooses its keys by content"
+    by_head = dataclasses.replace(keys, heads_agree=False)
+    assert exemption(by_head, [keys]) == "layer: its heads read different keys"
+    everything = observed(FULL, reads_TS=torch.ones(LENGTH, LENGTH, dtype=torch.bool), masked=False)
+    assert reads_ahead(everything)
+    assert exemption(everything, []) == ""
+    everything.module.is_causal = False  # type: ignore[assignment]
+    assert exemption(everything, []) == "layer declares that it is not causal"
