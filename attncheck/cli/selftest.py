@@ -91,11 +91,11 @@ def line(row: Row) -> str:
     """One row of the table."""
     if row.reason:
         return f"{row.fault:24s} -  {row.reason}"
-    told = row.told
-    if told is None:
+    shown = row.most_telling
+    if shown is None:
         return LINE.format(row.fault, "MISSED", "", "", f"{row.seconds:.1f}")
-    place = told.location.module if told.location else ""
-    return LINE.format(row.fault, told.probe, row.named, place, f"{row.seconds:.1f}")
+    place = shown.location.module if shown.location else ""
+    return LINE.format(row.fault, shown.probe, row.named, place, f"{row.seconds:.1f}")
 
 
 def _said(missed: list[str]) -> str:

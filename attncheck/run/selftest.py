@@ -63,7 +63,7 @@ class Row:
         ]
 
     @property
-    def told(self) -> Caught | None:
+    def most_telling(self) -> Caught | None:
         """The most telling finding: one that names the fault, else any diagnosis, else any."""
         explained = [
             each
@@ -75,12 +75,12 @@ class Row:
     @property
     def named(self) -> str:
         """`yes`, the other name that was given, the repair that fixed it, or nothing."""
-        found = self.told.diagnosis if self.told else None
+        found = self.most_telling.diagnosis if self.most_telling else None
         if found is None or found.how == "unexplained":
             return ""
         if names(self.fault, found):
             return "yes" if found.fault == self.fault else f"as {found.fault}"
-        return f"healed by {found.fault}" if found.how == "repaired" else found.fault
+        return f"fixed by {found.fault}" if found.how == "repaired" else found.fault
 
 
 def names(fault: str, diagnosis: Diagnosis | None) -> bool:
@@ -185,7 +185,11 @@ def _line(fault: str, rows: list[Row], probes: Sequence[str]) -> str:
     counts = [
         sum(any(each.probe == probe for each in row.caught) for row in injected) for probe in probes
     ]
-    places = [row.told.location.module for row in injected if row.told and row.told.location]
+    places = [
+        row.most_telling.location.module
+        for row in injected
+        if row.most_telling and row.most_telling.location
+    ]
     cells = [str(number) if number else "·" for number in counts]
     cells += [f"{sum(column)}/{len(injected)}" for column in _outcomes(injected)]
     return f"| {fault} | " + " | ".join([*cells, *places[:1]] if places else [*cells, ""]) + " |"

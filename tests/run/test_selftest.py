@@ -30,8 +30,8 @@ def rows() -> list[Row]:
 def test_rows_say_caught_named_located_or_why_not() -> None:
     found = {row.fault: row for row in rows()}
     assert found["causal-mask-missing"].named == "yes"
-    assert found["position-restart"].told is not None
-    assert found["position-restart"].told.probe == "decode-paths"
+    assert found["position-restart"].most_telling is not None
+    assert found["position-restart"].most_telling.probe == "decode-paths"
     assert found["kv-repeat-copied"].named == "yes"
     assert "no recurrent state" in found["state-dropped"].reason
     assert found["label-shift"].missed

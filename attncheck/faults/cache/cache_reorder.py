@@ -29,6 +29,7 @@ from attncheck.faults.engine import (
     Injected,
     Trusted,
     WrongForward,
+    expected,
     schedule,
     store_edits,
 )
@@ -73,7 +74,7 @@ def _on_cache_of_row_before(trusted: Trusted, spec: ForwardSpec) -> Tensor:
     """Every row alone on a cache of its own, each chunk on the cache of the row before it."""
     caches: list[object] = [None] * len(spec.tokens)
     parts: list[list[Tensor]] = [[] for _ in spec.tokens]
-    for start, stop in schedule.chunk_bounds(spec):
+    for start, stop in expected.chunk_bounds(spec):
         caches = [caches[number - 1] for number in range(len(caches))]
         for number, tokens in enumerate(spec.tokens):
             logits_BTV, caches[number] = schedule.model_step(

@@ -32,6 +32,8 @@ from attncheck.faults.engine import (
     Injected,
     Trusted,
     WrongForward,
+    expected,
+    injection,
     schedule,
     store_edits,
     words,
@@ -46,7 +48,7 @@ CONVOLUTION = "conv"
 
 def inject(subject: Subject) -> Injected:
     """Zero the recurrent and convolution states before each call on the cache."""
-    if not states(store_edits.sample(subject)):
+    if not states(injection.filled_cache(subject)):
         raise CannotInject("the cache holds no recurrent state")
     return store_edits.at_cache(subject, partial(_forget, ""))
 
@@ -76,10 +78,10 @@ def _hypotheses(forward: WrongForward) -> Iterator[Hypothesis]:
 
 def _chunks_alone(trusted: Trusted, spec: ForwardSpec) -> Tensor:
     """Every chunk as a sequence of its own: for models that keep nothing but states."""
-    if key_values(store_edits.sample(trusted.subject)):
+    if key_values(injection.filled_cache(trusted.subject)):
         raise Unsupported("the model keeps keys and values as well")
     parts = [
-        tuple(row[start:stop] for row in spec.tokens) for start, stop in schedule.chunk_bounds(spec)
+        tuple(row[start:stop] for row in spec.tokens) for start, stop in expected.chunk_bounds(spec)
     ]
     return torch.cat([trusted.logits(ForwardSpec(part)) for part in parts], 1)
 
@@ -91,7 +93,7 @@ def _in_steps(kind: str, several: bool, trusted: Trusted, spec: ForwardSpec) -> 
     `several` zeroes the states only where a chunk of more than one token begins.
     """
     _require_sound_steps(trusted, spec)
-    (_, first), *later = schedule.chunk_bounds(spec)
+    (_, first), *later = expected.chunk_bounds(spec)
     boundaries = {start for start, stop in later if stop - start > 1 or not several}
     logits_BTV, cache = schedule.model_step(trusted, spec, 0, first, None)
     outputs = [logits_BTV]

@@ -61,33 +61,27 @@ def expected_keys(spec: ForwardSpec, span: AttentionSpan, device: torch.device) 
         number_BT = torch.tensor(segments, device=device)
         allowed = allowed & (number_BT[:, None, :, None] == number_BT[:, None, None, :])
     if isinstance(spec.mask, Mask2D):
-        allowed = (
-            allowed
-            & torch.tensor(spec.mask.rows, dtype=torch.bool, device=device)[:, None, None, :]
-        )
+        real_BS = torch.tensor(spec.mask.rows, dtype=torch.bool, device=device)
+        allowed = allowed & real_BS[:, None, None, :]
     return allowed
 
 
-def first_held(view: View) -> int:
-    """The oldest key that the cache still holds when the chunk of this view is fed."""
-    return max(0, view.start - view.span.size + 1) if view.span.kind == "sliding" else 0
+def first_held(span: AttentionSpan, length: int) -> int:
+    """The oldest of `length` keys that a cache of this span still holds."""
+    return max(0, length - span.size + 1) if span.kind == "sliding" else 0
 
 
 def held(spec: ForwardSpec, span: AttentionSpan, like: Tensor) -> Tensor:
     """(1, 1, T, S) booleans: the keys that a cache of this span holds at each chunk, or gets."""
     kept = torch.zeros_like(like[:1, :1])
-    for each in chunk_views(View(spec=spec, layer=0, start=0, stop=spec.length, span=span)):
-        kept[:, :, each.start : each.stop, first_held(each) :] = True
+    for start, stop in chunk_bounds(spec):
+        kept[:, :, start:stop, first_held(span, start) :] = True
     return kept
 
 
-def chunk_views(view: View) -> list[View]:
-    """The chunks of a forward, each as a view of its own."""
-    views, start = [], 0
-    for size in view.spec.chunks or (view.spec.length,):
-        views.append(replace(view, start=start, stop=start + size))
-        start += size
-    return views
+def chunk_bounds(spec: ForwardSpec) -> list[tuple[int, int]]:
+    """Where each chunk of a forward begins and ends."""
+    return list(itertools.pairwise((0, *itertools.accumulate(spec.chunks or (spec.length,)))))
 
 
 def edited(allowed: Tensor, change: Allowed | None, view: View) -> Tensor:
@@ -95,7 +89,7 @@ def edited(allowed: Tensor, change: Allowed | None, view: View) -> Tensor:
     if change is None:
         return allowed
     out = torch.zeros_like(allowed)
-    for each in chunk_views(view):
-        rows = allowed[:, :, each.start : each.stop, : each.stop]
-        out[:, :, each.start : each.stop, : each.stop] = change(rows, each)
+    for start, stop in chunk_bounds(view.spec):
+        rows = allowed[:, :, start:stop, :stop]
+        out[:, :, start:stop, :stop] = change(rows, replace(view, start=start, stop=stop))
     return out

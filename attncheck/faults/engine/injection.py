@@ -136,8 +136,13 @@ def require_counting_cache(subject: Subject) -> None:
         CannotInject: they do not, or it does not.
     """
     subject.can.steps_agree.require(CannotInject)
-    if not cached_length(subject.passes.cache(ForwardSpec(subject.inputs.tokens, use_cache=True))):
+    if not cached_length(filled_cache(subject)):
         raise CannotInject("the cache does not count its tokens")
+
+
+def filled_cache(subject: Subject) -> Any:
+    """The model's own cache, filled with the main input."""
+    return subject.passes.cache(ForwardSpec(subject.inputs.tokens, use_cache=True))
 
 
 def cache_argument(subject: Subject, call: dict[str, Any]) -> Any:

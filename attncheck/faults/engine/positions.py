@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from attncheck.faults.engine.expected import chunk_bounds
 from attncheck.faults.engine.hypothesis import Hypothesis, words
 from attncheck.faults.engine.injection import Rule
-from attncheck.faults.engine.schedule import chunk_bounds
 from attncheck.faults.engine.trusted import Change, Trusted
 from attncheck.model.forward_spec import ForwardSpec, Positions, counting
 from attncheck.model.inputs import Row

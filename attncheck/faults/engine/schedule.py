@@ -11,7 +11,6 @@ Axes: B batch, G key/value heads, H query heads, T new positions, S all position
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -23,7 +22,7 @@ from torch import Tensor
 from attncheck.attention.call import AttentionCall
 from attncheck.attention.reference import AttentionParams, params_of
 from attncheck.core.errors import Unsupported
-from attncheck.faults.engine.expected import expected_keys
+from attncheck.faults.engine.expected import chunk_bounds, expected_keys, first_held
 from attncheck.faults.engine.trusted import Trusted, attend_widely
 from attncheck.judge.config_spec import AttentionSpan
 from attncheck.model.compat import cached_length
@@ -42,9 +41,7 @@ class Held:
     @property
     def first(self) -> int:
         """The oldest slot that a cache of this layer would still hold."""
-        if self.span.kind != "sliding":
-            return 0
-        return max(0, self.key_BGSD.shape[2] - self.span.size + 1)
+        return first_held(self.span, self.key_BGSD.shape[2])
 
 
 Store = dict[int, Held]
@@ -135,11 +132,6 @@ def scheduled_logits(
                 )
             outputs.append(logits_BTV[:, start - stop :])
     return torch.cat(outputs, 1)
-
-
-def chunk_bounds(spec: ForwardSpec) -> list[tuple[int, int]]:
-    """Where each chunk of a forward begins and ends."""
-    return list(itertools.pairwise((0, *itertools.accumulate(spec.chunks or (spec.length,)))))
 
 
 def _whole(trusted: Trusted, positions: Positions | None) -> bool:

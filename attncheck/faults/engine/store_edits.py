@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attncheck.core.errors import CannotInject
 from attncheck.faults.engine.hypothesis import Hypothesis, WrongForward
-from attncheck.faults.engine.injection import at_arguments, cache_argument
+from attncheck.faults.engine.injection import at_arguments, cache_argument, filled_cache
 from attncheck.faults.engine.schedule import Edit, Held, Store, scheduled_logits
 from attncheck.faults.engine.trusted import Trusted
 from attncheck.model.caches import CachedTensor, key_values, tensors_of
@@ -48,7 +48,10 @@ def at_cached(
 
     def edit(cache: Any) -> None:
         for each in key_values(cache):
-            change(each, filled(cache, each.tensor))
+            # All slots of a growing cache hold tokens, of a static buffer only the first ones; a
+            # sliding cache has seen more tokens than it has slots.
+            slots = each.tensor.shape[2]
+            change(each, min(slots, cached_length(cache) or slots))
 
     return at_cache(subject, edit)
 
@@ -59,23 +62,10 @@ def needs_keys(subject: Subject) -> list[CachedTensor]:
     Raises:
         CannotInject: there are none.
     """
-    found = key_values(sample(subject))
+    found = key_values(filled_cache(subject))
     if not found:
         raise CannotInject("the cache holds no keys and values")
     return found
-
-
-def sample(subject: Subject) -> Any:
-    """The model's own cache, filled with the main input."""
-    return subject.passes.cache(ForwardSpec(subject.inputs.tokens, use_cache=True))
-
-
-def filled(cache: Any, tensor: Tensor) -> int:
-    """How many slots hold tokens: all of a growing cache, the first ones of a static buffer.
-
-    A sliding cache has seen more tokens than it has slots.
-    """
-    return min(tensor.shape[2], cached_length(cache) or tensor.shape[2])
 
 
 def edits_store(forward: WrongForward) -> bool:
@@ -92,16 +82,11 @@ def stored(parameter: str, edit: Callable[[], Edit]) -> Hypothesis:
     return Hypothesis(parameter, predict=predict)
 
 
-def in_each_layer(change: Callable[[Held], None]) -> Edit:
-    """The same change of what every layer has stored."""
+def stored_everywhere(parameter: str, change: Callable[[Held], None]) -> Hypothesis:
+    """A fault as the same change of what every layer has stored."""
 
     def edit(store: Store) -> None:
         for held in store.values():
             change(held)
 
-    return edit
-
-
-def stored_everywhere(parameter: str, change: Callable[[Held], None]) -> Hypothesis:
-    """A fault as the same change of what every layer has stored."""
-    return stored(parameter, lambda: in_each_layer(change))
+    return stored(parameter, lambda: edit)

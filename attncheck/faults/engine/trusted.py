@@ -32,6 +32,7 @@ from attncheck.faults.engine.expected import (
     held,
     segments_of,
 )
+from attncheck.faults.engine.injection import filled_cache
 from attncheck.judge.config_spec import FULL, AttentionSpan, span_spec
 from attncheck.model.caches import states
 from attncheck.model.forward_spec import (
@@ -130,12 +131,9 @@ class Trusted:
         mask_2d = change.mask_2d or spec.mask
         if mask is None and isinstance(mask_2d, Mask2D):
             mask = torch.tensor(mask_2d.rows, device=passes.device)
-        positions_BT = (
-            torch.tensor(positions, device=passes.device) if positions is not None else None
-        )
-        return passes.call(
-            spec.tokens, positions_BT=positions_BT, mask=mask, use_cache=False
-        ).logits_BTV
+        positions_BT = None if positions is None else torch.tensor(positions, device=passes.device)
+        output = passes.call(spec.tokens, positions_BT=positions_BT, mask=mask, use_cache=False)
+        return output.logits_BTV
 
     def _mask_argument(self, spec: ForwardSpec, change: Change) -> Tensor | None:
         """The change as a 4D mask, for models that compute attention out of reach."""
@@ -196,11 +194,7 @@ class Trusted:
     @cached_property
     def keeps_states(self) -> bool:
         """Whether anything but keys and values is kept between calls."""
-        return bool(states(self.filled_cache()))
-
-    def filled_cache(self) -> Any:
-        """The model's own cache after a forward over the main input."""
-        return self.subject.passes.cache(ForwardSpec(self.subject.inputs.tokens, use_cache=True))
+        return bool(states(filled_cache(self.subject)))
 
     @cached_property
     def first_call(self) -> AttentionCall | None:
@@ -221,8 +215,8 @@ class Trusted:
         found = self.subject.record_calls(
             plain.tokens, lambda call: self.span(call, plain) if call.is_self_attention else None
         )
-        reaches = frozenset(span for span in found if span is not None)
-        return reaches if reaches - {FULL} else frozenset()
+        spans = frozenset(span for span in found if span is not None)
+        return spans if spans - {FULL} else frozenset()
 
     def segmented(self, spec: ForwardSpec) -> bool:
         """Whether the forward holds several documents that may not read each other."""
@@ -233,13 +227,11 @@ class Trusted:
         """How far back this layer may read in this forward: a 4D mask replaces its window."""
         if isinstance(spec.mask, Mask4D):
             return FULL
-        promise = span_spec(self.subject.text_config, call.module, self.layer(call))
-        if len(promise.spans) < 2:
-            return next(iter(promise.spans), FULL)
+        spans = span_spec(self.subject.text_config, call.module, self.layer(call)).spans
+        if len(spans) < 2:
+            return next(iter(spans), FULL)
         window = call.options.get("sliding_window", getattr(call.module, "sliding_window", None))
-        return next(
-            (each for each in promise.spans if (each.kind == "sliding") == bool(window)), FULL
-        )
+        return next((each for each in spans if (each.kind == "sliding") == bool(window)), FULL)
 
 
 def _changed(params: AttentionParams, change: Change) -> AttentionParams:

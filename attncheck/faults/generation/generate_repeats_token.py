@@ -32,8 +32,8 @@ from attncheck.faults.engine import (
     Injected,
     Trusted,
     WrongForward,
+    expected,
     injection,
-    schedule,
 )
 from attncheck.model.forward_spec import ForwardSpec, Mask2D
 from attncheck.model.inputs import Row
@@ -82,7 +82,7 @@ def _in_generate(forward: WrongForward) -> Iterator[Hypothesis]:
 
 def _steps(spec: ForwardSpec) -> list[int]:
     """Where single-token steps begin."""
-    return [start for start, stop in schedule.chunk_bounds(spec)[1:] if stop - start == 1]
+    return [start for start, stop in expected.chunk_bounds(spec)[1:] if stop - start == 1]
 
 
 def _fed_again(times: int, trusted: Trusted, spec: ForwardSpec) -> Tensor:

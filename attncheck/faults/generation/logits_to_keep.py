@@ -30,8 +30,8 @@ from attncheck.faults.engine import (
     Injected,
     Trusted,
     WrongForward,
+    expected,
     injection,
-    schedule,
 )
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.provenance import Provenance
@@ -81,7 +81,7 @@ def _kept_elsewhere(
     if provenance.columns is None:
         raise Unsupported("every column is kept")
     logits_BTV = trusted.logits(spec)
-    starts = [start for start, _ in schedule.chunk_bounds(spec)]
+    starts = [start for start, _ in expected.chunk_bounds(spec)]
     together = not provenance.passed and not spec.chunks
     moved_BTV = logits_BTV.clone()
     for number, column in enumerate(provenance.columns):

@@ -58,7 +58,7 @@ def _top_left(allowed: Tensor, view: View) -> Tensor:
     """Query i of the chunk reads the first i + 1 of the keys that the cache still holds."""
     if not view.start:
         return allowed
-    first = expected.first_held(view)
+    first = expected.first_held(view.span, view.start)
     lost = torch.zeros_like(allowed[..., :first])
     return torch.cat([lost, torch.ones_like(allowed[..., first:]).tril()], -1)
 

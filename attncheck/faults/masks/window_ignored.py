@@ -18,7 +18,6 @@ Axes: T query positions, S key positions.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -58,7 +57,7 @@ def _held_by_cache(size: int) -> Allowed:
     """The keys that a cache of this window holds when a chunk is fed, and those of the chunk."""
 
     def kept(allowed: Tensor, view: View) -> Tensor:
-        first = expected.first_held(replace(view, span=AttentionSpan("sliding", size)))
+        first = expected.first_held(AttentionSpan("sliding", size), view.start)
         return torch.cat([torch.zeros_like(allowed[..., :first]), allowed[..., first:]], -1)
 
     return kept

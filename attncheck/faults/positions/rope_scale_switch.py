@@ -34,6 +34,7 @@ from attncheck.faults.engine import (
     Hypothesis,
     Trusted,
     WrongForward,
+    expected,
     injection,
     rotary_tables,
     schedule,
@@ -125,7 +126,7 @@ def _of_each_call(after_longer: bool, trusted: Trusted, spec: ForwardSpec) -> Te
         raise Unsupported("rotary tables are recorded for one row that counts from the start")
     row, tables = spec.tokens[0], dict[int, Tables]()
     before = [trusted.subject.inputs.row] if after_longer else []
-    for _, stop in schedule.chunk_bounds(spec):
+    for _, stop in expected.chunk_bounds(spec):
         before.append(row[:stop])
         tables[stop] = rotary_tables.tables_of(trusted, *before)
     model = trusted.subject.model
