@@ -10,6 +10,8 @@ import json
 import os
 import time
 from collections import Counter
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 
@@ -17,13 +19,16 @@ def sweep(every: int, jobs: int, pattern: str = "config:*") -> dict[str, Any]:
     """Minutes for a sample of the types with all probes, and for all of them at that rate."""
     from attncheck.core import registry
     from attncheck.core.settings import Settings
-    from attncheck.run.sweep import expand
-    from attncheck.run.sweep import sweep as run
+    from attncheck.run.sweep import Limits, expand, run_jobs
+    from attncheck.suite.plan import Job
 
     every_type = expand([pattern])
     chosen = every_type[::every]
+    calls = tuple((name, dict[str, Any]()) for name in registry.select())
+    work = [Job(target=each, settings=Settings(), probes=calls, home=Path.cwd()) for each in chosen]
     started = time.perf_counter()
-    reports = list(run(chosen, Settings(), registry.select(), workers=jobs))
+    with TemporaryDirectory() as folder:
+        reports = list(run_jobs(work, workers=jobs, limits=Limits(), folder=Path(folder)))
     minutes = (time.perf_counter() - started) / 60
     slowest = max(reports, key=lambda report: report.seconds)
     return {

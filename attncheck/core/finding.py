@@ -138,3 +138,8 @@ class Finding:
     def with_verdict(self, verdict: Verdict, summary: str) -> Finding:
         """The same finding with another verdict and sentence."""
         return replace(self, verdict=verdict, summary=summary)
+
+
+def skipped_finding(probe: str, reason: str) -> Finding:
+    """A probe that did not apply to this model, with the reason."""
+    return Finding(probe=probe, verdict=Verdict.SKIP, summary=reason, skip_reason=reason)

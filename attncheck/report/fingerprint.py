@@ -67,7 +67,7 @@ def fingerprints(target: TargetReport, finding: Finding) -> tuple[Fingerprint, .
 
 
 def _fault(finding: Finding) -> str:
-    """The name of the fault without its parameters: `position-offset` of `position-offset (by -4)`."""
+    """The fault without its parameters: `position-offset` of `position-offset (by -4)`."""
     found = finding.diagnosis.fault.partition(" (")[0] if finding.diagnosis is not None else ""
     return "" if found in UNEXPLAINED else found
 

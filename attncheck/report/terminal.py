@@ -67,13 +67,6 @@ def summary_line(report: Report) -> Text:
     return line.append(f" on {models} in {seconds(report.seconds)}", style="dim")
 
 
-def print_report(report: Report, console: Console, verbose: bool = False) -> None:
-    """The whole report, as it is printed live."""
-    for target in report.targets:
-        print_target(target, console, verbose)
-    console.print(summary_line(report))
-
-
 def print_target(target: TargetReport, console: Console, verbose: bool = False) -> None:
     """Heading and findings of one target."""
     print_heading(target, console)

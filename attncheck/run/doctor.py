@@ -1,6 +1,4 @@
-"""What this machine offers: versions, devices, memory, the attention implementations that really
-run, the model cache.
-"""
+"""What this machine offers: versions, devices, memory, attention implementations, caches."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ GIB = 1 << 30
 
 
 def survey() -> Iterator[tuple[str, str]]:
-    """(what, value) in the order to be shown."""
+    """(name, value) in the order in which they are shown."""
     yield "attncheck", __version__
     yield "python", platform.python_version()
     for package in PACKAGES:
@@ -34,10 +32,8 @@ def survey() -> Iterator[tuple[str, str]]:
     yield "platform", platform.platform()
     yield "devices", _devices()
     memory = psutil.virtual_memory()
-    yield (
-        "memory",
-        f"{memory.available / GIB:.1f} GiB free of {memory.total / GIB:.1f}, {torch.get_num_threads()} threads",
-    )
+    free, total = memory.available / GIB, memory.total / GIB
+    yield "memory", f"{free:.1f} GiB free of {total:.1f}, {torch.get_num_threads()} threads"
     for name in IMPLEMENTATIONS:
         yield f"attention {name}", _implementation(name)
     yield "hub cache", _cache()
@@ -52,9 +48,8 @@ def _version(package: str) -> str:
 
 
 def _devices() -> str:
-    names = ["cpu"] + [
-        f"cuda:{i} ({torch.cuda.get_device_name(i)})" for i in range(torch.cuda.device_count())
-    ]
+    cuda = range(torch.cuda.device_count())
+    names = ["cpu", *(f"cuda:{i} ({torch.cuda.get_device_name(i)})" for i in cuda)]
     return ", ".join([*names, *(["mps"] if torch.backends.mps.is_available() else [])])
 
 

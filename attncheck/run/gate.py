@@ -1,6 +1,4 @@
-"""What a finding counts as: a suite may expect it, a baseline may hold it, and what is gone again
-is reported.
-"""
+"""Which findings count: a suite may expect them, a baseline may hold them."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ from attncheck.suite.plan import Job
 @final
 @dataclass(frozen=True, kw_only=True)
 class Gate:
-    """Holds findings against a suite and a baseline. `today` decides what has expired."""
+    """Checks findings against a suite and a baseline. `today` decides what has expired."""
 
     baseline: Baseline | None = None
     today: datetime.date = field(default_factory=datetime.date.today)
@@ -26,9 +24,7 @@ class Gate:
     def settle(
         self, job: Job, target: TargetReport, finding: Finding
     ) -> tuple[Finding, TargetReport]:
-        """The finding, marked as known where it is, and the target with what there is to say about
-        the suite's entries.
-        """
+        """The finding, marked where it is known; the target with notes on the suite's entries."""
         settled, notes = settle(finding, job.expected, self.today)
         if self.baseline is not None:
             settled = self.baseline.mark(target, settled)
@@ -36,8 +32,5 @@ class Gate:
 
     def closing(self, report: Report) -> Report:
         """The report with a line for each finding of the baseline that is gone."""
-        return (
-            report
-            if self.baseline is None
-            else replace(report, notes=(*report.notes, *self.baseline.vanished(report)))
-        )
+        gone = self.baseline.vanished(report) if self.baseline is not None else ()
+        return replace(report, notes=(*report.notes, *gone))

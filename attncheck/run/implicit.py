@@ -1,4 +1,4 @@
-"""The implicit probes: they run on every target, and a report holds them only where they have a case.
+"""The implicit probes: they run on every target; a report holds them only where they have a case.
 
 Each measures once. No fault is injected from outside, since none of them compares two calls of one
 model; one that can check itself returns a `Control` from its generator.
@@ -21,6 +21,7 @@ from attncheck.core.finding import (
     Location,
     Measurement,
     Verdict,
+    skipped_finding,
     verdict_of,
 )
 from attncheck.distributed.ranks import failed_alone, working_on
@@ -42,8 +43,7 @@ def implicit_finding(subject: Subject, name: str) -> Finding | None:
     try:
         finding = _examined(subject, registry.load(name))
     except Unsupported as reason:
-        text = str(reason)
-        finding = Finding(probe=name, verdict=Verdict.SKIP, summary=text, skip_reason=text)
+        finding = skipped_finding(name, str(reason))
     except Exception as error:
         failed_alone(error)
         finding = crashed(name, error)

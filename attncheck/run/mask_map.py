@@ -193,7 +193,7 @@ def _worst(lines: Sequence[str], left: int, side: int) -> str:
 
 
 def alike(layers: Sequence[LayerMap]) -> Iterator[list[LayerMap]]:
-    """Layers with the same picture and specification together, in the order of the first of each."""
+    """Layers with the same picture and specification, in the order of the first of each."""
     groups: dict[tuple[str, tuple[str, ...]], list[LayerMap]] = {}
     for layer in layers:
         groups.setdefault((layer.expected, layer.rows), []).append(layer)

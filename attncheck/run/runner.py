@@ -1,12 +1,12 @@
-"""Probes over subjects, as a generator of events. Nobody who listens is known here."""
+"""Run probes on a model, as a generator of events that knows none of its listeners."""
 
 from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import final
 
 from attncheck.core.allocator import return_freed_memory
 from attncheck.core.errors import CannotInject, Unsupported, first_line
@@ -19,6 +19,7 @@ from attncheck.core.finding import (
     PrecisionLevel,
     Quantity,
     Verdict,
+    skipped_finding,
     verdict_of,
     worst,
 )
@@ -31,6 +32,7 @@ from attncheck.probing import Probe
 CONTROLS = 2
 MUCH_WORSE = 1.5
 PASSING = frozenset({Verdict.PASS, Verdict.WARN, Verdict.NOISE})
+WITHIN = frozenset({Verdict.PASS, Verdict.NOISE})
 
 
 @final
@@ -86,9 +88,7 @@ def run_probes(
             if diagnose is not None and finding.verdict in (Verdict.FAIL, Verdict.WARN):
                 finding = diagnose(subject, replace(finding, seconds=time.perf_counter() - started))
         except Unsupported as reason:
-            finding = Finding(
-                probe=probe.name, verdict=Verdict.SKIP, summary=str(reason), skip_reason=str(reason)
-            )
+            finding = skipped_finding(probe.name, str(reason))
         except Exception as error:
             failed_alone(error)
             finding = crashed(probe.name, error)
@@ -113,36 +113,36 @@ def crashed(probe: str, error: Exception) -> Finding:
 
 
 def _examined(subject: Subject, probe: Probe, controls: bool) -> Examination:
-    """Measure, ask the ladder where precision is in doubt, judge, and back a pass by controls."""
+    """Measure, again in a higher precision where rounding leaves a doubt, judge, and back a pass by
+    controls.
+    """
     reason = _missing(subject, probe)
     if reason is not None:
         return reason
     measured = tuple(_measured(probe, subject))
-    decided, dtype = _laddered(subject, probe, measured)
-    evidence = Evidence(measurements=decided, replay=_replay(subject))
-    ruling = probe.judge(evidence)
+    decided, dtype = _escalated(subject, probe, measured)
+    replay = {"tokens": list(subject.inputs.row), "seed": subject.settings.seed}
+    ruling = probe.judge(Evidence(measurements=decided, replay=replay))
     finding = Finding(
         probe=probe.name,
         verdict=ruling.verdict,
         summary=ruling.summary,
         cases=decided,
-        replay=evidence.replay,
+        replay=replay,
+        skip_reason=ruling.summary if ruling.verdict is Verdict.SKIP else None,
     )
     if ruling.verdict not in PASSING:
-        return _skipped_reason(finding)
-    if not any(
-        case.judged and verdict_of(case) in (Verdict.PASS, Verdict.NOISE) for case in decided
-    ):
+        return finding
+    if not any(case.judged and verdict_of(case) in WITHIN for case in decided):
         return replace(finding, controls_missing="no case passed, so no control was run")
     with subject.at(dtype) as decided_at:
-        return (
-            yield from _controlled(decided_at, probe, finding, probe.controls if controls else ())
-        )
+        faults = probe.controls if controls else ()
+        return (yield from _controlled(decided_at, probe, finding, faults))
 
 
 def _measured(probe: Probe, subject: Subject) -> Iterator[Measurement]:
-    """The cases of a probe; of a model that is sharded over processes, each as it is in the process
-    where it is worst.
+    """The cases of a probe; where processes share the model, each from the process where it is
+    worst.
     """
     for case in probe.measure(subject):
         yield _worst(gathered(f"the cases of {probe.name}", case))
@@ -151,9 +151,8 @@ def _measured(probe: Probe, subject: Subject) -> Iterator[Measurement]:
 def _worst(cases: Sequence[Measurement]) -> Measurement:
     order = [verdict_of(case) for case in cases]
     rank = order.index(worst(order))
-    return (
-        replace(cases[rank], note=f"{cases[rank].note} (rank {rank})".strip()) if rank else cases[0]
-    )
+    found = cases[rank]
+    return replace(found, note=f"{found.note} (rank {rank})".strip()) if rank else found
 
 
 def _missing(subject: Subject, probe: Probe) -> Finding | None:
@@ -163,27 +162,15 @@ def _missing(subject: Subject, probe: Probe) -> Finding | None:
             continue
         if need == "sees_history":
             return Finding(probe=probe.name, verdict=Verdict.VACUOUS, summary=reason)
-        return Finding(probe=probe.name, verdict=Verdict.SKIP, summary=reason, skip_reason=reason)
+        return skipped_finding(probe.name, reason)
     return None
 
 
-def _skipped_reason(finding: Finding) -> Finding:
-    return (
-        replace(finding, skip_reason=finding.summary)
-        if finding.verdict is Verdict.SKIP
-        else finding
-    )
-
-
-def _replay(subject: Subject) -> Mapping[str, Any]:
-    return {"tokens": list(subject.inputs.row), "seed": subject.settings.seed}
-
-
-def _laddered(
+def _escalated(
     subject: Subject, probe: Probe, measured: tuple[Measurement, ...]
 ) -> tuple[tuple[Measurement, ...], str | None]:
-    """Measure doubtful cases again in the highest precision that fits; the ladder becomes part of
-    each case.
+    """Measure doubtful cases again in the highest precision that fits; each case keeps both
+    levels.
     """
     doubtful = {case.name for case in measured if case.in_doubt}
     dtype = subject.higher_dtype() if doubtful else None
@@ -193,23 +180,20 @@ def _laddered(
         with subject.at(dtype) as higher:
             raised = {case.name: case for case in _measured(probe, higher) if case.name in doubtful}
     except (RuntimeError, NotImplementedError, TypeError):
-        return (
-            measured,
-            None,
-        )  # a kernel that refuses the higher precision: the verdict says that nothing decided
-    return tuple(
-        _with_ladder(case, raised.get(case.name), subject.dtype_name, dtype) for case in measured
-    ), dtype
+        # A kernel refuses the higher precision: the verdict says that nothing decided.
+        return measured, None
+    low = subject.dtype_name
+    return tuple(_with_levels(each, raised.get(each.name), low, dtype) for each in measured), dtype
 
 
-def _with_ladder(case: Measurement, raised: Measurement | None, low: str, high: str) -> Measurement:
+def _with_levels(case: Measurement, raised: Measurement | None, low: str, high: str) -> Measurement:
     if not (isinstance(case, Comparison) and isinstance(raised, Comparison)):
         return case
-    rungs = tuple(
+    levels = tuple(
         PrecisionLevel(dtype=dtype, max_abs=each.max_abs, budget=each.budget)
         for dtype, each in ((low, case), (high, raised))
     )
-    return replace(case, ladder=rungs)
+    return replace(case, ladder=levels)
 
 
 def _controlled(
@@ -271,9 +255,9 @@ def noticed(case: Measurement, healthy: Measurement | None) -> bool:
     now, before = verdict_of(case), verdict_of(healthy) if healthy is not None else Verdict.PASS
     if now not in (Verdict.FAIL, Verdict.WARN):
         return False
-    if before not in (Verdict.FAIL, Verdict.WARN) or (
-        before is Verdict.WARN and now is Verdict.FAIL
-    ):
+    if before not in (Verdict.FAIL, Verdict.WARN):
+        return True
+    if now is Verdict.FAIL and before is Verdict.WARN:
         return True
     return (
         isinstance(case, Quantity)

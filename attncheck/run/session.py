@@ -1,6 +1,4 @@
-"""Targets in, report out: loads each target, runs its probes, and keeps what is finished whatever
-happens next.
-"""
+"""A run: load each target, run its probes, and keep a report of what is finished at any moment."""
 
 from __future__ import annotations
 
@@ -72,7 +70,7 @@ def load_job(job: Job) -> Subject:
 @final
 @dataclass
 class Session:
-    """One run. `report` is valid at any moment; `listener` hears every event with the report so
+    """One run. `report` is valid at any moment; `listener` gets every event with the report so
     far.
     """
 
@@ -167,7 +165,7 @@ class Session:
 
 
 def environment() -> dict[str, Any]:
-    """What the run ran on."""
+    """Versions and hardware of this run."""
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -178,7 +176,7 @@ def environment() -> dict[str, Any]:
 
 
 def failed_to_load(job: Job, error: Exception) -> TargetReport:
-    """The report of a target that could not be loaded, with its one line."""
+    """The report of a target that could not be loaded, with the reason in one line."""
     line = " ".join(str(error).split()) or type(error).__name__
     return TargetReport(target=job.target, settings=vars(job.settings), error=line)
 
@@ -198,9 +196,10 @@ def loaded_report(subject: Subject, load_seconds: float) -> TargetReport:
     }
     try:
         settings["length"] = subject.inputs.length
+        size = f"input ({subject.inputs.length} tokens)"
         notes = tuple(
-            f"{b.kind} {b.length} is not reached by {subject.inputs.length} tokens"
-            for b in subject.inputs.unreached
+            f"{size} is shorter than the {each.kind} ({each.length})"
+            for each in subject.inputs.unreached
         )
     except Unsupported as reason:
         notes = (str(reason),)

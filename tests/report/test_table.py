@@ -25,7 +25,7 @@ from attncheck.report.model import Report, TargetReport
 from attncheck.report.numbers import count, number, seconds
 from attncheck.report.record import from_json, to_json
 from attncheck.report.table import finding_text, script_lines
-from attncheck.report.terminal import print_report, target_line
+from attncheck.report.terminal import print_target, summary_line, target_line
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 
@@ -111,7 +111,9 @@ REPORT = Report(
 
 def shown(report: Report, width: int, verbose: bool = False) -> str:
     console = Console(file=io.StringIO(), width=width, highlight=False, markup=False, emoji=False)
-    print_report(report, console, verbose)
+    for target in report.targets:
+        print_target(target, console, verbose)
+    console.print(summary_line(report))
     assert isinstance(console.file, io.StringIO)
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"
 

@@ -8,17 +8,17 @@ import pytest
 from attncheck.core.errors import TargetError
 from attncheck.core.finding import Verdict
 from attncheck.core.settings import Settings
+from attncheck.report.model import TargetReport
 from attncheck.run import sweep
 from attncheck.suite.plan import Job
 
-PROBES = ("future-token",)
+PROBES = (("future-token", dict[str, Any]()),)
 
 
-def test_only_config_targets_are_globs() -> None:
-    assert sweep.is_glob("config:qwen*")
-    assert sweep.is_glob("config:[ab]*")
-    assert not sweep.is_glob("config:qwen2")
-    assert not sweep.is_glob("models/*.gguf")
+def run(*targets: str, folder: Path, seconds: float = 180.0) -> list[TargetReport]:
+    jobs = [Job(target=each, settings=Settings(), probes=PROBES) for each in targets]
+    limits = sweep.Limits(seconds=seconds)
+    return list(sweep.run_jobs(jobs, workers=2, limits=limits, folder=folder))
 
 
 def test_globs_expand_without_repeats() -> None:
@@ -32,12 +32,8 @@ def test_globs_expand_without_repeats() -> None:
 def test_targets_run_apart_and_a_second_sweep_takes_their_reports(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reports = list(
-        sweep.sweep(
-            ["builtin:gqa", "config:nosuch"], Settings(), PROBES, workers=2, folder=tmp_path
-        )
-    )
-    found = {report.target: report for report in reports}
+    targets = ("builtin:gqa", "config:nosuch")
+    found = {report.target: report for report in run(*targets, folder=tmp_path)}
     assert found["builtin:gqa"].verdict is Verdict.PASS
     assert "unknown config type `nosuch`" in str(found["config:nosuch"].error)
 
@@ -45,12 +41,12 @@ def test_targets_run_apart_and_a_second_sweep_takes_their_reports(
         raise AssertionError("a known report was measured again")
 
     monkeypatch.setattr(sweep._Pool, "_start", started)
-    again = list(sweep.sweep(["builtin:gqa", "config:nosuch"], Settings(), PROBES, folder=tmp_path))
+    again = run(*targets, folder=tmp_path)
     assert [report.verdict for report in again] == [Verdict.PASS, Verdict.ERROR]
 
 
 def test_settings_and_probes_make_another_report() -> None:
-    job = Job(target="builtin:gqa", settings=Settings(), probes=(("future-token", {}),))
+    job = Job(target="builtin:gqa", settings=Settings(), probes=PROBES)
     assert sweep.key_of(job) != sweep.key_of(
         Job(target="builtin:gqa", settings=Settings(seed=1), probes=job.probes)
     )
@@ -67,12 +63,7 @@ def test_a_target_that_takes_too_long_ends_alone(tmp_path: Path) -> None:
         "import os, signal\n\ndef model():\n    os.kill(os.getpid(), signal.SIGSEGV)\n"
     )
     targets = [f"{hang}:model", f"{crash}:model"]
-    limits = sweep.Limits(seconds=8)
-    reports = list(
-        sweep.sweep(
-            targets, Settings(), PROBES, workers=2, limits=limits, folder=tmp_path / "reports"
-        )
-    )
+    reports = run(*targets, folder=tmp_path / "reports", seconds=8)
     said = {report.target: str(report.error) for report in reports}
     assert "not finished after 8 seconds" in said[targets[0]]
     assert "signal SIGSEGV" in said[targets[1]]

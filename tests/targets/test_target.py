@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from attncheck.core.errors import TargetError
-from attncheck.targets.target import parse
+from attncheck.targets.target import is_glob, parse
+
+
+def test_only_config_targets_are_globs() -> None:
+    assert is_glob("config:qwen*")
+    assert is_glob("config:[ab]*")
+    assert not is_glob("config:qwen2")
+    assert not is_glob("models/*.gguf")
 
 
 def test_kinds_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
