@@ -7,13 +7,13 @@ from importlib.resources import files
 
 import pytest
 
-from attncheck.cli.schema import Which, schema
+from attncheck.cli.schema import Described, schema
 
 
 def test_the_stored_schema_is_the_one_that_the_command_writes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    schema(Which.report)
+    schema(Described.report)
     stored = files("attncheck.report").joinpath("schema.json").read_text(encoding="utf-8")
     assert json.loads(stored) == json.loads(capsys.readouterr().out), (
         "run `attncheck schema report > attncheck/report/schema.json`"
