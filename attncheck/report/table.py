@@ -109,10 +109,15 @@ def _controls(finding: Finding) -> str:
 
 
 def _diagnosis(found: Diagnosis) -> str:
+    return f"{found.how}: {fault_text(found)}. {found.advice}"
+
+
+def fault_text(found: Diagnosis) -> str:
+    """The fault, the remaining difference, and the nearest other fault."""
     residual = f" to {number(found.residual)}" if found.residual is not None else ""
     other = found.runner_up or {}
     rival = f"; next best {other.get('fault')} {number(other.get('residual'))}" if other else ""
-    return f"{found.how}: {found.fault}{residual}{rival}. {found.advice}"
+    return f"{found.fault}{residual}{rival}"
 
 
 def location_text(place: Location) -> str:

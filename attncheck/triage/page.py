@@ -15,6 +15,7 @@ from attncheck.core.verdict import Verdict
 from attncheck.report.markdown import escape
 from attncheck.report.numbers import number, seconds
 from attncheck.report.table import STYLES as VERDICT_STYLES
+from attncheck.report.table import fault_text, location_text
 from attncheck.triage.answer import GreedySplit, Remark, Smallest, Triage, TriageAnswer
 
 STYLES = {
@@ -141,13 +142,9 @@ def parts(triage: Triage) -> Iterator[tuple[str, str]]:
     """(heading, text) of the paragraphs between the headline and the tables."""
     diagnosis, place = triage.diagnosis, triage.location
     if diagnosis is not None:
-        residual = f" to {number(diagnosis.residual)}" if diagnosis.residual is not None else ""
-        rival = diagnosis.runner_up or {}
-        other = f"; next best {rival.get('fault')} {number(rival.get('residual'))}" if rival else ""
-        yield "cause", f"{HOW[diagnosis.how]} {diagnosis.fault}{residual}{other}".strip()
+        yield "cause", f"{HOW[diagnosis.how]} {fault_text(diagnosis)}".strip()
     if place is not None and place.module:
-        at = f", query position {place.query_position}" if place.query_position is not None else ""
-        yield "first diverges in", f"{place.module}{at}{'; ' + place.note if place.note else ''}"
+        yield "first diverges in", location_text(place).removeprefix("first diverges in ")
     if triage.smallest is not None:
         yield "smallest that still fails", smallest_words(triage.smallest)
     if triage.split is not None:
