@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
 
 from attncheck.__main__ import main
+from attncheck.cli.app import app
 from attncheck.cli.options import REPORTS, ModelOptions, expanded, option
 from attncheck.core.settings import Settings
 from attncheck.report.write import FORMATS
@@ -17,6 +19,22 @@ from attncheck.triage.answer import Question
 
 Capture = pytest.CaptureFixture[str]
 FAST = ("builtin:gqa", "--probe", "kv-repeat")
+
+
+def test_every_option_of_every_command_has_an_environment_variable() -> None:
+    commands: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    without = [
+        (name, option.name)
+        for name, command in commands.items()
+        for option in command.params
+        if option.param_type_name == "option" and option.name != "help"
+        if not str(option.envvar or "").lstrip("['").startswith("ATTNCHECK_")
+    ]
+    assert without == []
+    run = {option.opts[0]: option.envvar for option in commands["run"].params}
+    assert run["--sweep-dir"] == "ATTNCHECK_SWEEP_DIR"
+    assert run["--format"] == "ATTNCHECK_FORMAT"
+    assert run["--no-color"] == ["ATTNCHECK_NO_COLOR", "NO_COLOR"]
 
 
 def settings_of(capsys: Capture, *arguments: str) -> dict[str, object]:
