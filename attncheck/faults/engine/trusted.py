@@ -198,7 +198,9 @@ class Trusted:
 
     @cached_property
     def first_call(self) -> AttentionCall | None:
-        """The first attention of the decoder to its own tokens, over the main input."""
+        """The first self-attention call over the main input; None where none is in reach."""
+        if self.out_of_reach is not None:
+            return None
         calls = self.subject.record_calls(
             self.subject.inputs.tokens,
             lambda call: call.copy() if call.is_self_attention else None,
@@ -206,8 +208,10 @@ class Trusted:
         return next((call for call in calls if call is not None), None)
 
     def windows(self, spec: ForwardSpec) -> frozenset[AttentionSpan]:
-        """The different spans of this model's layers, where any layer has a window; else none."""
-        return frozenset() if isinstance(spec.mask, Mask4D) else self._windows
+        """The spans of the layers, where any has a window and the trusted path can change it."""
+        if isinstance(spec.mask, Mask4D) or self.out_of_reach is not None:
+            return frozenset()
+        return self._windows
 
     @cached_property
     def _windows(self) -> frozenset[AttentionSpan]:

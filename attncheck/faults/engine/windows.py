@@ -155,11 +155,6 @@ def widened(
     return at_windows(subject, change)
 
 
-def has_windows(forward: WrongForward) -> bool:
-    """Whether the trusted path can give layers another window than theirs."""
-    return forward.attends and bool(forward.trusted.windows(forward.spec))
-
-
 def respanned(
     forward: WrongForward, parameter: str, span: Callable[[AttentionSpan], AttentionSpan]
 ) -> Iterator[Hypothesis]:

@@ -56,7 +56,7 @@ def _leaves_rows_empty(subject: Subject) -> bool:
 
 
 def _hypotheses(forward: WrongForward) -> Iterator[Hypothesis]:
-    if forward.padded and forward.attends and forward.trusted.first_call is not None:
+    if forward.padded and forward.trusted.first_call is not None:
         change = Change(params=lambda params: replace(params, empty_row=math.nan))
         yield Hypothesis(change=change)
 

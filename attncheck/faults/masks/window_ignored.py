@@ -44,7 +44,7 @@ def inject(subject: Subject) -> Injected:
 
 def _hypotheses(forward: WrongForward) -> Iterator[Hypothesis]:
     size = forward.subject.facts.window
-    if windows.has_windows(forward):
+    if forward.trusted.windows(forward.spec):
         yield from windows.respanned(forward, "", lambda span: FULL)
     elif size and forward.chunked:
         yield Hypothesis(

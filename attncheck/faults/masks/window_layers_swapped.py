@@ -42,10 +42,10 @@ def inject(subject: Subject) -> Injected:
 
 
 def _hypotheses(forward: WrongForward) -> Iterator[Hypothesis]:
-    reaches = forward.trusted.windows(forward.spec) if windows.has_windows(forward) else ()
-    if FULL not in reaches:
+    spans = forward.trusted.windows(forward.spec)
+    if FULL not in spans:
         return
-    window = next(span for span in reaches if span != FULL)
+    window = next(span for span in spans if span != FULL)
     yield from windows.respanned(forward, "", lambda span: window if span == FULL else FULL)
     yield from windows.respanned(forward, "all layers have the window", lambda span: window)
 

@@ -28,7 +28,7 @@ def inject(subject: Subject) -> Injected:
 
 
 def _hypotheses(forward: WrongForward) -> Iterator[Hypothesis]:
-    if windows.has_windows(forward):
+    if forward.trusted.windows(forward.spec):
         for step in (1, -1, 2, -2):
             parameter = "" if step == 1 else f"by {step:+d}"
             yield from windows.respanned(forward, parameter, _resized(step))

@@ -56,7 +56,7 @@ def _has_groups(call: AttentionCall) -> bool:
 
 
 def _hypotheses(forward: WrongForward) -> Iterator[Hypothesis]:
-    first = forward.trusted.first_call if forward.attends else None
+    first = forward.trusted.first_call
     if first is not None and 1 < first.key_BGSD.shape[1] < first.query_BHTD.shape[1]:
         yield Hypothesis(change=Change(tiled=True))
 

@@ -65,7 +65,7 @@ def _run_without(call: AttentionCall) -> Any:
 
 
 def _hypotheses(forward: WrongForward) -> Iterator[Hypothesis]:
-    first = forward.trusted.first_call if forward.attends else None
+    first = forward.trusted.first_call
     if first is not None and isinstance(first.options.get(OPTIONS[0]), Tensor):
         change = Change(params=lambda params: replace(params, sinks_H=None))
         yield Hypothesis(change=change)

@@ -43,7 +43,7 @@ def inject(subject: Subject) -> Iterator[None]:
 
 
 def _hypotheses(forward: WrongForward) -> Iterator[Hypothesis]:
-    first = forward.trusted.first_call if forward.attends else None
+    first = forward.trusted.first_call
     if first is not None and first.options.get(OPTION) is not None:
         change = Change(params=lambda params: replace(params, cap=None))
         yield Hypothesis(change=change)

@@ -53,7 +53,7 @@ def inject(subject: Subject) -> Injected:
 
 
 def _hypotheses(forward: WrongForward) -> Iterator[Hypothesis]:
-    first = forward.trusted.first_call if forward.attends else None
+    first = forward.trusted.first_call
     for factor in _factors(forward, first) if first is not None else ():
         yield Hypothesis(f"x {factor:.4g}", change=Change(params=_scaled(factor)))
 
