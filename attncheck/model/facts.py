@@ -1,4 +1,4 @@
-"""What the config says about a model, read once, under the many names that configs use."""
+"""What the config says about a model, under the many names that configs use."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ WINDOWS = (
     "sliding_window_size",
 )
 CHUNKS = ("attention_chunk_size", "mamba_chunk_size", "chunk_size", "index_topk")
-SWITCHES = ("original_max_position_embeddings",)
+SWITCH = "original_max_position_embeddings"
+ROPE_SWITCH = "rope switch"
 
 
 @final
@@ -42,7 +43,7 @@ class Boundary:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """The `model` block of the report, and the borders that inputs must cross."""
+    """The `model` block of the report, and the boundaries that inputs must cross."""
 
     class_name: str
     model_type: str
@@ -58,16 +59,31 @@ class Facts:
 
     def as_dict(self) -> dict[str, Any]:
         """The JSON of the contract."""
-        return {
-            "class": self.class_name,
-            "model_type": self.model_type,
-            "parameters": self.parameters,
-            "layers": self.layers,
-            "heads": self.heads,
-            "kv_heads": self.kv_heads,
-            "window": self.window,
-            "vocab": self.vocab,
-        }
+        names = ("model_type", "parameters", "layers", "heads", "kv_heads", "window", "vocab")
+        return {"class": self.class_name, **{name: getattr(self, name) for name in names}}
+
+
+def read_facts(model: nn.Module) -> Facts:
+    """Read the facts of a loaded model from its config and its modules."""
+    config = text_config(getattr(model, "config", None))
+    heads = first_int(config, HEADS)
+    hidden = first_int(config, ("hidden_size", "n_embd", "d_model"))
+    context = first_int(config, CONTEXT)
+    boundaries = boundaries_of(config, context)
+    return Facts(
+        class_name=type(model).__name__,
+        model_type=str(getattr(config, "model_type", type(model).__name__)),
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        layers=first_int(config, LAYERS),
+        heads=heads,
+        kv_heads=first_int(config, ("num_key_value_heads", "num_kv_heads")) or heads,
+        head_dim=first_int(config, ("head_dim",))
+        or (hidden // heads if hidden and heads else None),
+        window=next((each.length for each in boundaries if each.kind == "window"), None),
+        vocab=_vocabulary(model, config),
+        context=context,
+        boundaries=boundaries,
+    )
 
 
 def first_int(config: Any, names: tuple[str, ...]) -> int | None:
@@ -78,28 +94,7 @@ def first_int(config: Any, names: tuple[str, ...]) -> int | None:
     )
 
 
-def _rope_tables(config: Any) -> list[dict[str, Any]]:
-    found = [getattr(config, name, None) for name in ("rope_parameters", "rope_scaling")]
-    tables = [table for table in found if isinstance(table, dict)]
-    return tables + [
-        nested for table in tables for nested in table.values() if isinstance(nested, dict)
-    ]
-
-
-def _switches(config: Any, context: int | None) -> list[int]:
-    """Lengths at which rotary scaling changes: where the trained length ends, for the schemes that
-    look at the length.
-    """
-    lengths = [table.get(name) for table in _rope_tables(config) for name in SWITCHES] + [
-        getattr(config, name, None) for name in SWITCHES
-    ]
-    kinds = {table.get("rope_type", table.get("type")) for table in _rope_tables(config)}
-    if "dynamic" in kinds:
-        lengths.append(context)
-    return [length for length in lengths if isinstance(length, int) and length > 0]
-
-
-def borders_of(config: Any, context: int | None) -> tuple[Boundary, ...]:
+def boundaries_of(config: Any, context: int | None) -> tuple[Boundary, ...]:
     """Every length at which this config changes what the model does, shortest first."""
     found = {
         Boundary(kind=kind, length=value)
@@ -107,13 +102,26 @@ def borders_of(config: Any, context: int | None) -> tuple[Boundary, ...]:
         for name in names
         if (value := first_int(config, (name,))) is not None
     }
-    found |= {Boundary(kind="rope switch", length=length) for length in _switches(config, context)}
+    found |= {Boundary(kind=ROPE_SWITCH, length=length) for length in _switches(config, context)}
     return tuple(sorted(found, key=lambda boundary: (boundary.length, boundary.kind)))
 
 
+def _switches(config: Any, context: int | None) -> list[int]:
+    """Lengths at which rotary scaling changes: where the trained length ends, for the schemes that
+    depend on the length.
+    """
+    read = (getattr(config, name, None) for name in ("rope_parameters", "rope_scaling"))
+    tables = [table for table in read if isinstance(table, dict)]
+    tables += [each for table in tables for each in table.values() if isinstance(each, dict)]
+    lengths = [*(table.get(SWITCH) for table in tables), getattr(config, SWITCH, None)]
+    if any(table.get("rope_type", table.get("type")) == "dynamic" for table in tables):
+        lengths.append(context)
+    return [length for length in lengths if isinstance(length, int) and length > 0]
+
+
 def reads_ahead(config: Any) -> str | None:
-    """Why a model that can generate reads later tokens by design, as its config says it; None where
-    it promises not to.
+    """Why a model that can generate reads later tokens by design, as its config says; None where
+    the config does not say so.
     """
     said = {
         name: getattr(config, name, None)
@@ -128,43 +136,19 @@ def reads_ahead(config: Any) -> str | None:
             "the config has hashing attention: which tokens share a bucket depends on all of them"
         )
     if said["prompt_types"]:
-        return "the config has prompt types: everything that is given at once is a prefix, read both ways"
+        return (
+            "the config has prompt types: everything that is given at once is a prefix, "
+            "read both ways"
+        )
     return None
 
 
 def _vocabulary(model: nn.Module, config: Any) -> int:
-    """Ids that the input embedding holds and the config counts as tokens: either may be larger than
-    the other.
-    """
+    """Ids that the input embedding holds and the config counts as tokens: either may be larger."""
     embedding = getattr(model, "get_input_embeddings", lambda: None)()
     rows = (
         getattr(embedding, "num_embeddings", None)
         or getattr(getattr(embedding, "weight", None), "shape", [None])[0]
     )
-    promised = first_int(config, ("vocab_size",))
-    return int(min(rows or promised or 0, promised or rows or 0))
-
-
-def read_facts(model: nn.Module) -> Facts:
-    """Read the facts of a loaded model from its config and its modules."""
-    config = text_config(getattr(model, "config", None))
-    heads = first_int(config, HEADS)
-    hidden = first_int(config, ("hidden_size", "n_embd", "d_model"))
-    context = first_int(config, CONTEXT)
-    boundaries = borders_of(config, context)
-    return Facts(
-        class_name=type(model).__name__,
-        model_type=str(getattr(config, "model_type", type(model).__name__)),
-        parameters=sum(parameter.numel() for parameter in model.parameters()),
-        layers=first_int(config, LAYERS),
-        heads=heads,
-        kv_heads=first_int(config, ("num_key_value_heads", "num_kv_heads")) or heads,
-        head_dim=first_int(config, ("head_dim",))
-        or (hidden // heads if hidden and heads else None),
-        window=next(
-            (boundary.length for boundary in boundaries if boundary.kind == "window"), None
-        ),
-        vocab=_vocabulary(model, config),
-        context=context,
-        boundaries=boundaries,
-    )
+    declared = first_int(config, ("vocab_size",))
+    return int(min(rows or declared or 0, declared or rows or 0))

@@ -1,5 +1,4 @@
-"""The door to a model's forward: which argument is called what, and a call by meaning instead of by
-name.
+"""Call a model's forward by the meaning of its arguments, whatever they are named.
 
 Axes: B batch, T positions, V vocabulary.
 """
@@ -21,6 +20,8 @@ from attncheck.model.cache_kinds import own_cache
 from attncheck.model.compat import CACHE_NAMES, cache_of, text_config
 from attncheck.model.inputs import for_rows
 
+Edit = Callable[[dict[str, Any]], dict[str, Any]]
+
 
 @final
 @dataclass(frozen=True)
@@ -32,17 +33,12 @@ class ForwardOutput:
     output: Any
 
 
-def _named(parameters: list[str], names: tuple[str, ...]) -> str | None:
-    return next((name for name in names if name in parameters), None)
-
-
 @final
 @dataclass
 class ForwardAdapter:
-    """Calls one model. `fixed` holds arguments that every call gets (an encoder's input, for
-    instance).
+    """Calls one model. `fixed` holds arguments that every call gets, such as an encoder's input.
 
-    Older releases refuse a cache without `cache_position`, or return none unless it is handed in:
+    Older releases refuse a cache without `cache_position`, or return none unless one is passed in:
     both are found by trying.
     """
 
@@ -51,19 +47,32 @@ class ForwardAdapter:
 
     def __post_init__(self) -> None:
         parameters = list(inspect.signature(self.model.forward).parameters)
-        self.ids_name = _named(parameters, ("decoder_input_ids", "input_ids")) or (
-            parameters[0] if parameters else ""
-        )
-        decoder = self.ids_name.startswith("decoder")
-        self.mask_name = _named(
-            parameters, ("decoder_attention_mask",) if decoder else ("attention_mask",)
-        )
-        self.positions_name = _named(parameters, ("decoder_position_ids", "position_ids"))
-        self.cache_name = _named(parameters, CACHE_NAMES)
+
+        def first(*names: str) -> str | None:
+            return next((name for name in names if name in parameters), None)
+
+        ids_name = first("decoder_input_ids", "input_ids")
+        self.ids_name = ids_name or (parameters[0] if parameters else "")
+        decoder = "decoder_" if self.ids_name.startswith("decoder") else ""
+        self.mask_name = first(f"{decoder}attention_mask")
+        self.positions_name = first("decoder_position_ids", "position_ids")
+        self.cache_name = first(*CACHE_NAMES)
         self.takes_use_cache = "use_cache" in parameters or "kwargs" in parameters
         self.takes_cache_position = "cache_position" in parameters
         self.needs_cache_position = False
         self.needs_own_cache = False
+
+    @property
+    def text_config(self) -> Any:
+        """The part of the config that describes the text decoder."""
+        return text_config(getattr(self.model, "config", None))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the weights."""
+        return next(
+            (p.dtype for p in self.model.parameters() if p.is_floating_point()), torch.float32
+        )
 
     def arguments(
         self,
@@ -79,37 +88,35 @@ class ForwardAdapter:
         Raises:
             Unsupported: the model has no argument of that meaning.
         """
-        spec = {"position_ids": positions_BT, "attention_mask": mask, "cache": cache}
-        names = {
-            "position_ids": self.positions_name,
-            "attention_mask": self.mask_name,
-            "cache": self.cache_name,
-        }
         fixed = {name: for_rows(value, ids_BT, self.dtype) for name, value in self.fixed.items()}
         call = {self.ids_name: ids_BT, **fixed}
-        for meaning, value in spec.items():
+        for meaning, name, value in (
+            ("position_ids", self.positions_name, positions_BT),
+            ("attention_mask", self.mask_name, mask),
+            ("cache", self.cache_name, cache),
+        ):
             if value is None:
                 continue
-            if names[meaning] is None:
+            if name is None:
                 raise Unsupported(f"{type(self.model).__name__}.forward takes no `{meaning}`")
-            call[str(names[meaning])] = value
+            call[name] = value
         if use_cache is not None and self.takes_use_cache:
             call["use_cache"] = use_cache
         return call
 
     def call(
-        self, ids_BT: Tensor, *, before: int = 0, extra: dict[str, Any] | None = None, **spec: Any
+        self, ids_BT: Tensor, *, before: int = 0, extra: dict[str, Any] | None = None, **given: Any
     ) -> ForwardOutput:
-        """One forward; `before` is how many tokens the cache holds, for releases that have to be
-        told.
+        """One forward; `before` is how many tokens the cache holds, which some releases need.
 
         Raises:
             Unsupported: the output holds no logits of shape (B, T, V).
         """
-        if self.needs_own_cache and spec.get("use_cache") is True and spec.get("cache") is None:
-            spec["cache"] = own_cache(self.model, ids_BT.shape[0], self.dtype)
-        arguments = {**self.arguments(ids_BT, **spec), **(extra or {})}
-        output = self._told(ids_BT, arguments, before, spec.get("cache"))
+        wants_cache = given.get("use_cache") is True
+        if self.needs_own_cache and wants_cache and given.get("cache") is None:
+            given["cache"] = own_cache(self.model, ids_BT.shape[0], self.dtype)
+        arguments = {**self.arguments(ids_BT, **given), **(extra or {})}
+        output = self._run(ids_BT, arguments, before, given.get("cache"))
         logits_BTV = getattr(output, "logits", None)
         if (
             not isinstance(logits_BTV, Tensor)
@@ -118,47 +125,30 @@ class ForwardAdapter:
         ):
             raise Unsupported(f"{type(self.model).__name__} returns no logits for every position")
         cache = cache_of(output)
-        if cache is None and spec.get("use_cache") is True:
-            cache = spec.get("cache")
+        if cache is None and wants_cache:
+            cache = given.get("cache")
             if self.cache_name and not self.needs_own_cache:
                 self.needs_own_cache = True
-                return self.call(ids_BT, before=before, extra=extra, **spec)
+                return self.call(ids_BT, before=before, extra=extra, **given)
         return ForwardOutput(logits_BTV, cache, output)
 
-    @property
-    def text_config(self) -> Any:
-        """The part of the config that describes the text decoder."""
-        return text_config(getattr(self.model, "config", None))
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of the weights."""
-        return next(
-            (p.dtype for p in self.model.parameters() if p.is_floating_point()), torch.float32
-        )
-
-    def _told(self, ids_BT: Tensor, arguments: dict[str, Any], before: int, cache: Any) -> Any:
-        """The model's output, with `cache_position` where it refuses to go without."""
-        slots = {
-            "cache_position": torch.arange(before, before + ids_BT.shape[1], device=ids_BT.device)
-        }
+    def _run(self, ids_BT: Tensor, arguments: dict[str, Any], before: int, cache: Any) -> Any:
+        """The model's output, with `cache_position` where the model needs it."""
+        slots_T = torch.arange(before, before + ids_BT.shape[1], device=ids_BT.device)
         if self.needs_cache_position and cache is not None:
-            return self.model(**{**arguments, **slots})
+            return self.model(**{**arguments, "cache_position": slots_T})
         try:
             return self.model(**arguments)
         except (ValueError, TypeError, AttributeError):
             if cache is None or not self.takes_cache_position:
                 raise
-            output = self.model(**{**arguments, **slots})
+            output = self.model(**{**arguments, "cache_position": slots_T})
             self.needs_cache_position = True
             return output
 
 
-Edit = Callable[[dict[str, Any]], dict[str, Any]]
-
-
 def wrap_forward(model: nn.Module, edit: Edit) -> None:
-    """Every call of this model from now on passes its keyword arguments through `edit` first."""
+    """Pass the keyword arguments of every later call of this model through `edit` first."""
     inner = model.forward
 
     @functools.wraps(inner)

@@ -1,6 +1,6 @@
-"""One way of asking a model for logits, as data: everything that can change the outcome.
+"""How a forward is called, as data: everything that can change its logits.
 
-Axes: B batch, T positions of a pass.
+Axes: B batch, T positions of the whole forward.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Positions = tuple[tuple[int, ...], ...]
 @final
 @dataclass(frozen=True)
 class Mask2D:
-    """One number per token, 1 to attend to it and 0 for padding: what a tokenizer returns, in
+    """A number per token, 1 to attend to it and 0 for padding, as a tokenizer returns it, in
     torch's dtype of that name.
     """
 
@@ -31,10 +31,9 @@ class Mask2D:
 @final
 @dataclass(frozen=True)
 class Mask4D:
-    """Who may read whom, written out: query i reads key j when j <= i and both carry the same
-    segment number.
+    """Explicit pairs: query i reads key j when j <= i and both carry the same segment number.
 
-    `boolean` hands it over as booleans instead of numbers to be added to the scores.
+    `boolean` passes it as booleans instead of numbers to be added to the scores.
     """
 
     segments: tuple[tuple[int, ...], ...]
@@ -53,12 +52,12 @@ Mask = Mask2D | Mask4D | None
 @final
 @dataclass(frozen=True)
 class ForwardSpec:
-    """One way of asking. `chunks` are the lengths fed one after the other on a cache; empty means
-    one forward.
+    """How a forward is called. `chunks` are the lengths fed one after the other on a cache; empty
+    means one forward.
 
-    `cache_kind` is a kind of `attncheck.model.cache_kinds`, made beforehand and handed in; empty
-    leaves it to the model. `attentions` asks for the attention weights as well. `unpromoted` leaves
-    hidden float32 where the library has it.
+    `cache_kind` is a kind of `attncheck.model.cache_kinds` that is made in advance; empty leaves it
+    to the model. `attentions` requests the attention weights as well. `unpromoted` leaves hidden
+    float32 where the library has it.
     """
 
     tokens: Tokens
@@ -73,12 +72,12 @@ class ForwardSpec:
 
     @property
     def length(self) -> int:
-        """T of the whole pass."""
+        """T of the whole forward."""
         return len(self.tokens[0])
 
     @property
     def cuts(self) -> tuple[int, ...]:
-        """The positions at which a new chunk is fed; none where every token is one."""
+        """The positions at which a new chunk starts; none where every token is one."""
         return tuple(accumulate(self.chunks))[:-1] if len(self.chunks) < self.length else ()
 
     @property
@@ -98,7 +97,7 @@ def all_ones(tokens: Tokens) -> Mask2D:
 
 
 def causal(tokens: Tokens) -> Mask4D:
-    """The 4D mask of an unpadded batch: plain causality, written out."""
+    """The explicit 4D mask of an unpadded batch: plain causality."""
     return Mask4D(tuple((0,) * len(row) for row in tokens))
 
 

@@ -1,8 +1,7 @@
-"""Token sequences that reach the fault: long enough for every window, chunk and rotary switch, cut
-on both sides of each.
+"""Token sequences that reach a fault: long enough for every window, chunk and rotary switch, cut on
+both sides of each. Real text where there is a tokenizer, seeded ids otherwise, no special ids.
 
-Real text where there is a tokenizer, seeded ids elsewhere; special ids stay out. Axes: B batch, T
-positions.
+Axes: B batch, T positions, S encoder positions, W hidden width.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 
 from attncheck.core.errors import Unsupported
 from attncheck.model.compat import text_config
-from attncheck.model.facts import Boundary, Facts, first_int
+from attncheck.model.facts import ROPE_SWITCH, Boundary, Facts, first_int
 
 Row = tuple[int, ...]
 Tokens = tuple[Row, ...]
@@ -26,68 +25,26 @@ Tokens = tuple[Row, ...]
 SHORTEST = 4
 USUAL = 24
 LONGEST = 160
+ENDLESS = 1 << 20
 TEXT = (
-    "The lighthouse keeper counted seven ships before dawn, wrote their names in the ledger, and lit the lamp again. "
-    "When the fog lifted, only six had reached the harbour; the seventh, Marigold, was already past the northern reef, "
-    "its captain asleep and its cargo of copper wire, lemons and unopened letters drifting slowly towards the ice. "
-    "Nobody on shore noticed until the baker, who had been promised the lemons, asked why the bell had not been rung. "
+    "The lighthouse keeper counted seven ships before dawn, wrote their names in the ledger, "
+    "and lit the lamp again. When the fog lifted, only six had reached the harbour; the seventh, "
+    "Marigold, was already past the northern reef, its captain asleep and its cargo of copper "
+    "wire, lemons and unopened letters drifting slowly towards the ice. Nobody on shore noticed "
+    "until the baker, who had been promised the lemons, asked why the bell had not been rung. "
 )
-
-
-def special_ids(config: Any, tokenizer: Any) -> frozenset[int]:
-    """Every id that the config or the tokenizer gives a meaning of its own."""
-    found: set[int] = set(getattr(tokenizer, "all_special_ids", None) or [])
-    for part in (config, text_config(config)):
-        for name, value in vars(part).items() if part is not None else ():
-            if name.endswith(("_token_id", "_token_ids", "_token_index")):
-                found |= {
-                    v
-                    for v in (value if isinstance(value, (list, tuple)) else [value])
-                    if isinstance(v, int)
-                }
-    return frozenset(found)
-
-
-def eos_of(config: Any, tokenizer: Any) -> int | None:
-    """The end-of-sequence id: the config's, else the tokenizer's."""
-    ids = [
-        getattr(text_config(config), "eos_token_id", None),
-        getattr(tokenizer, "eos_token_id", None),
-    ]
-    flat = [value[0] if isinstance(value, (list, tuple)) and value else value for value in ids]
-    return next((value for value in flat if isinstance(value, int) and value >= 0), None)
-
-
-def choose_length(facts: Facts, spec: int | None) -> int:
-    """T: past twice each border that can be reached, within the context.
-
-    Raises:
-        Unsupported: the context is too short to compare anything.
-    """
-    ceiling = spec or LONGEST
-    if not any(boundary.kind == "rope switch" for boundary in facts.boundaries):
-        ceiling = min(ceiling, facts.context or ceiling)
-    wanted = [_past(boundary) for boundary in facts.boundaries if _past(boundary) <= ceiling]
-    length = spec or min(ceiling, max([USUAL, *wanted]))
-    if min(length, ceiling) < SHORTEST:
-        raise Unsupported(
-            f"a context of {ceiling} tokens is too short: at least {SHORTEST} are needed"
-        )
-    return min(length, ceiling)
-
-
-def _past(boundary: Boundary) -> int:
-    return boundary.length + 8 if boundary.kind == "rope switch" else 2 * boundary.length + 5
+ENCODER_LENGTH = 11
+ENCODER_SEED = 17
+WIDTHS = ("d_model", "hidden_size")
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """The token material of one model: the main row, ids to draw from, cuts and borders within
-    reach.
+    """The token material of one model: the main row, ids to draw from, cuts, and the boundaries
+    within reach.
 
-    `room` is how many tokens a row may have that stays within the context and below every rotary
-    switch.
+    `room` is how many tokens a row may have within the context and below every rotary switch.
     """
 
     row: Row
@@ -111,7 +68,9 @@ class Inputs:
 
     @property
     def cuts(self) -> tuple[int, ...]:
-        """Positions to cut at: both sides of every border, the middle, the ends; each in 1..T-1."""
+        """Positions to cut at: both sides of every boundary, the middle, the ends; each in
+        1..T-1.
+        """
         near = [b.length + step for b in self.boundaries for step in (-1, 0, 1)]
         wanted = {1, self.length // 2, self.length - 1, *near}
         return tuple(sorted(cut for cut in wanted if 0 < cut < self.length))
@@ -128,19 +87,82 @@ class Inputs:
         )
 
     def _not(self, token: int, draw: random.Random) -> int:
+        drawn = [draw.choice(self.pool) for _ in range(16)]
         return draw.choice(
-            [
-                candidate
-                for candidate in (draw.choice(self.pool) for _ in range(16))
-                if candidate != token
-            ]
-            or [candidate for candidate in self.pool if candidate != token]
+            [each for each in drawn if each != token]
+            or [each for each in self.pool if each != token]
         )
 
     def fresh(self, length: int, salt: int) -> Row:
         """A row of seeded ids from the pool."""
         draw = random.Random(self.seed * 7919 + salt)
         return tuple(draw.choice(self.pool) for _ in range(length))
+
+
+def build_inputs(
+    facts: Facts, config: Any, tokenizer: Any, *, seed: int, prompt: str | None, length: int | None
+) -> Inputs:
+    """Choose the token material of a model.
+
+    Raises:
+        Unsupported: the vocabulary or the context is too small to compare anything.
+    """
+    wanted = choose_length(facts, length)
+    pool = _pool(facts.vocab, special_ids(config, tokenizer))
+    draw = random.Random(seed)
+    text = _encoded(tokenizer, prompt, wanted, pool)
+    eos = eos_of(config, tokenizer)
+    switches = [each.length for each in facts.boundaries if each.kind == ROPE_SWITCH]
+    return Inputs(
+        row=text + tuple(draw.choice(pool) for _ in range(wanted - len(text))),
+        pool=pool,
+        eos=eos if eos is not None and eos < facts.vocab else None,
+        boundaries=tuple(each for each in facts.boundaries if each.length + 1 < wanted),
+        unreached=tuple(each for each in facts.boundaries if each.length + 1 >= wanted),
+        seed=seed,
+        from_text=bool(text),
+        room=min([facts.context or ENDLESS, *switches]),
+    )
+
+
+def choose_length(facts: Facts, length: int | None) -> int:
+    """T: past twice each boundary that can be reached, within the context.
+
+    Raises:
+        Unsupported: the context is too short to compare anything.
+    """
+    ceiling = length or LONGEST
+    if not any(boundary.kind == ROPE_SWITCH for boundary in facts.boundaries):
+        ceiling = min(ceiling, facts.context or ceiling)
+    wanted = [past for past in map(_past, facts.boundaries) if past <= ceiling]
+    chosen = min(length or max([USUAL, *wanted]), ceiling)
+    if chosen < SHORTEST:
+        raise Unsupported(
+            f"a context of {ceiling} tokens is too short: at least {SHORTEST} are needed"
+        )
+    return chosen
+
+
+def _past(boundary: Boundary) -> int:
+    return boundary.length + 8 if boundary.kind == ROPE_SWITCH else 2 * boundary.length + 5
+
+
+def special_ids(config: Any, tokenizer: Any) -> frozenset[int]:
+    """Every id that the config or the tokenizer gives a meaning of its own."""
+    found: set[int] = set(getattr(tokenizer, "all_special_ids", None) or [])
+    for part in (config, text_config(config)):
+        for name, value in vars(part).items() if part is not None else ():
+            if name.endswith(("_token_id", "_token_ids", "_token_index")):
+                ids = value if isinstance(value, (list, tuple)) else [value]
+                found.update(each for each in ids if isinstance(each, int))
+    return frozenset(found)
+
+
+def eos_of(config: Any, tokenizer: Any) -> int | None:
+    """The end-of-sequence id: that of the config, otherwise of the tokenizer."""
+    ids = (getattr(each, "eos_token_id", None) for each in (text_config(config), tokenizer))
+    flat = [value[0] if isinstance(value, (list, tuple)) and value else value for value in ids]
+    return next((value for value in flat if isinstance(value, int) and value >= 0), None)
 
 
 def _pool(vocab: int, special: frozenset[int]) -> Row:
@@ -159,49 +181,9 @@ def _encoded(tokenizer: Any, prompt: str | None, length: int, pool: Row) -> Row:
     return tuple(i for i in ids if i in allowed)[:length]
 
 
-def build_inputs(
-    facts: Facts, config: Any, tokenizer: Any, *, seed: int, prompt: str | None, length: int | None
-) -> Inputs:
-    """Choose the token material of a model.
-
-    Raises:
-        Unsupported: vocabulary or context are too small to compare anything.
-    """
-    wanted = choose_length(facts, length)
-    pool = _pool(facts.vocab, special_ids(config, tokenizer))
-    draw = random.Random(seed)
-    text = _encoded(tokenizer, prompt, wanted, pool)
-    row = text + tuple(draw.choice(pool) for _ in range(wanted - len(text)))
-    eos = eos_of(config, tokenizer)
-    return Inputs(
-        row=row,
-        pool=pool,
-        eos=eos if eos is not None and eos < facts.vocab else None,
-        boundaries=tuple(boundary for boundary in facts.boundaries if boundary.length + 1 < wanted),
-        unreached=tuple(boundary for boundary in facts.boundaries if boundary.length + 1 >= wanted),
-        seed=seed,
-        from_text=bool(text),
-        room=min(
-            [
-                facts.context or 1 << 20,
-                *(
-                    boundary.length
-                    for boundary in facts.boundaries
-                    if boundary.kind == "rope switch"
-                ),
-            ]
-        ),
-    )
-
-
-LENGTH = 11
-WIDTHS = ("d_model", "hidden_size")
-SEED = 17
-
-
 def fixed_input(model: nn.Module, pool: tuple[int, ...]) -> dict[str, Any]:
-    """Keyword arguments that every forward gets; empty for a model without an encoder in front of
-    its decoder.
+    """The input of an encoder-decoder model's encoder, the same in every forward: under it, the
+    decoder is a decoder like any other. Empty for a model without an encoder.
 
     Token ids (1, S) where the encoder reads ids, a drawn encoder output (1, S, W) where it reads
     sound or pictures.
@@ -210,20 +192,17 @@ def fixed_input(model: nn.Module, pool: tuple[int, ...]) -> dict[str, Any]:
     parameters = inspect.signature(model.forward).parameters
     if not getattr(config, "is_encoder_decoder", False) or "decoder_input_ids" not in parameters:
         return {}
-    generator = torch.Generator().manual_seed(SEED)
+    generator = torch.Generator().manual_seed(ENCODER_SEED)
     if getattr(model, "main_input_name", "input_ids") == "input_ids":
-        chosen_S = torch.randint(len(pool), (LENGTH,), generator=generator)
+        chosen_S = torch.randint(len(pool), (ENCODER_LENGTH,), generator=generator)
         return {"input_ids": torch.tensor([[pool[int(index)] for index in chosen_S]])}
     width = first_int(config, WIDTHS) or first_int(text_config(config), WIDTHS) or 1
-    return {
-        "encoder_outputs": (
-            torch.randn(1, LENGTH, width, generator=generator, dtype=torch.float64),
-        )
-    }
+    size = (1, ENCODER_LENGTH, width)
+    return {"encoder_outputs": (torch.randn(size, generator=generator, dtype=torch.float64),)}
 
 
 def for_rows(value: Any, like_BT: Tensor, dtype: torch.dtype) -> Any:
-    """A fixed argument for as many rows as a call has, on its device; what is not ids takes the
+    """A fixed argument for as many rows as a call has, on its device; floating values take the
     model's dtype.
     """
     if isinstance(value, tuple):

@@ -7,7 +7,7 @@ import transformers
 
 from attncheck.core.errors import Unsupported
 from attncheck.core.settings import Settings
-from attncheck.model.facts import Boundary, borders_of
+from attncheck.model.facts import Boundary, boundaries_of
 from attncheck.model.inputs import build_inputs, choose_length
 from attncheck.model.subject import Subject
 from attncheck.targets.load import load
@@ -20,10 +20,10 @@ def test_the_length_lies_past_the_window_and_cuts_on_both_sides() -> None:
     assert {7, 8, 9} <= set(inputs.cuts)
 
 
-def test_a_rope_switch_is_a_border() -> None:
+def test_a_rope_switch_is_a_boundary() -> None:
     rope = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}
     config = transformers.LlamaConfig(max_position_embeddings=16, rope_parameters=rope)
-    assert borders_of(config, 16) == (Boundary(kind="rope switch", length=16),)
+    assert boundaries_of(config, 16) == (Boundary(kind="rope switch", length=16),)
 
 
 def test_a_window_out_of_reach_is_reported() -> None:
