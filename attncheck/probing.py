@@ -59,7 +59,11 @@ from attncheck.model import cache_kinds, generation
 from attncheck.model.caches import CachedTensor, key_values, repeated_heads
 from attncheck.model.compat import cache_of, cached_length, text_config
 from attncheck.model.decoding import decode_chunks, reference_forward
-from attncheck.model.directional_derivatives import projections, slope_of, why_no_slope
+from attncheck.model.directional_derivatives import (
+    directional_derivative,
+    projections,
+    why_no_derivative,
+)
 from attncheck.model.forward_spec import (
     ForwardSpec,
     Mask2D,
@@ -76,12 +80,12 @@ from attncheck.model.long_inputs import decoded, ends_compared
 from attncheck.model.loss import (
     ITEMS,
     STEPS,
-    Asked,
-    answered,
+    LossCall,
     caller_shifts,
+    logits_and_loss,
+    loss_gradient,
     own_shift,
-    slopes_of_loss,
-    told_items,
+    takes_items,
 )
 from attncheck.model.noise_floor import own_budget
 from attncheck.model.padding import (
@@ -137,7 +141,6 @@ __all__ = [
     "PIECES",
     "REFUSALS",
     "STEPS",
-    "Asked",
     "AtMost",
     "AttentionCall",
     "AttentionSpan",
@@ -156,6 +159,7 @@ __all__ = [
     "Inputs",
     "LayerResult",
     "Loss",
+    "LossCall",
     "Mask2D",
     "Mask4D",
     "Measurement",
@@ -178,7 +182,6 @@ __all__ = [
     "Verdict",
     "adapted_layers",
     "all_ones",
-    "answered",
     "attempt",
     "attention_span",
     "beyond",
@@ -200,6 +203,7 @@ __all__ = [
     "decoded",
     "describe",
     "digests",
+    "directional_derivative",
     "ends_compared",
     "first_divergence",
     "first_line",
@@ -214,6 +218,8 @@ __all__ = [
     "key_values",
     "layer_results",
     "left_padded",
+    "logits_and_loss",
+    "loss_gradient",
     "max_abs",
     "max_abs_diff",
     "measure_budget",
@@ -235,17 +241,15 @@ __all__ = [
     "scale_cases",
     "sharded",
     "skipped",
-    "slope_of",
-    "slopes_of_loss",
     "span_spec",
     "stored_tables",
     "switched_gradient",
+    "takes_items",
     "text_config",
-    "told_items",
     "training",
     "verdict_of",
     "weights_in_memory",
-    "why_no_slope",
+    "why_no_derivative",
     "with_batch",
     "with_greedy",
     "with_kept",

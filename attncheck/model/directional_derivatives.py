@@ -46,7 +46,7 @@ def projections(model: nn.Module) -> dict[str, list[nn.Parameter]]:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Slope:
+class DirectionalDerivative:
     """A derivative along one direction: by autograd, by central difference, and how far the
     difference can be trusted.
     """
@@ -67,14 +67,14 @@ with them.
 """
 
 
-def why_no_slope(subject: Subject) -> str | None:
+def why_no_derivative(subject: Subject) -> str | None:
     """Why no weight of this model can be moved along a direction in float64, or None."""
     if subject.dtype != torch.float64 and not widens(subject.loaded.stored_dtype):
         return f"central differences need float64, and {subject.dtype_name} weights cannot be computed with in it"
     return why_not_nudged(subject.model)
 
 
-def slope_of(subject: Subject, *kinds: str) -> Slope:
+def directional_derivative(subject: Subject, *kinds: str) -> DirectionalDerivative:
     """The derivative of a fixed mixture of the logits along one random direction of some kinds of
     projections, in float64.
 
@@ -82,7 +82,7 @@ def slope_of(subject: Subject, *kinds: str) -> Slope:
     value, and their distance (with the rounding of the mixture over the step) the trust. A kink
     keeps neighbours from agreeing.
 
-    `why_no_slope` has to be asked first.
+    `why_no_derivative` has to be asked first.
 
     Raises:
         Unsupported: a kernel has no gradient.
@@ -98,7 +98,7 @@ def slope_of(subject: Subject, *kinds: str) -> Slope:
             raise Unsupported(f"a derivative in float64 raises {first_line(error)}") from error
 
 
-def _slope(subject: Subject, directions: Sequence[Direction]) -> Slope:
+def _slope(subject: Subject, directions: Sequence[Direction]) -> DirectionalDerivative:
     inputs = subject.inputs
     row = inputs.row if inputs.boundaries else inputs.row[:BORDERLESS]
 
@@ -120,7 +120,7 @@ def _slope(subject: Subject, directions: Sequence[Direction]) -> Slope:
             break
     near = min(range(len(values) - 1), key=lambda i: abs(values[i] - values[i + 1]))
     rounding = torch.finfo(torch.float64).eps * max(size, 1.0) / STEPS[near + 1]
-    return Slope(
+    return DirectionalDerivative(
         analytic=analytic,
         numeric=values[near + 1],
         trust=abs(values[near] - values[near + 1]) + 16 * rounding,

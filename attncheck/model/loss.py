@@ -36,7 +36,7 @@ decoder is loaded.
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class LossCall:
     """One call with labels. `own` is how far the loss shifts them; `items` divides the sum; `more`
     goes to the door as it is.
     """
@@ -85,7 +85,7 @@ def caller_shifts(subject: Subject) -> bool:
     return any(name in vars(config) for config in configs if config is not None for name in HALVES)
 
 
-def told_items(subject: Subject) -> bool:
+def takes_items(subject: Subject) -> bool:
     """Whether the library's trainer hands the number of labels over and leaves the division to the
     model.
     """
@@ -96,7 +96,7 @@ def told_items(subject: Subject) -> bool:
     return any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters)
 
 
-def answered(subject: Subject, spec: Asked) -> tuple[Tensor, Tensor]:
+def logits_and_loss(subject: Subject, spec: LossCall) -> tuple[Tensor, Tensor]:
     """(logits_BTV, loss) of one call, the loss in the dtype that it came in.
 
     Raises:
@@ -107,7 +107,7 @@ def answered(subject: Subject, spec: Asked) -> tuple[Tensor, Tensor]:
     return reply.logits_BTV, reply.output.loss
 
 
-def slopes_of_loss(subject: Subject, spec: Asked) -> Tensor | None:
+def loss_gradient(subject: Subject, spec: LossCall) -> Tensor | None:
     """The derivative of the loss by the logits that come with it, (B, T, V); None where it is not
     computed from them.
     """
@@ -126,11 +126,11 @@ def slopes_of_loss(subject: Subject, spec: Asked) -> Tensor | None:
     return None if slopes_BTV is None else slopes_BTV.detach()
 
 
-def _mode(subject: Subject, spec: Asked) -> AbstractContextManager[None]:
+def _mode(subject: Subject, spec: LossCall) -> AbstractContextManager[None]:
     return training(subject, checkpointing=False) if spec.trained else contextlib.nullcontext()
 
 
-def _reply(subject: Subject, spec: Asked) -> ForwardOutput:
+def _reply(subject: Subject, spec: LossCall) -> ForwardOutput:
     reply = subject.passes.call(spec.tokens, use_cache=False, extra=spec.extra, **spec.more)
     if getattr(reply.output, "loss", None) is None:
         raise Unsupported("the model computes no loss from `labels`")

@@ -29,7 +29,7 @@ from attncheck.core.ruling import describe
 from attncheck.diagnosis.failure import REFUSED
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.inputs import Tokens
-from attncheck.model.loss import ITEMS, Asked, answered, own_shift, told_items
+from attncheck.model.loss import ITEMS, LossCall, logits_and_loss, own_shift, takes_items
 from attncheck.model.subject import Subject
 from attncheck.numerics.divergence import holes, max_abs
 from attncheck.numerics.hooks import hooked
@@ -168,7 +168,7 @@ def accumulated(subject: Subject, log: Log) -> Finding | None:
     A loss that does not divide by it is too high by that number.
     """
     log.says("accumulation steps")
-    if not told_items(subject):
+    if not takes_items(subject):
         words = "forward takes no keyword arguments: the trainer averages over the steps"
         log.add("accumulation", Verdict.SKIP, words)
         return None
@@ -217,7 +217,7 @@ def _accumulation_case(subject: Subject) -> Comparison:
 
 
 def _loss(subject: Subject, rows: Tokens, labels: Tokens, items: int) -> float:
-    request = Asked(
+    request = LossCall(
         tokens=rows, labels_BT=subject.passes.ids(labels), own=own_shift(subject), items=items
     )
-    return float(answered(subject, request)[1])
+    return float(logits_and_loss(subject, request)[1])

@@ -50,17 +50,17 @@ from attncheck.probing import (
     Verdict,
     attempt,
     compare_gradients,
+    directional_derivative,
     holes,
     input_gradient,
     max_abs,
     merged,
     projections,
     skipped,
-    slope_of,
     switched_gradient,
     training,
     verdict_of,
-    why_no_slope,
+    why_no_derivative,
 )
 
 # Axes: B batch, T positions, W hidden width.
@@ -124,7 +124,9 @@ class Gradient(Probe):
     def _derivatives(self, subject: Subject) -> Iterator[Measurement]:
         name = "derivative along projections"
         kinds = projections(subject.model)
-        reason = why_no_slope(subject) if kinds else "no query, key or value projection was found"
+        reason = (
+            why_no_derivative(subject) if kinds else "no query, key or value projection was found"
+        )
         if reason is not None:
             yield skipped(name, reason)
             return
@@ -147,7 +149,7 @@ class Gradient(Probe):
 
 
 def _derivative(subject: Subject, name: str, *kinds: str) -> Measurement:
-    slope = slope_of(subject, *kinds)
+    slope = directional_derivative(subject, *kinds)
     size = max(abs(slope.numeric), abs(slope.analytic))
     budget = HEADROOM * slope.trust
     if not budget <= RESOLVED * size:

@@ -13,7 +13,7 @@ from probing import case, caught_by, finding, loaded
 from torch import Tensor
 
 from attncheck.core.finding import Verdict, verdict_of
-from attncheck.model.directional_derivatives import projections, slope_of
+from attncheck.model.directional_derivatives import directional_derivative, projections
 from attncheck.model.gradients import input_gradient
 from attncheck.model.subject import Subject
 from attncheck.model.training import training
@@ -62,7 +62,7 @@ def test_a_leak_far_below_rounding_shows_in_the_gradient(double: Subject) -> Non
 def test_slopes_agree_with_the_central_difference(double: Subject) -> None:
     assert set(projections(double.model)) == {"query", "key", "value"}
     for kind in projections(double.model):
-        slope = slope_of(double, kind)
+        slope = directional_derivative(double, kind)
         assert abs(slope.analytic - slope.numeric) <= slope.trust
         assert slope.trust < 1e-3 * abs(slope.numeric)
 
@@ -70,14 +70,14 @@ def test_slopes_agree_with_the_central_difference(double: Subject) -> None:
 def test_keys_that_are_all_detached_have_no_slope(double: Subject) -> None:
     for layer in double.model.model.layers:
         layer.self_attn.k_proj.register_forward_hook(lambda module, args, output: output.detach())
-    slope = slope_of(double, "key")
+    slope = directional_derivative(double, "key")
     assert slope.analytic == 0.0
     assert abs(slope.numeric) > 100 * slope.trust
 
 
 def test_derivatives_of_a_float32_model_are_taken_in_float64_without_casting_it() -> None:
     subject = Subject.of(tiny_llama(), "llama")
-    slope = slope_of(subject, "value")
+    slope = directional_derivative(subject, "value")
     assert {weight.dtype for weight in subject.model.parameters()} == {torch.float32}
     assert abs(slope.analytic - slope.numeric) <= slope.trust < 1e-6 * abs(slope.numeric)
 
@@ -89,7 +89,7 @@ def test_an_encoder_decoder_has_a_gradient_to_the_tokens_of_its_decoder() -> Non
 
 def test_weights_come_back_bit_for_bit(double: Subject) -> None:
     before = {name: value.clone() for name, value in double.model.named_parameters()}
-    slope_of(double, "key")
+    directional_derivative(double, "key")
     assert all(torch.equal(value, before[name]) for name, value in double.model.named_parameters())
 
 

@@ -38,8 +38,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
 from attncheck.probing import (
-    Asked,
     ForwardSpec,
+    LossCall,
     Measurement,
     Probe,
     Subject,
@@ -96,7 +96,7 @@ class Labels(Probe):
         yield attempt("loss beside chance", calls.chance, subject, "loss beside chance", one.own)
 
 
-def _plain(subject: Subject, one: Asked) -> Generator[Measurement, None, bool]:
+def _plain(subject: Subject, one: LossCall) -> Generator[Measurement, None, bool]:
     """The loss of one row, and its logits against those without labels; returns whether the loss
     could be judged.
     """
@@ -115,7 +115,7 @@ def _plain(subject: Subject, one: Asked) -> Generator[Measurement, None, bool]:
     return loss.judged
 
 
-def _pictured(subject: Subject, one: Asked) -> Measurement:
+def _pictured(subject: Subject, one: LossCall) -> Measurement:
     got = answer(one, *loss_with_picture(subject, one.labels_BT))
     case = at_first_sight(subject, "labels behind a picture", got)
     if case is None:

@@ -15,15 +15,15 @@ from attncheck.probing import (
     IGNORED,
     ITEMS,
     STEPS,
-    Asked,
     Figure,
+    LossCall,
     Measurement,
     Row,
     Subject,
     Unsupported,
     attempt,
     skipped,
-    told_items,
+    takes_items,
 )
 from attncheck_probes.labels.loss_answer import LossAnswer, ask
 from attncheck_probes.labels.loss_mismatch import accumulated, explained, in_steps, measured
@@ -31,7 +31,7 @@ from attncheck_probes.labels.loss_mismatch import accumulated, explained, in_ste
 
 def with_labels(
     subject: Subject, *rows: Row, own: int, ignored: Sequence[Sequence[int]] = ()
-) -> Asked:
+) -> LossCall:
     """Rows with themselves as labels, except where a row's are ignored. Where nothing is shifted,
     the labels are other tokens.
 
@@ -42,10 +42,10 @@ def with_labels(
     labels_BT = subject.passes.ids(labels)
     for number, where in enumerate(ignored):
         labels_BT[number, list(where)] = IGNORED
-    return Asked(tokens=rows, labels_BT=labels_BT, own=own)
+    return LossCall(tokens=rows, labels_BT=labels_BT, own=own)
 
 
-def with_ignored(subject: Subject, own: int) -> Asked:
+def with_ignored(subject: Subject, own: int) -> LossCall:
     """Two rows: in the first a third of the labels and the last but one are ignored, in the second
     all.
     """
@@ -68,7 +68,7 @@ def padded(subject: Subject, name: str, own: int, padding: int) -> Measurement:
     return measured(subject, name, replace(call, more={"mask": mask_BT}))
 
 
-def packed(subject: Subject, name: str, one: Asked) -> Measurement:
+def packed(subject: Subject, name: str, one: LossCall) -> Measurement:
     """Two documents with restarted positions; the first label of the second does not count."""
     subject.can.takes_positions.require()
     middle, labels_BT = subject.inputs.length // 2, one.labels_BT.clone()
@@ -79,11 +79,11 @@ def packed(subject: Subject, name: str, one: Asked) -> Measurement:
     return measured(subject, name, call)
 
 
-def accumulation(subject: Subject, one: Asked) -> Iterator[Measurement]:
+def accumulation(subject: Subject, one: LossCall) -> Iterator[Measurement]:
     """Two rows with unequal numbers of labels, one after the other: the sum of each is divided by
     the labels of both.
     """
-    if not told_items(subject):
+    if not takes_items(subject):
         reason = f"the model takes no `{ITEMS}`: the trainer averages over the steps itself"
         yield skipped(ITEMS, reason)
         return
@@ -99,7 +99,7 @@ def accumulation(subject: Subject, one: Asked) -> Iterator[Measurement]:
     yield attempt(STEPS, _both, subject, got, second)
 
 
-def _both(subject: Subject, got: LossAnswer, second: Asked) -> Measurement:
+def _both(subject: Subject, got: LossAnswer, second: LossCall) -> Measurement:
     return accumulated(subject, STEPS, (got, ask(subject, second)))
 
 

@@ -14,16 +14,16 @@ from torch import Tensor
 
 from attncheck.probing import (
     IGNORED,
-    Asked,
     Cause,
     Comparison,
     Divergence,
     Loss,
+    LossCall,
     Subject,
     Verdict,
-    answered,
     caller_shifts,
     cross_entropy,
+    logits_and_loss,
     text_config,
 )
 from attncheck_probes.labels.label_weighting import Weighting, usual, wrong
@@ -34,7 +34,7 @@ from attncheck_probes.labels.label_weighting import Weighting, usual, wrong
 class LossAnswer:
     """A loss, the logits of the same call, and the right loss of those logits."""
 
-    spec: Asked
+    spec: LossCall
     logits_BTV: Tensor
     loss: float
     right: Loss
@@ -77,22 +77,22 @@ class LossAnswer:
         )
 
 
-def ask(subject: Subject, spec: Asked) -> LossAnswer:
+def ask(subject: Subject, spec: LossCall) -> LossAnswer:
     """Run one call with labels.
 
     Raises:
         Unsupported: the model computes no loss from `labels`, or cannot be called this way.
     """
-    return answer(spec, *answered(subject, spec))
+    return answer(spec, *logits_and_loss(subject, spec))
 
 
-def answer(spec: Asked, logits_BTV: Tensor, loss: Tensor) -> LossAnswer:
+def answer(spec: LossCall, logits_BTV: Tensor, loss: Tensor) -> LossAnswer:
     """The result of a call with the cross entropy of its own logits."""
     right = cross_entropy(logits_BTV, spec.labels_BT, spec.own, spec.items, loss.dtype)
     return LossAnswer(spec=spec, logits_BTV=logits_BTV, loss=float(loss), right=right)
 
 
-def suspects(subject: Subject, spec: Asked) -> Iterator[Weighting]:
+def suspects(subject: Subject, spec: LossCall) -> Iterator[Weighting]:
     """The wrong losses that this call may have given."""
     pad = getattr(text_config(subject.config), "pad_token_id", None)
     fills = (0, pad) if isinstance(pad, int) and 0 < pad < subject.facts.vocab else (0,)

@@ -18,16 +18,16 @@ from torch import Tensor
 from attncheck.probing import (
     HEADROOM,
     IGNORED,
-    Asked,
     Cause,
     Comparison,
+    LossCall,
     Subject,
     Unsupported,
     beyond,
+    loss_gradient,
     max_abs,
     max_abs_diff,
     merged,
-    slopes_of_loss,
 )
 from attncheck_probes.labels.label_weighting import count_of, shifted
 from attncheck_probes.labels.loss_answer import (
@@ -44,7 +44,7 @@ from attncheck_probes.labels.loss_answer import (
 SALT = 37
 
 
-def measured(subject: Subject, name: str, spec: Asked) -> Comparison:
+def measured(subject: Subject, name: str, spec: LossCall) -> Comparison:
     """One call with labels as a case.
 
     Raises:
@@ -107,7 +107,7 @@ def _with_own_term(
 
 def _by_derivative(subject: Subject, name: str, got: LossAnswer) -> Comparison:
     """The case by the derivative with respect to the logits, whatever else the loss adds up."""
-    found_BTV = slopes_of_loss(subject, got.spec)
+    found_BTV = loss_gradient(subject, got.spec)
     if found_BTV is None:
         raise Unsupported(
             "the loss does not come from the logits that the model returns: "
@@ -148,7 +148,7 @@ def _other_labels(subject: Subject, labels_BT: Tensor) -> Tensor:
     return torch.where(labels_BT == IGNORED, labels_BT, torch.tensor(rows, device=labels_BT.device))
 
 
-def in_steps(calls: tuple[Asked, ...]) -> tuple[Asked, ...]:
+def in_steps(calls: tuple[LossCall, ...]) -> tuple[LossCall, ...]:
     """The same calls, each with the number of labels of all of them."""
     items = sum(count_of(shifted(each.labels_BT, each.own)) for each in calls)
     return tuple(replace(each, items=items) for each in calls)
