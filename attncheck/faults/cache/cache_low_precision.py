@@ -40,6 +40,7 @@ BFLOAT16_BITS, FLOAT8_BITS = 8, 4
 
 def inject(subject: Subject) -> Injected:
     """Round all cached keys and values to fewer bits before each call on the cache."""
+    # A bfloat16 model would not notice a cache in bfloat16.
     bits = BFLOAT16_BITS if subject.dtype.itemsize > torch.bfloat16.itemsize else FLOAT8_BITS
 
     def change(each: CachedTensor, filled: int) -> None:

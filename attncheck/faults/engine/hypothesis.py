@@ -139,6 +139,7 @@ def _both(left: Change, right: Change) -> Change:
         if len(given) > 1 and given[0] != given[1] and each.name != "allowed":
             raise Unsupported(f"two changes of `{each.name}`")
         joined[each.name] = given[0] if given else each.default
+    # Readable keys can be changed twice in turn; every other field holds one value.
     first, second = left.allowed, right.allowed
     if first is not None and second is not None:
         joined["allowed"] = lambda allowed, view: second(first(allowed, view), view)

@@ -77,6 +77,7 @@ class _Run:
         allowed = expected_keys(self.spec, held.span, query_BHTD.device)[:, :, start:total, :total]
         params = self._params(call, allowed, start)
         context_BTHD = attend_widely(query_BHTD, held.key_BGSD, held.value_BGSD, params)
+        # Tokens before the chunk are fed only to place the new ones; nobody reads their outputs.
         return torch.nn.functional.pad(context_BTHD, (0, 0, 0, 0, skipped, 0)), None
 
     def _params(self, call: AttentionCall, allowed: Tensor, start: int) -> AttentionParams:
@@ -175,6 +176,7 @@ def model_step(
     """logits_BTV of tokens start..stop on the model's own cache, and that cache."""
     passes = trusted.subject.passes
     positions_BT = None
+    # A cache that does not count its tokens belongs to a model that reads no positions.
     if trusted.subject.can.takes_positions and cached_length(cache) == start:
         rows = counting(len(spec.tokens), stop - start, start + trusted.origin)
         positions_BT = torch.tensor(rows, device=passes.device)

@@ -119,6 +119,7 @@ class Trusted:
             return contextlib.nullcontext()
 
         def handle(call: AttentionCall) -> Any:
+            # Attention to an encoder stays the model's own, as does arithmetic not fully understood.
             if not call.is_self_attention or call.caveat or call.query_BHTD.shape[2] != spec.length:
                 return call.run()
             return self._attention(call, spec, change), None
@@ -142,6 +143,7 @@ class Trusted:
         if change.allowed is None and segments_of(spec) is None:
             return None
         self.subject.can.mask_4d.require()
+        # It would replace the windows that the model builds layer by layer.
         if change.layers is not None or self.subject.facts.window:
             raise Unsupported("one 4D mask serves every layer")
         view = View(spec=spec, layer=0, start=0, stop=spec.length)
@@ -156,6 +158,7 @@ class Trusted:
         span = change.span(right) if change.span else right
         view = View(spec=spec, layer=layer, start=0, stop=spec.length, span=span)
         expected = expected_keys(spec, span, call.query_BHTD.device)
+        # Where masks follow more than the config (chunks, prefixes), the model's own are expected.
         if self.own_masks and not change.span:
             expected = allowed_BHTS(call) & expected_keys(spec, FULL, call.query_BHTD.device)
         allowed = edited(expected, change.allowed, view)
@@ -185,6 +188,7 @@ class Trusted:
         plain = ForwardSpec(self.subject.inputs.tokens)
         usual_BTV, budget = self.logits(plain), self.subject.budget.value
         pad = getattr(self.subject.text_config, "pad_token_id", None)
+        # Some models give padding a position of its own and count on from there.
         for start in (0, pad + 1 if isinstance(pad, int) else 1):
             counted = replace(plain, positions=counting(1, plain.length, start))
             if not beyond(self.logits(counted), usual_BTV, budget):
@@ -244,6 +248,7 @@ def _changed(params: AttentionParams, change: Change) -> AttentionParams:
     if change.params is not None:
         params = change.params(params)
     if change.added:
+        # Eager attention adds a boolean mask as 0 and 1, which hides nothing.
         bias = params.allowed.to(torch.float64)
         params = replace(
             params,

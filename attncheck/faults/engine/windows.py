@@ -135,6 +135,7 @@ def at_windows(
             return call.run()
         allowed = allowed_BHTS(call, CannotInject)
         changed = change(call, allowed, caller.real(allowed))
+        # An unchanged call keeps its own mask, and with it the path that its kernel takes.
         return (call if torch.equal(changed, allowed) else with_allowed(call, changed)).run()
 
     with at_arguments(subject, note), at_kernel(subject, handler):

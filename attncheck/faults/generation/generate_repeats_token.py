@@ -52,6 +52,7 @@ def inject(subject: Subject) -> Injected:
         if ids_BT.shape[1] != 1 or not before:
             last[:] = [ids_BT[:, -1:]]
             return call
+        # Positions of one token do not fit two: the model counts for itself.
         dropped = (adapter.positions_name, "cache_position")
         fed = {name: value for name, value in call.items() if name not in dropped}
         if last and last[0].shape == ids_BT.shape:
@@ -96,6 +97,7 @@ def _fed_again(times: int, trusted: Trusted, spec: ForwardSpec) -> Tensor:
         order += [t - 1, t] if again else [t]
         extra += [1, 0] if again else [0]
         kept.append(len(order) - 1)
+    # Every token moves by the number of tokens that were fed again before it.
     later = list(itertools.accumulate(extra))
     mask = spec.mask
     positions = spec.positions and tuple(

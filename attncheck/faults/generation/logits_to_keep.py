@@ -82,6 +82,7 @@ def _kept_elsewhere(
         raise Unsupported("every column is kept")
     logits_BTV = trusted.logits(spec)
     starts = [start for start, _ in expected.chunk_bounds(spec)]
+    # Without a cache all kept columns come from one forward; else each step keeps its own.
     together = not provenance.passed and not spec.chunks
     moved_BTV = logits_BTV.clone()
     for number, column in enumerate(provenance.columns):

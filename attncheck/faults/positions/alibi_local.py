@@ -57,6 +57,7 @@ def inject(subject: Subject) -> Iterator[None]:
         before, new = lengths
         if not before or not isinstance(bias, Tensor) or bias.shape[-1] != before + new:
             return bias
+        # The new keys repeat the biases of the first ones, as if the history were not there.
         bias = bias.clone()
         bias[..., before:] = bias[..., :new].clone()
         return bias
