@@ -119,7 +119,7 @@ class Trusted:
             return contextlib.nullcontext()
 
         def handle(call: AttentionCall) -> Any:
-            # Attention to an encoder stays the model's own, as does arithmetic not fully understood.
+            # Attention to an encoder stays the model's own, as does arithmetic with a caveat.
             if not call.is_self_attention or call.caveat or call.query_BHTD.shape[2] != spec.length:
                 return call.run()
             return self._attention(call, spec, change), None
