@@ -26,7 +26,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attncheck.attention.rope import Tables, inv_freq_buffers, replaced_tables
+from attncheck.attention.rope import (
+    CosSin,
+    Tables,
+    inv_freq_buffers,
+    recorded_tables,
+    replaced_tables,
+)
 from attncheck.core.errors import CannotInject, Unsupported
 from attncheck.core.finding import BEYOND_ROUNDING
 from attncheck.faults.engine import (
@@ -36,7 +42,6 @@ from attncheck.faults.engine import (
     WrongForward,
     expected,
     injection,
-    rotary_tables,
     schedule,
 )
 from attncheck.model.forward_spec import ForwardSpec, counting
@@ -46,6 +51,7 @@ from attncheck.model.subject import Subject
 from attncheck.numerics.divergence import beyond, max_abs
 
 STRETCH = 0.5
+SHORT = 2
 
 
 @contextlib.contextmanager
@@ -107,7 +113,7 @@ def _first_keys(trusted: Trusted, row: Row) -> Tensor:
 
 def _by_tables(forward: WrongForward) -> Iterator[Hypothesis]:
     """Tables of the length of each call, begun after a short or a long one; a table left behind."""
-    if not forward.attends or forward.padded or not rotary_tables.depend_on_length(forward.trusted):
+    if not forward.attends or forward.padded or not tables_depend_on_length(forward.trusted):
         return
     provenance = forward.provenance
     if provenance is not None and provenance.how == AFTER:
@@ -120,6 +126,39 @@ def _by_tables(forward: WrongForward) -> Iterator[Hypothesis]:
         yield Hypothesis("begun after a longer call", predict=partial(_of_each_call, True))
 
 
+def tables_of(trusted: Trusted, *rows: tuple[int, ...]) -> Tables:
+    """The tables of the last of several forwards, run in this order after a short one."""
+    passes = trusted.subject.passes
+    found: Tables = {}
+    with torch.no_grad():
+        # A short call resets tables that a model keeps from its longest call so far.
+        passes.call((trusted.subject.inputs.row[:SHORT],), use_cache=False)
+        for row in rows:
+            with recorded_tables(trusted.subject.model) as found:
+                passes.call((row,), use_cache=False)
+    return found
+
+
+def tables_depend_on_length(trusted: Trusted) -> bool:
+    """Whether the table of the same positions differs between a short call and a whole one."""
+    row = trusted.subject.inputs.row
+    shorter, whole = tables_of(trusted, row[: len(row) // 3]), tables_of(trusted, row)
+    return any(
+        not _same(one, other)
+        for name in shorter
+        for one, other in zip(shorter[name], whole.get(name, []), strict=False)
+    )
+
+
+def _same(shorter: CosSin, longer: CosSin) -> bool:
+    length = shorter[0].shape[-2]
+    rounding = torch.finfo(shorter[0].dtype).eps
+    return not any(
+        beyond(one, other[..., :length, :], BEYOND_ROUNDING * rounding)
+        for one, other in zip(shorter, longer, strict=True)
+    )
+
+
 def _of_each_call(after_longer: bool, trusted: Trusted, spec: ForwardSpec) -> Tensor:
     """Each chunk under the table of a call of its length; keys stay as they were rotated."""
     if len(spec.tokens) > 1 or spec.positions not in (None, counting(1, spec.length)):
@@ -128,7 +167,7 @@ def _of_each_call(after_longer: bool, trusted: Trusted, spec: ForwardSpec) -> Te
     before = [trusted.subject.inputs.row] if after_longer else []
     for _, stop in expected.chunk_bounds(spec):
         before.append(row[:stop])
-        tables[stop] = rotary_tables.tables_of(trusted, *before)
+        tables[stop] = tables_of(trusted, *before)
     model = trusted.subject.model
     return schedule.scheduled_logits(
         trusted,
@@ -140,7 +179,7 @@ def _of_each_call(after_longer: bool, trusted: Trusted, spec: ForwardSpec) -> Te
 def _left_behind(trusted: Trusted, spec: ForwardSpec) -> Tensor:
     """One forward under the table that a longer call before it has left."""
     row = spec.tokens[0]
-    tables = rotary_tables.tables_of(trusted, trusted.subject.inputs.row, row)
+    tables = tables_of(trusted, trusted.subject.inputs.row, row)
     with replaced_tables(trusted.subject.model, tables, 0, len(row)):
         return trusted.logits(spec)
 
