@@ -107,8 +107,9 @@ class AttentionOption:
 class PrefillState:
     """What one forward has shown of a layer; its calls on a cache are checked against it.
 
-    `option` is the one that it uses. `factors` on queries and keys are stated nowhere. `shape` is (query heads, KV heads, head
-    width). `budget` is the layer's rounding there: one query alone is too small a sample.
+    `option` is the one that it uses. `factors` on queries and keys are stated nowhere. `shape` is
+    (query heads, KV heads, head width). `budget` is the layer's rounding there: one query alone is
+    too small a sample.
     """
 
     option: AttentionOption
