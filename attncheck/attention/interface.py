@@ -16,9 +16,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from attncheck.attention.call import AttentionCall as AttentionCall
-from attncheck.attention.call import Handler as Handler
-from attncheck.attention.call import Kernel, suspend_recording
+from attncheck.attention.call import AttentionCall, Handler, Kernel, suspend_recording
 
 EAGER = "eager_attention_forward"
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from torch import nn
 
-LIST = re.compile(r"(.*\.)?\d+")
+MEMBER = re.compile(r"(.*\.)?\d+")
+LAYER = re.compile(r"((?:.*\.)?(?:layers|h|blocks|block|layer))\.(\d+)")
 FUSED = "query, key and value"
 PROJECTIONS = {
     "query": re.compile(r"^(q|wq|q_proj|query|q_lin|query_proj|q_attn|q_a_proj|q_b_proj)$", re.I),
@@ -37,7 +38,16 @@ def layer_index(module: nn.Module, name: str) -> int | None:
 
 def is_list_member(name: str) -> bool:
     """Whether a path ends in a number, as that of a layer in a list of layers does."""
-    return LIST.fullmatch(name) is not None
+    return MEMBER.fullmatch(name) is not None
+
+
+def layer_lists(model: nn.Module) -> list[list[nn.Module]]:
+    """The numbered lists of layers in a model, each in the order of its numbers."""
+    lists: dict[str, dict[int, nn.Module]] = {}
+    for name, module in model.named_modules():
+        if match := LAYER.fullmatch(name):
+            lists.setdefault(match.group(1), {})[int(match.group(2))] = module
+    return [[layers[number] for number in sorted(layers)] for layers in lists.values()]
 
 
 def attention_modules(model: nn.Module) -> dict[str, nn.Module]:

@@ -13,7 +13,7 @@ from typing import final
 from torch import nn
 
 from attncheck.core.errors import CannotInject, Unsupported
-from attncheck.faults.engine.injection import LAYER, decoder_layers
+from attncheck.faults.engine.injection import decoder_layers
 from attncheck.model.inputs import Row, Tokens
 from attncheck.model.subject import Subject
 
@@ -94,9 +94,8 @@ def shallower(subject: Subject, layers: int) -> Iterator[None]:
 
 def _list_of(model: nn.Module, layer: nn.Module) -> tuple[nn.Module, str, nn.ModuleList]:
     path = next(name for name, module in model.named_modules() if module is layer)
-    number = LAYER.search(path)
-    above = path[: number.start()] if number else ""
-    home, name = model.get_submodule(above), path.rpartition(".")[0][len(above) :].lstrip(".")
+    above, _, name = path.rpartition(".")[0].rpartition(".")
+    home = model.get_submodule(above)
     whole = getattr(home, name, None)
     if not isinstance(whole, nn.ModuleList):
         raise CannotInject("the layers are in no list that can be cut")

@@ -9,6 +9,7 @@ from attncheck.attention.layers import (
     attention_modules,
     is_list_member,
     layer_index,
+    layer_lists,
     layer_number,
 )
 
@@ -37,6 +38,12 @@ def test_a_modules_own_index_comes_before_its_path() -> None:
 def test_members_of_a_list_end_in_a_number() -> None:
     assert is_list_member("model.layers.3")
     assert not is_list_member("model.layers.3.attn")
+
+
+def test_lists_of_layers_are_in_the_order_of_their_numbers() -> None:
+    layers, experts = nn.ModuleList([nn.Identity() for _ in range(12)]), nn.ModuleList([nn.ReLU()])
+    model = nn.ModuleDict({"h": layers, "experts": experts})
+    assert layer_lists(model) == [list(layers)]
 
 
 def test_attention_modules_own_a_query_projection() -> None:

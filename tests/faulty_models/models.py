@@ -16,9 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attncheck.attention.interface import AttentionCall, intercept
+from attncheck.attention.call import AttentionCall
 from attncheck.attention.layers import layer_index
 from attncheck.attention.masks import allowed_BHTS, with_allowed
+from attncheck.attention.recorder import capture
 from attncheck.core.settings import Settings
 from attncheck.faults import registry as faults
 from attncheck.model.compat import CACHE_NAMES, cached_length
@@ -63,7 +64,7 @@ def at_layer(number: int, change: Callable[[AttentionCall], AttentionCall]) -> I
             here = layer_index(call.module, names.get(id(call.module), "")) == number
             return (change(call) if here else call).run()
 
-        with intercept(subject.model, handle):
+        with capture(subject.model, handle):
             yield
 
     return inject

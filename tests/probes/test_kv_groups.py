@@ -9,7 +9,7 @@ import torch
 from probing import case, caught_by, finding, loaded
 from torch import nn
 
-from attncheck.attention.interface import AttentionCall
+from attncheck.attention.call import AttentionCall
 from attncheck.core.finding import Verdict
 from attncheck.model.subject import Subject
 from attncheck_probes.kv_groups.head_maps import LayerHeads, groups_of_equal_keys

@@ -15,7 +15,8 @@ import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor, nn
 
-from attncheck.attention.interface import AttentionCall, Handler, intercept
+from attncheck.attention.call import AttentionCall, Handler
+from attncheck.attention.recorder import capture
 from attncheck.model.forward import wrap_forward
 from attncheck.targets import builtin
 from attncheck.targets.amplify import amplify
@@ -35,7 +36,7 @@ def _injected(model: Any, handler: Handler) -> Any:
     collected with an earlier import, it would restore that import's kernels in the middle of a
     later test; if the model were, another model's modules could get the ids of its own.
     """
-    interception = intercept(model, handler)
+    interception = capture(model, handler)
     interception.__enter__()
     atexit.register(lambda: (interception, model))
     return model

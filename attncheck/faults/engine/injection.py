@@ -7,7 +7,6 @@ hidden width.
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from attncheck.attention.call import AttentionCall, Handler
+from attncheck.attention.layers import layer_lists
 from attncheck.attention.masks import allowed_BHTS, with_allowed
 from attncheck.core.errors import CannotInject
 from attncheck.model.compat import cached_length
@@ -25,7 +25,6 @@ from attncheck.model.inputs import Row
 from attncheck.model.subject import Subject
 from attncheck.numerics.hooks import hooked
 
-LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block|layer)\.(\d+)$")
 IGNORED = -100
 """A label that the loss leaves out."""
 Rule = Callable[[Row, int, int], list[int]]
@@ -161,35 +160,22 @@ def decoder_layers(subject: Subject) -> list[nn.Module]:
     Raises:
         CannotInject: there is none.
     """
-    ran = _layers_run(subject)
-    groups: dict[str, list[tuple[int, nn.Module]]] = {}
-    for name, module in subject.model.named_modules():
-        match = LAYER.search(name)
-        if match and id(module) in ran:
-            groups.setdefault(name[: match.start()], []).append((int(match.group(1)), module))
-    if not groups:
-        raise CannotInject("no numbered list of layers was found")
-    longest = max(groups.values(), key=lambda group: len(group))
-    return [module for _, module in sorted(longest, key=lambda item: item[0])]
-
-
-def _layers_run(subject: Subject) -> set[int]:
-    """The modules that return hidden states (B, T, W) of the main input.
-
-    Layers of a text or picture encoder beside the decoder return another length.
-    """
-    ran: set[int] = set()
-    length = subject.inputs.length
+    lists, ran, length = layer_lists(subject.model), set[int](), subject.inputs.length
 
     def hook(module: nn.Module, args: Any, output: Any) -> None:
+        # layers of a text or picture encoder beside the decoder return another length
         hidden = output[0] if isinstance(output, tuple) and output else output
         if isinstance(hidden, Tensor) and hidden.ndim == 3 and hidden.shape[1] == length:
             ran.add(id(module))
 
-    listed = (each for name, each in subject.model.named_modules() if LAYER.search(name))
-    with hooked(each.register_forward_hook(hook) for each in listed), torch.no_grad():
+    every = (layer for layers in lists for layer in layers)
+    with hooked(each.register_forward_hook(hook) for each in every), torch.no_grad():
         subject.passes.call(subject.inputs.tokens, use_cache=False)
-    return ran
+    groups = [[layer for layer in layers if id(layer) in ran] for layers in lists]
+    longest = max(groups, key=len, default=[])
+    if not longest:
+        raise CannotInject("no numbered list of layers was found")
+    return longest
 
 
 @contextlib.contextmanager
