@@ -73,13 +73,13 @@ def triage(
 
     prompts = tuple(prompt_text(text) or "" for text in prompt or [])
     options = replace(options, dtype=dtype)
-    settings = replace(options.settings(), prompt=prompts[0] if prompts else None)
+    backend = "inductor" if compiled else None
+    settings = replace(options.settings(), prompt=prompts[0] if prompts else None, compiled=backend)
     question = Question(
         prompts=prompts,
         generate=generate,
         symptom=_checked("symptom", symptom, _symptoms()),
         pattern=_pattern(_checked("padding side", padding_side, SIDES), cache, len(prompts)),
-        compiled=compiled,
         passes=max_passes,
     )
     paths = [destination(text, ("markdown",))[1] for text in report or []]

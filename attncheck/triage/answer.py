@@ -39,7 +39,6 @@ class Question:
     generate: int = 0
     symptom: str = ""
     pattern: CallPattern = field(default_factory=CallPattern)
-    compiled: bool = False
     passes: int = 400
 
 

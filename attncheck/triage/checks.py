@@ -1,4 +1,4 @@
-"""Checks that are no probes: finite values, the compiled model, losses of accumulation steps.
+"""Checks that are no probes: finite values, and losses of accumulation steps.
 
 Axes: B batch, T positions, W hidden width.
 """
@@ -25,7 +25,6 @@ from attncheck.core.finding import (
     Verdict,
     verdict_of,
 )
-from attncheck.core.ruling import describe
 from attncheck.diagnosis.failure import REFUSED
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.inputs import Tokens
@@ -139,25 +138,6 @@ def _overflow_finding(found: Overflow, dtype: str) -> Finding:
         diagnosis=Diagnosis(fault="overflow", how="reproduced", residual=0.0, advice=advice),
         location=Location(module=found.module, layer=layer_number(found.module)),
     )
-
-
-def compiled(subject: Subject, material: Material, log: Log) -> Finding | None:
-    """The compiled model against the plain one, in float32: a compiler keeps hidden float32."""
-    log.says("compiling")
-    row, name = material.rows[0], "the compiled model"
-    try:
-        with subject.at("float32") as single, torch.no_grad():
-            want_BTV = single.logits(ForwardSpec((row,)))
-            arguments = single.forward_adapter.arguments(single.passes.ids((row,)), use_cache=False)
-            case = single.compare(name, torch.compile(single.model)(**arguments).logits, want_BTV)
-    except Exception as error:  # compilers raise errors of their own kinds
-        log.add(name, Verdict.SKIP, first_line(error))
-        return None
-    broken = verdict_of(case) is Verdict.FAIL and not case.in_doubt
-    log.add(name, Verdict.FAIL if broken else Verdict.PASS, describe(case))
-    if not broken:
-        return None
-    return Finding(probe="compiled", verdict=Verdict.FAIL, summary=describe(case), cases=(case,))
 
 
 def accumulated(subject: Subject, log: Log) -> Finding | None:

@@ -40,6 +40,8 @@ HALF = ("bfloat16", "float16")
 NUMERIC = ("batch", "cache", "padding", "implementation", "upgrade")
 """Symptoms under which any difference at all is what the reporter saw."""
 LONG = ("", "long", "upgrade")
+COMPILING = "implementations"
+"""The probe that compares the compiled model."""
 Attempt = Callable[[], Finding | None]
 
 
@@ -108,7 +110,8 @@ class Investigation:
             yield partial(lambda each: each, finding)
         yield from self.first
         yield lambda: checks.finite_values(subject, material, self.reported, log)
-        names = present(self.route.probes.split(), registry.installed())
+        wanted = [*self.route.probes.split(), *([COMPILING] if subject.settings.compiled else ())]
+        names = present(dict.fromkeys(wanted), registry.installed())
         first = names[:1] if names[:1] == ["reference"] else []
         yield from (partial(self._probe, name) for name in first)
         own = self.question.pattern
@@ -117,8 +120,6 @@ class Investigation:
         yield from (partial(self._probe, name) for name in names if name not in first)
         if self.question.symptom == "training":
             yield self._accumulated
-        if self.question.compiled:
-            yield lambda: checks.compiled(subject, material, log)
         singles, crossed = self._singles(), list(axes.crossed(axes.values(subject)))
         yield lambda: steps.called(subject, material, singles, "one axis at a time", log)
         yield lambda: steps.called(subject, material, crossed, "axes crossed", log)

@@ -33,7 +33,7 @@ SHORTEST = 2
 SHORTEST_OF_PROBES = 4
 SEARCH = 60
 """Forwards that one search may take."""
-NO_PATTERN = ("finite-values", "load", "against", "compiled", "accumulation")
+NO_PATTERN = ("finite-values", "load", "against", "accumulation")
 """Findings whose case is one plain forward."""
 
 
