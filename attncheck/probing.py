@@ -10,7 +10,7 @@ the model and decides nothing; `judge` is pure, so that a saved report can be ju
   `Rerun`, `merged`, `verdict_of`, `Evidence`, `Ruling`, `Verdict`.
 - The model: `Subject` (`subject.logits`, `subject.compare`, `subject.inputs`, `subject.can`), with
   `Capability`, `Unsupported` and `REFUSALS`, the exceptions that a model may answer a call with.
-- A forward: `ForwardSpec` with its tokens, positions and masks; `Padded` and `pad_rows` for batches;
+- A forward: `ForwardSpec`, its tokens, positions and masks; `Padded` and `pad_rows` for batches;
   `decode_chunks` and `reference_forward` for decoding.
 - Rounding: `Budget`, `measure_budget`, `own_budget`, `max_abs_diff`, `beyond`.
 - Attention: `AttentionCall`, with `capture` and `subject.record_calls`.
@@ -29,7 +29,6 @@ from attncheck.attention.rotary_tables import stored_tables
 from attncheck.core.capability import Capability
 from attncheck.core.errors import Unsupported, first_line
 from attncheck.core.finding import (
-    BEYOND_ROUNDING,
     AtMost,
     Cause,
     Comparison,
@@ -48,7 +47,7 @@ from attncheck.core.finding import (
     worst,
 )
 from attncheck.core.ruling import describe, judge_cases
-from attncheck.distributed import ranks
+from attncheck.distributed import parts, ranks
 from attncheck.judge import attention_span, layer_results
 from attncheck.judge.attention_span import ObservedKeys, wrong_pairs
 from attncheck.judge.config_spec import FULL, AttentionSpan, SpanSpec, span_spec
@@ -113,16 +112,9 @@ from attncheck.model.weights import (
 )
 from attncheck.numerics.budget import HEADROOM, Budget, measure_budget
 from attncheck.numerics.divergence import beyond, beyond_at, holes, max_abs, max_abs_diff
-from attncheck.numerics.first_divergence import first_divergence
 from attncheck.numerics.hooks import hooked
 from attncheck.numerics.losses import IGNORED, Loss, cross_entropy
-from attncheck.numerics.module_outputs import (
-    Event,
-    ModuleOutputs,
-    Recorder,
-    outputs_with_floors,
-    recording,
-)
+from attncheck.numerics.module_outputs import Event, ModuleOutputs
 from attncheck.targets import sharded
 from attncheck.targets.adapters import adapted_layers
 
@@ -133,7 +125,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AFTER",
-    "BEYOND_ROUNDING",
     "FULL",
     "HEADROOM",
     "IGNORED",
@@ -169,7 +160,6 @@ __all__ = [
     "Positions",
     "Probe",
     "Provenance",
-    "Recorder",
     "Relation",
     "Rerun",
     "Row",
@@ -205,7 +195,6 @@ __all__ = [
     "digests",
     "directional_derivative",
     "ends_compared",
-    "first_divergence",
     "first_line",
     "for_rows",
     "generation",
@@ -225,16 +214,15 @@ __all__ = [
     "measure_budget",
     "merged",
     "not_switched",
-    "outputs_with_floors",
     "own_budget",
     "own_pad_id",
     "own_shift",
     "pad_rows",
     "padded_ids",
+    "parts",
     "projection_cases",
     "projections",
     "ranks",
-    "recording",
     "reference_forward",
     "repeated_heads",
     "same_digest",

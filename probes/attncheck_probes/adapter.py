@@ -2,7 +2,8 @@
 
 What it checks
     With the adapter (LoRA and its kin) merged into the weights, the logits are those of the adapted
-    model. With the adapter switched off, they are those of the base model. With it on, they are not.
+    model. With the adapter switched off, they are those of the base model. With it on, they are
+    not.
 
 Why it matters
     Adapters are trained unmerged and served merged. A scale that only one of the two paths applies,
@@ -10,8 +11,8 @@ Why it matters
 
 How it measures
     One forward each: adapted, merged, switched off, and with every adapted layer replaced by the
-    layer that it wraps. After merging, the weights are restored bit for bit. The probe runs on every
-    target and is in the report only where the model has an adapter.
+    layer that it wraps. After merging, the weights are restored bit for bit. The probe runs on
+    every target and is in the report only where the model has an adapter.
 
 False alarms
     An adapter that was never trained changes nothing: a `warn`.
@@ -27,7 +28,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, final
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -52,8 +53,8 @@ from attncheck.probing import (
 class Adapter(Probe):
     """Merges the adapter, switches it off, and takes it out."""
 
-    name: ClassVar[str] = "adapter"
-    title: ClassVar[str] = "merged, an adapter gives the same logits; switched off, it gives none"
+    name = "adapter"
+    title = "merged, an adapter gives the same logits; switched off, it gives none"
 
     def measure(self, subject: Subject) -> Iterator[Measurement]:
         """Adapted against base, switched off against base, merged against adapted."""

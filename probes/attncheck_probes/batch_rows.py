@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import final
 
 from attncheck.probing import (
     ForwardSpec,
@@ -53,10 +53,10 @@ ORDER = (2, 0, 1)
 class BatchRows(Probe):
     """Runs three rows together, in another order, and one by one."""
 
-    name: ClassVar[str] = "batch-rows"
-    title: ClassVar[str] = "rows of a batch do not read each other"
-    needs: ClassVar[tuple[str, ...]] = ("sees_history",)
-    controls: ClassVar[tuple[str, ...]] = ("rows-mixed", "cache-reorder")
+    name = "batch-rows"
+    title = "rows of a batch do not read each other"
+    needs = ("sees_history",)
+    controls = ("rows-mixed", "cache-reorder")
 
     def measure(self, subject: Subject) -> Iterator[Measurement]:
         """The neighbour changed, the order changed, each row alone; then on a cache."""

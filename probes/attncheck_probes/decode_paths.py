@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar, final
+from typing import final
 
 from attncheck.probing import (
     ForwardSpec,
@@ -55,10 +55,10 @@ WAYS = ("implicit positions", "explicit positions", "implicit positions, 2D mask
 class DecodePaths(Probe):
     """Feeds one row in many schedules and expects the logits of one forward."""
 
-    name: ClassVar[str] = "decode-paths"
-    title: ClassVar[str] = "full, token-by-token and chunked decode agree"
-    needs: ClassVar[tuple[str, ...]] = ("decodes", "sees_history", "steps")
-    controls: ClassVar[tuple[str, ...]] = (
+    name = "decode-paths"
+    title = "full, token-by-token and chunked decode agree"
+    needs = ("decodes", "sees_history", "steps")
+    controls = (
         "position-restart",
         "cache-drops-token",
         "state-dropped",

@@ -31,7 +31,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import ClassVar, final
+from typing import final
 
 from attncheck.probing import (
     ForwardSpec,
@@ -55,14 +55,10 @@ CHANGES = (ALL, NEXT, LAST)
 class FutureToken(Probe):
     """Replaces later tokens and expects earlier logits to stay."""
 
-    name: ClassVar[str] = "future-token"
-    title: ClassVar[str] = "later tokens do not move earlier logits"
-    needs: ClassVar[tuple[str, ...]] = ("decodes", "sees_history")
-    controls: ClassVar[tuple[str, ...]] = (
-        "causal-mask-missing",
-        "mask-off-by-one",
-        "leak-outside-attention",
-    )
+    name = "future-token"
+    title = "later tokens do not move earlier logits"
+    needs = ("decodes", "sees_history")
+    controls = ("causal-mask-missing", "mask-off-by-one", "leak-outside-attention")
 
     cuts: tuple[int, ...] = ()
 

@@ -33,7 +33,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import final
 
 import torch
 
@@ -41,7 +41,6 @@ from attncheck.probing import (
     HEADROOM,
     Cause,
     Comparison,
-    Cost,
     Divergence,
     Measurement,
     Probe,
@@ -74,15 +73,11 @@ RESOLVED = 1e-3
 class Gradient(Probe):
     """Differentiates logits with respect to embeddings and projections."""
 
-    name: ClassVar[str] = "gradient"
-    title: ClassVar[str] = "the gradient is causal and is the derivative of forward"
-    cost: ClassVar[Cost] = "expensive"
-    needs: ClassVar[tuple[str, ...]] = ("decodes",)
-    controls: ClassVar[tuple[str, ...]] = (
-        "gradient-detached",
-        "causal-mask-missing",
-        "leak-outside-attention",
-    )
+    name = "gradient"
+    title = "the gradient is causal and is the derivative of forward"
+    cost = "expensive"
+    needs = ("decodes",)
+    controls = ("gradient-detached", "causal-mask-missing", "leak-outside-attention")
 
     def measure(self, subject: Subject) -> Iterator[Measurement]:
         """Causality, derivatives along the projections, checkpointing, implementations."""

@@ -9,8 +9,8 @@ Why it matters
     nobody reads. The model runs, and what it writes is nonsense.
 
 How it measures
-    The lists that `from_pretrained` returns while it loads are counted. No forward is run. The probe
-    runs on every target and is in the report only where it fails.
+    The lists that `from_pretrained` returns while it loads are counted. No forward is run. The
+    probe runs on every target and is in the report only where it fails.
 
 False alarms
     Weights that the library ties, or declares to be absent from checkpoints, are not counted.
@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import final
 
 from attncheck.probing import (
     Evidence,
@@ -42,8 +42,8 @@ from attncheck.probing import (
 class Load(Probe):
     """Reports what the loader noticed."""
 
-    name: ClassVar[str] = "load"
-    title: ClassVar[str] = "the checkpoint has the weights that the config asks for"
+    name = "load"
+    title = "the checkpoint has the weights that the config asks for"
 
     def measure(self, subject: Subject) -> Iterator[Measurement]:
         """All notes of the loader, where one of them is a failure."""

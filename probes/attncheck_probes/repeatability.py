@@ -30,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar, final
+from typing import final
 
 import torch
 from torch import Tensor
@@ -65,10 +65,10 @@ Between = Callable[[Subject], None]
 class Repeatability(Probe):
     """Runs the same call again, at once and after something else."""
 
-    name: ClassVar[str] = "repeatability"
-    title: ClassVar[str] = "the same call gives the same logits, whatever ran before"
-    needs: ClassVar[tuple[str, ...]] = ("sees_history",)
-    controls: ClassVar[tuple[str, ...]] = ("dropout-active", "rope-scale-switch")
+    name = "repeatability"
+    title = "the same call gives the same logits, whatever ran before"
+    needs = ("sees_history",)
+    controls = ("dropout-active", "rope-scale-switch")
 
     def measure(self, subject: Subject) -> Iterator[Measurement]:
         """Twice at once, short after long, after another conversation, in steps; then the weights

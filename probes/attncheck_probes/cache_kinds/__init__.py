@@ -2,8 +2,8 @@
 
 What it checks
     Decoding on a cache that the caller passes in (dynamic, static, offloaded, quantized) gives the
-    logits of one forward. So does decoding after tokens were rolled back, after rows were reordered,
-    selected or repeated, and on each copy of a cache that holds a shared prefix. With
+    logits of one forward. So does decoding after tokens were rolled back, after rows were
+    reordered, selected or repeated, and on each copy of a cache that holds a shared prefix. With
     `use_cache=False` a filled cache is still read.
 
 Why it matters
@@ -21,8 +21,8 @@ How it measures
     explains.
 
 False alarms
-    Models that create a cache of their own kind, and caches that say that they cannot be rolled back
-    (recurrent states), are skipped for that case. Where single steps on the model's own cache
+    Models that create a cache of their own kind, and caches that say that they cannot be rolled
+    back (recurrent states), are skipped for that case. Where single steps on the model's own cache
     already differ from one forward, `decode-paths` says so, and the reference here is that decode.
 
 References
@@ -35,7 +35,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar, final
+from typing import final
 
 import torch
 
@@ -80,17 +80,10 @@ OPERATIONS: dict[str, Callable[[Subject, str], Measurement]] = {
 class CacheKinds(Probe):
     """Decodes on caches of every kind and handles them as decoding schemes do."""
 
-    name: ClassVar[str] = "cache-kinds"
-    title: ClassVar[str] = (
-        "every cache, cropped, reordered or copied, gives the logits of one forward"
-    )
-    needs: ClassVar[tuple[str, ...]] = ("sees_history", "steps")
-    controls: ClassVar[tuple[str, ...]] = (
-        "cache-crop",
-        "cache-wrong-slot",
-        "cache-layer-mixup",
-        "state-dropped",
-    )
+    name = "cache-kinds"
+    title = "every cache, cropped, reordered or copied, gives the logits of one forward"
+    needs = ("sees_history", "steps")
+    controls = ("cache-crop", "cache-wrong-slot", "cache-layer-mixup", "state-dropped")
 
     kinds: tuple[str, ...] = (*EXACT, "quantised")
 

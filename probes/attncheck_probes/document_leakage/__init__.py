@@ -33,7 +33,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, final
+from typing import Literal, final
 
 import torch
 
@@ -61,10 +61,10 @@ BLOCKED = "4D block mask, restarted positions"
 class DocumentLeakage(Probe):
     """Packs documents into rows and watches those that have another one before them."""
 
-    name: ClassVar[str] = "document-leakage"
-    title: ClassVar[str] = "a packed document does not read the one before it"
-    needs: ClassVar[tuple[str, ...]] = ("decodes", "sees_history")
-    controls: ClassVar[tuple[str, ...]] = ("document-leak", "causal-mask-missing")
+    name = "document-leakage"
+    title = "a packed document does not read the one before it"
+    needs = ("decodes", "sees_history")
+    controls = ("document-leak", "causal-mask-missing")
 
     policy: Literal["allow", "isolate"] = "allow"
 
@@ -87,7 +87,7 @@ class DocumentLeakage(Probe):
         yield attempt("loss across the border", _boundary_loss, subject, first)
 
     def _over_eos(self, subject: Subject, packed: Packed) -> Measurement:
-        """The first document replaced up to its EOS, with nothing else that separates the documents."""
+        """The first document replaced up to its EOS; nothing else separates the documents."""
         known = subject.inputs.eos is not None
         start, usual = packed.boundaries[0][1], ForwardSpec(packed.rows)
         changed = subject.inputs.other(packed.rows[0], 0, start - 1, salt=5)
@@ -136,5 +136,5 @@ def _boundary_loss(subject: Subject, packed: Packed) -> Measurement:
         change,
         "nats",
         nonfinite=sum(not bool(torch.isfinite(loss)) for loss in losses),
-        note="a document's first token is trained from the end of the one before it unless its label is -100",
+        note="the end of a document trains the next one's first token unless its label is -100",
     )

@@ -110,8 +110,8 @@ def pack(inputs: Inputs) -> Packed:
 
 
 def blocked(subject: Subject, packed: Packed, name: str) -> Measurement:
-    """With a 4D mask of blocks and restarted positions, a document of each row gives the logits that
-    it gives alone.
+    """With a 4D mask of blocks and restarted positions, a document of each row gives its own logits
+    alone.
     """
     together, cases = ForwardSpec(packed.rows, positions=packed.restarting, mask=packed.mask), []
     for row, (start, stop) in enumerate(packed.watched):

@@ -32,14 +32,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, final
+from typing import Any, final
 
 import torch
 
 from attncheck.probing import (
     PIECES,
     AtMost,
-    Cost,
     ForwardSpec,
     Measurement,
     Probe,
@@ -68,15 +67,11 @@ Options = dict[str, Any]
 class Generate(Probe):
     """Generates greedily in many ways, and computes the same logits in one forward."""
 
-    name: ClassVar[str] = "generate"
-    title: ClassVar[str] = "generate() computes what forward computes"
-    cost: ClassVar[Cost] = "expensive"
-    needs: ClassVar[tuple[str, ...]] = ("sees_history", "decodes")
-    controls: ClassVar[tuple[str, ...]] = (
-        "generate-positions",
-        "generate-repeats-token",
-        "logits-to-keep",
-    )
+    name = "generate"
+    title = "generate() computes what forward computes"
+    cost = "expensive"
+    needs = ("sees_history", "decodes")
+    controls = ("generate-positions", "generate-repeats-token", "logits-to-keep")
 
     new_tokens: int = 4
     padding: int = 3

@@ -18,9 +18,9 @@ How it measures
 False alarms
     Agreement proves nothing about a fault that all share, which the probe `reference` finds, and
     disagreement does not say which one is right. Eager attention computes its softmax in float32:
-    visible in half precision only, where precision escalation decides. Eager attention adds a boolean 4D mask as 0
-    and 1, which masks nothing: a `warn`, and `fail` where eager was chosen. flex_attention compiles
-    for seconds on a CPU: name it in `others` to have it compared there.
+    visible in half precision only, where precision escalation decides. Eager attention adds a
+    boolean 4D mask as 0 and 1, which masks nothing: a `warn`, and `fail` where eager was chosen.
+    flex_attention compiles for seconds on a CPU: name it in `others` to have it compared there.
 
 References
     Hugging Face transformers issues 32848 (soft-cap dropped by the default implementation), 44380
@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar, final
+from typing import final
 
 import torch
 
@@ -69,20 +69,15 @@ Compared = Callable[[Subject, str, str], Measurement]
 class Implementations(Probe):
     """Compares the implementation in use with every other one that runs."""
 
-    name: ClassVar[str] = "implementations"
-    title: ClassVar[str] = "all attention implementations give the same logits and gradients"
-    needs: ClassVar[tuple[str, ...]] = ("sees_history",)
-    controls: ClassVar[tuple[str, ...]] = (
-        "softcap-missing",
-        "sink-missing",
-        "softmax-scale",
-        "dropout-active",
-    )
+    name = "implementations"
+    title = "all attention implementations give the same logits and gradients"
+    needs = ("sees_history",)
+    controls = ("softcap-missing", "sink-missing", "softmax-scale", "dropout-active")
 
     others: tuple[str, ...] = ()
 
     def measure(self, subject: Subject) -> Iterator[Measurement]:
-        """What must change nothing in the implementation in use; then every other one against it."""
+        """What must change nothing in the one in use; then every other one against it."""
         for name, same in {
             "attention weights asked for": _weights,
             "training mode without dropout": _training,

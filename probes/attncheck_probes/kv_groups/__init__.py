@@ -33,7 +33,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import final
 
 from attncheck.probing import (
     AtMost,
@@ -58,10 +58,10 @@ IMPLEMENTATIONS = ("sdpa", "eager")
 class KvGroups(Probe):
     """Disturbs KV heads and watches the query heads."""
 
-    name: ClassVar[str] = "kv-groups"
-    title: ClassVar[str] = "query heads read the KV head of their own group"
-    needs: ClassVar[tuple[str, ...]] = ("watch",)
-    controls: ClassVar[tuple[str, ...]] = ("kv-groups-tiled",)
+    name = "kv-groups"
+    title = "query heads read the KV head of their own group"
+    needs = ("watch",)
+    controls = ("kv-groups-tiled",)
 
     def measure(self, subject: Subject) -> Iterator[Measurement]:
         """The implementation in use first; in a prefill and in a decode step."""

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import final
 
 from attncheck.probing import (
     AtMost,
@@ -57,10 +57,10 @@ Stored = list[CachedTensor]
 class KvRepeat(Probe):
     """Measures the cache and one decode step."""
 
-    name: ClassVar[str] = "kv-repeat"
-    title: ClassVar[str] = "the KV cache stores and copies shared heads once"
-    needs: ClassVar[tuple[str, ...]] = ("steps",)
-    controls: ClassVar[tuple[str, ...]] = ("kv-stored-repeated", "kv-repeat-copied")
+    name = "kv-repeat"
+    title = "the KV cache stores and copies shared heads once"
+    needs = ("steps",)
+    controls = ("kv-stored-repeated", "kv-repeat-copied")
 
     def measure(self, subject: Subject) -> Iterator[Measurement]:
         """The stored heads, the storage behind them, one decode step, and the theory beside it."""

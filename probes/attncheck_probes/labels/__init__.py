@@ -35,7 +35,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar, final
+from typing import final
 
 from attncheck.probing import (
     ForwardSpec,
@@ -66,11 +66,9 @@ PASSED = (Verdict.PASS, Verdict.NOISE)
 class Labels(Probe):
     """Runs calls with labels and computes the loss again from the logits of the same call."""
 
-    name: ClassVar[str] = "labels"
-    title: ClassVar[str] = (
-        "the loss is the cross entropy of the labels that belong to each position"
-    )
-    controls: ClassVar[tuple[str, ...]] = ("label-shift", "loss-weights")
+    name = "labels"
+    title = "the loss is the cross entropy of the labels that belong to each position"
+    controls = ("label-shift", "loss-weights")
 
     padding: int = 3
 

@@ -11,7 +11,8 @@ What it checks
 Why it matters
     Batches are padded, single prompts are not: a fault here makes the answer depend on the
     neighbours, and only the longest row is right. Padding can leak through a convolution, a cache,
-    chunk boundaries that count it, or one implementation that drops the mask; positions can count it.
+    chunk boundaries that count it, or one implementation that drops the mask; positions can count
+    it.
 
 How it measures
     One batch of three rows against three forwards. Left padding with explicit positions (counted
@@ -31,8 +32,8 @@ False alarms
     skipped.
 
 References
-    Hugging Face transformers issues 32848 (only the longest row right), 40214 (chunk boundaries that
-    count padding).
+    Hugging Face transformers issues 32848 (only the longest row right), 40214 (chunk boundaries
+    that count padding).
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar, final
+from typing import final
 
 from attncheck.probing import (
     Comparison,
@@ -75,10 +76,10 @@ Measured = Callable[[Subject, Padded, str], Measurement]
 class Padding(Probe):
     """Pads a batch and compares each row with itself alone."""
 
-    name: ClassVar[str] = "padding"
-    title: ClassVar[str] = "padded rows give the logits that they give alone"
-    needs: ClassVar[tuple[str, ...]] = ("sees_history", "reads_mask")
-    controls: ClassVar[tuple[str, ...]] = (
+    name = "padding"
+    title = "padded rows give the logits that they give alone"
+    needs = ("sees_history", "reads_mask")
+    controls = (
         "padding-visible",
         "position-ignores-padding",
         "nan-masked-row",

@@ -1,9 +1,10 @@
 """Positions continue, restart only when the caller restarts them, and are the same in generate().
 
 What it checks
-    Explicit positions are read. On a filled cache, positions left to the model continue the count. Restarting them on purpose changes the logits. Moving all of them by a constant
-    leaves a purely rotary model as it was. generate() gives every real token the position that a
-    plain forward gives it, with and without left padding.
+    Explicit positions are read. On a filled cache, positions left to the model continue the count.
+    Restarting them on purpose changes the logits. Moving all of them by a constant leaves a purely
+    rotary model as it was. generate() gives every real token the position that a plain forward
+    gives it, with and without left padding.
 
 Why it matters
     A sequence index, a logical position and a cache slot are three different things. Code that
@@ -34,7 +35,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar, final
+from typing import final
 
 from attncheck.probing import (
     ForwardSpec,
@@ -59,15 +60,10 @@ FAR = 4096
 class PositionReset(Probe):
     """Passes positions, leaves them out, restarts and shifts them."""
 
-    name: ClassVar[str] = "position-reset"
-    title: ClassVar[str] = "positions continue across the cache and through generate()"
-    needs: ClassVar[tuple[str, ...]] = ("decodes", "sees_history", "takes_positions")
-    controls: ClassVar[tuple[str, ...]] = (
-        "position-restart",
-        "position-frozen",
-        "position-offset",
-        "position-ids-ignored",
-    )
+    name = "position-reset"
+    title = "positions continue across the cache and through generate()"
+    needs = ("decodes", "sees_history", "takes_positions")
+    controls = ("position-restart", "position-frozen", "position-offset", "position-ids-ignored")
 
     shift: int = 3
     new_tokens: int = 3

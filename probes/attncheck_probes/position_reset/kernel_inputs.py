@@ -60,9 +60,7 @@ def unread(subject: Subject, reason: str) -> Measurement:
 
 
 def _own_count(subject: Subject) -> tuple[str, str] | None:
-    """A module that gets 0, 1, 2, … as positions, or looks them up, although the caller counts down;
-    and a note about it.
-    """
+    """A module that gets or looks up 0, 1, 2, … although the caller counts down; and a note."""
     length = subject.inputs.length
     down_BT = torch.arange(length - 1, -1, -1, device=subject.device)[None]
     with _received(subject.model) as seen, torch.no_grad():
@@ -75,9 +73,7 @@ def _own_count(subject: Subject) -> tuple[str, str] | None:
 
 @contextlib.contextmanager
 def _received(model: nn.Module) -> Iterator[list[tuple[str, Tensor]]]:
-    """While active, the integers that inner modules get as positions or look up in a table, with the
-    modules' names.
-    """
+    """While active, integers that inner modules get as positions or look up, with their names."""
     seen: list[tuple[str, Tensor]] = []
     handles = []
     for name, module in model.named_modules():

@@ -36,7 +36,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import final
 
 from attncheck.probing import (
     Capability,
@@ -67,9 +67,9 @@ PADDED = ("left padding, prefill", "left padding, a step on the cache")
 class Reference(Probe):
     """Computes every layer's attention in float64 and compares."""
 
-    name: ClassVar[str] = "reference"
-    title: ClassVar[str] = "every layer's attention is what its config states"
-    controls: ClassVar[tuple[str, ...]] = (
+    name = "reference"
+    title = "every layer's attention is what its config states"
+    controls = (
         "softcap-missing",
         "sink-missing",
         "mask-top-left",

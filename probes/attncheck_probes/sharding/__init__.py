@@ -10,10 +10,10 @@ Why it matters
 
 How it measures
     Rank 0 loads the whole model, which computes while the other processes wait. Both run in the
-    highest precision that works. Where logits differ, the first module is named whose output differs
-    from the whole model's. Outputs are compared by fingerprints, which are sums: the fingerprints of
-    parts add up as the parts do, and that tells a missing sum from a doubled one. If all cases pass,
-    the output of one reduction is doubled, and the comparison has to fail.
+    highest precision that works. Where logits differ, the first module is named whose output
+    differs from the whole model's. Outputs are compared by fingerprints, which are sums: the
+    fingerprints of parts add up as the parts do, and that tells a missing sum from a doubled one.
+    If all cases pass, the output of one reduction is doubled, and the comparison has to fail.
 
 False alarms
     A whole model that does not fit beside the parts is a skip. Weights that differ where the logits
@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import final
 
 from attncheck.probing import (
     Control,
@@ -50,8 +50,8 @@ PLAIN = "one forward"
 class Sharding(Probe):
     """Compares the sharded model with the whole one."""
 
-    name: ClassVar[str] = "sharding"
-    title: ClassVar[str] = "the sharded model computes what the whole model computes"
+    name = "sharding"
+    title = "the sharded model computes what the whole model computes"
 
     def measure(self, subject: Subject) -> Generator[Measurement, None, Control | None]:
         """The weights, then every forward; returns the control, where every case passed."""

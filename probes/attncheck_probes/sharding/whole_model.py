@@ -25,6 +25,7 @@ from attncheck.probing import (
     Verdict,
     digests,
     is_sharded,
+    parts,
     ranks,
     same_digest,
     sharded,
@@ -33,18 +34,6 @@ from attncheck.probing import (
     without_padding,
     worst,
 )
-from attncheck_probes.sharding.parts import (
-    WholeForward,
-    bias_of,
-    first_apart,
-    is_part,
-    is_whole,
-    outputs_of,
-    parts_of,
-    what_adds_up,
-    whole_forward,
-    whose,
-)
 
 SLACK = 1e-9
 
@@ -52,10 +41,9 @@ SLACK = 1e-9
 @final
 @dataclass
 class BesideWhole:
-    """The sharded model beside the whole one, which only the first process holds.
+    """The sharded model beside the whole one, which only rank 0 holds.
 
-    `joined` names the modules of which each process has a part of the weights, and all of what they
-    put out.
+    `joined` names the modules of which each process has a part of the weights and the whole output.
     """
 
     subject: Subject
@@ -74,9 +62,9 @@ class BesideWhole:
         return None
 
     def case(self, name: str, spec: ForwardSpec) -> Measurement:
-        """One way of asking, as it is in the process where it is worst."""
-        got_BTV, mine = self.subject.logits(spec), outputs_of(self.subject, spec)
-        right = ranks.by_first("the whole model", lambda: whole_forward(self.whole[0], spec))
+        """One forward, as it is in the process where it differs most."""
+        got_BTV, mine = self.subject.logits(spec), parts.outputs_of(self.subject, spec)
+        right = ranks.by_first("the whole model", lambda: parts.whole_forward(self.whole[0], spec))
         budget = _of_both(self.subject.budget, right)
         own = self.subject.compare(
             name,
@@ -89,9 +77,9 @@ class BesideWhole:
         self.joined = self.joined or [
             name
             for name in _sharded_modules(self.subject.model)
-            if is_whole((name, "out"), right.outputs, seen)
+            if parts.is_whole((name, "out"), right.outputs, seen)
         ]
-        event = first_apart(right.outputs, seen) if verdict_of(case) is Verdict.FAIL else None
+        event = parts.first_apart(right.outputs, seen) if verdict_of(case) is Verdict.FAIL else None
         if event is None:
             return case
         module, words = self._told(event, right, seen, spec)
@@ -109,10 +97,9 @@ class BesideWhole:
         self.whole.append(whole.with_inputs(subject.inputs))
 
     def weights(self) -> Measurement:
-        """How many weights, put together from their parts, are not those of the whole model.
+        """How many weights, put together from their parts, differ from the whole model's.
 
-        That is a fault of what is saved from here; whether it is one of what is computed, the
-        logits say.
+        A checkpoint saved from this model would be wrong; the logits tell whether the model is.
         """
         mine = digests(self.subject.model)
         right = ranks.by_first("the weights", lambda: digests(self.whole[0].model))
@@ -141,14 +128,16 @@ class BesideWhole:
         )
 
     def _told(
-        self, event: Event, right: WholeForward, seen: Sequence[ModuleOutputs], spec: ForwardSpec
+        self,
+        event: Event,
+        right: parts.WholeForward,
+        seen: Sequence[ModuleOutputs],
+        spec: ForwardSpec,
     ) -> tuple[str, str]:
-        """The module at fault where this event is the first that is wrong, and what its parts come
-        to, in words.
-        """
+        """The module behind the first event that differs, and what its parts add up to."""
         module = event[0] if event[1] == "out" else event[0].rpartition(".")[0] or event[0]
-        bias = ranks.by_first("its bias", lambda: bias_of(self.whole[0].model, event[0]))
-        words = what_adds_up(right.outputs, seen, event, bias)
+        bias = ranks.by_first("its bias", lambda: parts.bias_of(self.whole[0].model, event[0]))
+        words = parts.what_adds_up(right.outputs, seen, event, bias)
         return (
             (module, words) if words else self._exchanged(event, right, seen, spec) or (module, "")
         )
@@ -156,7 +145,7 @@ class BesideWhole:
     def _exchanged(
         self,
         event: Event,
-        right: WholeForward,
+        right: parts.WholeForward,
         outputs: Sequence[ModuleOutputs],
         spec: ForwardSpec,
     ) -> tuple[str, str] | None:
@@ -164,11 +153,11 @@ class BesideWhole:
         events = list(right.outputs)
         before = events[: events.index(event)]
         for each in reversed(before):
-            if each[1] != "out" or not is_part(each, right.outputs, outputs):
+            if each[1] != "out" or not parts.is_part(each, right.outputs, outputs):
                 continue
             slices = partial(self._slices, each[0], spec, len(outputs))
-            parts = ranks.by_first("its parts", slices)
-            order = [whose(of_rank[each].print_BTK, parts) for of_rank in outputs]
+            pieces = ranks.by_first("its parts", slices)
+            order = [parts.whose(of_rank[each].print_BTK, pieces) for of_rank in outputs]
             if None not in order and order != list(range(len(outputs))):
                 return each[0], ", ".join(
                     f"rank {rank} has the part of rank {other}"
@@ -178,10 +167,10 @@ class BesideWhole:
         return None
 
     def _slices(self, name: str, spec: ForwardSpec, count: int) -> list[Tensor]:
-        return parts_of(self.whole[0], name, spec, count)
+        return parts.parts_of(self.whole[0], name, spec, count)
 
 
-def _of_both(budget: Budget, right: WholeForward) -> Budget:
+def _of_both(budget: Budget, right: parts.WholeForward) -> Budget:
     return replace(
         budget,
         value=budget.value + right.budget,

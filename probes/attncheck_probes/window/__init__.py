@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar, final
+from typing import final
 
 from attncheck.probing import (
     AtMost,
@@ -59,10 +59,10 @@ from attncheck_probes.window.span_case import in_words, observed, span_case
 class Window(Probe):
     """Compares the keys that each layer reads with those that its config states."""
 
-    name: ClassVar[str] = "window"
-    title: ClassVar[str] = "every layer reads exactly as far back as its config states"
-    needs: ClassVar[tuple[str, ...]] = ("sees_history",)
-    controls: ClassVar[tuple[str, ...]] = (
+    name = "window"
+    title = "every layer reads exactly as far back as its config states"
+    needs = ("sees_history",)
+    controls = (
         "window-off-by-one",
         "window-ignored",
         "window-layers-swapped",

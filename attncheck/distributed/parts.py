@@ -12,16 +12,15 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from attncheck.probing import (
-    BEYOND_ROUNDING,
+from attncheck.core.finding import BEYOND_ROUNDING
+from attncheck.model.forward_spec import ForwardSpec
+from attncheck.model.subject import Subject
+from attncheck.numerics.divergence import beyond, max_abs
+from attncheck.numerics.first_divergence import first_divergence
+from attncheck.numerics.module_outputs import (
     Event,
-    ForwardSpec,
     ModuleOutputs,
     Recorder,
-    Subject,
-    beyond,
-    first_divergence,
-    max_abs,
     outputs_with_floors,
     recording,
 )
