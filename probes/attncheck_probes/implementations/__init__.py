@@ -29,7 +29,7 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import final
@@ -38,30 +38,21 @@ import torch
 
 from attncheck.probing import (
     ForwardSpec,
-    Mask4D,
     Measurement,
     Probe,
     Subject,
     Unsupported,
-    Verdict,
     attempt,
-    beyond,
-    blocks,
-    chosen,
-    compare_rows,
-    left_padded,
     not_switched,
-    pad_rows,
-    switched_gradient,
     without_randomness,
 )
+from attncheck_probes.implementations.comparisons import COMPARED, Compared, boolean_mask
 from attncheck_probes.implementations.compiled import compiled_cases
 
 # Axes: B batch, T positions, V vocabulary, W hidden width.
 
 EVERYWHERE = ("eager", "sdpa")
 ON_A_GPU = ("flex_attention", "flash_attention_2", "flash_attention_3")
-Compared = Callable[[Subject, str, str], Measurement]
 
 
 @final
@@ -93,7 +84,7 @@ class Implementations(Probe):
                 yield attempt(name, case, subject, name, attn, may_refuse=True)
         for attn in (str(subject.attn), *_others(subject)):
             name = f"boolean 4D mask, {attn}"
-            yield attempt(name, _boolean, subject, name, attn, may_refuse=True)
+            yield attempt(name, boolean_mask, subject, name, attn, may_refuse=True)
         yield from compiled_cases(subject)
         if not compared and subject.passes.injected:
             raise Unsupported(
@@ -114,70 +105,8 @@ def _switched(
     return measured(subject, name, attn)
 
 
-def _same(
-    subject: Subject, name: str, attn: str, forward: Callable[[Subject], ForwardSpec]
-) -> Measurement:
-    usual = forward(subject)
-    return subject.compare_forwards(name, replace(usual, attn=attn), usual)
-
-
-def _plain(subject: Subject) -> ForwardSpec:
-    return ForwardSpec(subject.inputs.tokens)
-
-
-def _decoded(subject: Subject) -> ForwardSpec:
-    subject.can.cache.require()
-    half = subject.inputs.length // 2
-    return ForwardSpec(subject.inputs.tokens, chunks=(half, 1, subject.inputs.length - half - 1))
-
-
-def _blocked(subject: Subject) -> ForwardSpec:
-    subject.can.mask_4d.require()
-    half = subject.inputs.length // 2
-    return ForwardSpec(subject.inputs.tokens, mask=blocks((half, subject.inputs.length - half)))
-
-
-def _padded(subject: Subject, name: str, attn: str) -> Measurement:
-    """Real tokens only: implementations may treat the padding itself as they like."""
-    subject.can.reads_mask.require()
-    batch = pad_rows(subject)
-    usual = left_padded(subject, batch)
-    case = compare_rows(subject, batch, name, replace(usual, attn=attn), usual)
-    other_padding = replace(usual, tokens=batch.tokens("left", salt=2))
-    if case.beyond and _last_logits_move(subject, usual, other_padding):
-        raise Unsupported(
-            "tokens under the padding change the logits in every implementation, "
-            "which `padding` reports"
-        )
-    return case
-
-
-def _last_logits_move(subject: Subject, usual: ForwardSpec, changed: ForwardSpec) -> bool:
-    changed_BV, usual_BV = (subject.logits(each)[:, -1] for each in (changed, usual))
-    return beyond(changed_BV, usual_BV, subject.budget.value)
-
-
-COMPARED: dict[str, Compared] = {
-    "plain row": partial(_same, forward=_plain),
-    "left-padded batch": _padded,
-    "4D mask": partial(_same, forward=_blocked),
-    "decoded on a cache": partial(_same, forward=_decoded),
-    "gradient": switched_gradient,
-}
-
-
-def _boolean(subject: Subject, name: str, attn: str) -> Measurement:
-    """The same mask as booleans and as numbers added to the scores, in one implementation."""
-    usual = replace(_blocked(subject), attn=attn)
-    assert isinstance(usual.mask, Mask4D)
-    boolean = replace(usual, mask=Mask4D(usual.mask.segments, boolean=True))
-    broken = Verdict.FAIL if chosen(subject, attn) else Verdict.WARN
-    note = f"forward(attention_mask=<4D booleans>) under {attn}: pass a float mask"
-    return subject.compare_forwards(name, boolean, usual, broken=broken, note=note)
-
-
 def _weights(subject: Subject, name: str) -> Measurement:
-    usual = _plain(subject)
+    usual = ForwardSpec(subject.inputs.tokens)
     note = "`output_attentions=True`"
     return subject.compare_forwards(name, replace(usual, attentions=True), usual, note=note)
 

@@ -36,6 +36,7 @@ from attncheck.probing import (
 )
 
 SLACK = 1e-9
+Outputs = Sequence[ModuleOutputs]
 
 
 @final
@@ -103,67 +104,46 @@ class BesideWhole:
         """
         mine = digests(self.subject.model)
         right = ranks.by_first("the weights", lambda: digests(self.whole[0].model))
-        wrong = [
-            name
-            for name in right
-            if name in mine and not same_digest(mine[name], right[name], SLACK)
-        ]
-        wrong = sorted(
-            {name for each in ranks.gathered("wrong weights", wrong) for name in each},
-            key=list(right).index,
-        )
-        note = (
-            f"put together, these are not those of the whole model: {', '.join(wrong[:3])}"
-            if wrong
-            else ""
-        )
+        held = [name for name in right if name in mine]
+        here = [name for name in held if not same_digest(mine[name], right[name], SLACK)]
+        found = {name for each in ranks.gathered("wrong weights", here) for name in each}
+        wrong = sorted(found, key=list(right).index)
+        note = f"put together, these are not those of the whole model: {', '.join(wrong[:3])}"
         return AtMost(
             "weights",
             2.0 * len(wrong),
             "weights",
             limit=1.0,
             broken=Verdict.WARN,
-            note=note,
+            note=note if wrong else "",
             cause=Cause(module=wrong[0].rpartition(".")[0] if wrong else ""),
         )
 
     def _told(
-        self,
-        event: Event,
-        right: parts.WholeForward,
-        seen: Sequence[ModuleOutputs],
-        spec: ForwardSpec,
+        self, event: Event, right: parts.WholeForward, outputs: Outputs, spec: ForwardSpec
     ) -> tuple[str, str]:
         """The module behind the first event that differs, and what its parts add up to."""
         module = event[0] if event[1] == "out" else event[0].rpartition(".")[0] or event[0]
         bias = ranks.by_first("its bias", lambda: parts.bias_of(self.whole[0].model, event[0]))
-        words = parts.what_adds_up(right.outputs, seen, event, bias)
-        return (
-            (module, words) if words else self._exchanged(event, right, seen, spec) or (module, "")
-        )
+        words = parts.what_adds_up(right.outputs, outputs, event, bias)
+        if words:
+            return module, words
+        return self._exchanged(event, right, outputs, spec) or (module, "")
 
     def _exchanged(
-        self,
-        event: Event,
-        right: parts.WholeForward,
-        outputs: Sequence[ModuleOutputs],
-        spec: ForwardSpec,
+        self, event: Event, right: parts.WholeForward, outputs: Outputs, spec: ForwardSpec
     ) -> tuple[str, str] | None:
         """The last module before this event of whose output processes hold each other's parts."""
-        events = list(right.outputs)
-        before = events[: events.index(event)]
-        for each in reversed(before):
+        events, size = list(right.outputs), len(outputs)
+        for each in reversed(events[: events.index(event)]):
             if each[1] != "out" or not parts.is_part(each, right.outputs, outputs):
                 continue
-            slices = partial(self._slices, each[0], spec, len(outputs))
-            pieces = ranks.by_first("its parts", slices)
+            pieces = ranks.by_first("its parts", partial(self._slices, each[0], spec, size))
             order = [parts.whose(of_rank[each].print_BTK, pieces) for of_rank in outputs]
-            if None not in order and order != list(range(len(outputs))):
-                return each[0], ", ".join(
-                    f"rank {rank} has the part of rank {other}"
-                    for rank, other in enumerate(order)
-                    if rank != other
-                )
+            if None not in order and order != list(range(size)):
+                moved = ((rank, other) for rank, other in enumerate(order) if rank != other)
+                words = (f"rank {rank} has the part of rank {other}" for rank, other in moved)
+                return each[0], ", ".join(words)
         return None
 
     def _slices(self, name: str, spec: ForwardSpec, count: int) -> list[Tensor]:
@@ -171,11 +151,8 @@ class BesideWhole:
 
 
 def _of_both(budget: Budget, right: parts.WholeForward) -> Budget:
-    return replace(
-        budget,
-        value=budget.value + right.budget,
-        source=f"{budget.source}, and as much of the whole model",
-    )
+    source = f"{budget.source}, and as much of the whole model"
+    return replace(budget, value=budget.value + right.budget, source=source)
 
 
 def _worst(cases: Any) -> Measurement:
