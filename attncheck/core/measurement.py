@@ -7,7 +7,6 @@ the only place that does, so that a saved report can be judged again without a m
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Literal, final
@@ -52,8 +51,8 @@ class Rerun:
 
 
 @dataclass(frozen=True)
-class Measurement(ABC):
-    """One case of a probe. `broken` is its verdict when the expectation does not hold."""
+class Measurement:
+    """One case of a probe. `broken` is its verdict where the numbers are not as expected."""
 
     name: str
     _: KW_ONLY
@@ -61,11 +60,7 @@ class Measurement(ABC):
     note: str = ""
     cause: Cause = Cause()
     rerun: Rerun | None = field(default=None, compare=False, repr=False)
-
-    @property
-    @abstractmethod
-    def expect(self) -> Expectation:
-        """What was expected of the numbers."""
+    expect: Expectation = field(default="skip", init=False)
 
     @property
     def positions(self) -> int:
@@ -181,11 +176,7 @@ class Figure(Quantity):
 
     _: KW_ONLY
     beside: tuple[tuple[str, float], ...] = ()
-
-    @property
-    def expect(self) -> Literal["figure"]:
-        """It is only shown."""
-        return "figure"
+    expect: Literal["figure"] = field(default="figure", init=False)
 
 
 @final
@@ -200,11 +191,7 @@ class AtMost(Quantity):
     _: KW_ONLY
     limit: float = 0.0
     visible: tuple[str, ...] = ()
-
-    @property
-    def expect(self) -> Literal["at-most"]:
-        """It must not exceed the limit."""
-        return "at-most"
+    expect: Literal["at-most"] = field(default="at-most", init=False)
 
     @property
     def excess(self) -> float:
@@ -216,11 +203,6 @@ class AtMost(Quantity):
 @dataclass(frozen=True)
 class Skipped(Measurement):
     """A case that was not run; its note says why."""
-
-    @property
-    def expect(self) -> Literal["skip"]:
-        """Nothing was measured."""
-        return "skip"
 
 
 def skipped(name: str, reason: str) -> Skipped:

@@ -9,7 +9,7 @@ import dataclasses
 import json
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import (
     BaseModel,
@@ -40,6 +40,7 @@ from attncheck.report.numbers import finite
 SCHEMA = "attncheck/1"
 # A list of numbers over many lines. No JSON text holds a line break, so this never matches in one.
 ONE_BELOW_THE_OTHER = re.compile(r"\[\n((?:\s*-?\d[\d.eE+-]*,?\n)+)\s*\]")
+Part = TypeVar("Part")
 Name = Annotated[str, Field(json_schema_extra={"minLength": 1})]
 Drawing = Annotated[str, Field(json_schema_extra={"pattern": "^[#+.-]*$"})]
 
@@ -96,40 +97,15 @@ class CaseRecord(Record):
     def measurement(self) -> Measurement:
         """The case that this record was written from, without what a diagnosis reruns."""
         cause = Cause(self.fault, self.fault_residual, self.module)
-        common: dict[str, Any] = {"broken": self.broken, "note": self.note, "cause": cause}
         if self.expect == "skip":
-            return Skipped(self.name, **common)
-        if self.expect == "at-most" or self.value is not None:
-            common |= {"positions": self.positions, "nonfinite": self.nonfinite}
-            value = self.value or 0.0
-            if self.expect == "figure":
-                return Figure(self.name, value, self.unit, beside=self.beside, **common)
-            limit = self.limit or 0.0
-            return AtMost(self.name, value, self.unit, limit=limit, visible=self.reach, **common)
-        return Comparison(
-            self.name,
-            self._divergence(),
-            self.budget or 0.0,
-            self.budget_from,
-            expect=self.expect,
-            unit=self.unit,
-            cuts=self.cuts,
-            ladder=self.ladder,
-            **common,
-        )
-
-    def _divergence(self) -> Divergence:
-        return Divergence(
-            max_abs=self.max_abs or 0.0,
-            positions=self.positions,
-            mean_abs=self.mean_abs,
-            kl=self.kl,
-            top1_flips=self.top1_flips,
-            first_position=self.first_position,
-            scale=self.scale,
-            nonfinite=self.nonfinite,
-            profile=Profile(self.profile, self.start, self.stride),
-        )
+            return _part(Skipped, self, cause=cause)
+        if self.expect == "at-most":
+            return _part(AtMost, self, cause=cause, visible=self.reach)
+        if self.value is not None:
+            return _part(Figure, self, cause=cause)
+        profile = Profile(self.profile, self.start, self.stride)
+        divergence = _part(Divergence, self, profile=profile)
+        return _part(Comparison, self, cause=cause, divergence=divergence)
 
 
 class FindingRecord(Record):
@@ -151,7 +127,7 @@ class FindingRecord(Record):
 
     def finding(self) -> Finding:
         """The finding that this record was written from."""
-        return Finding(**{**vars(self), "cases": tuple(each.measurement() for each in self.cases)})
+        return _part(Finding, self, cases=tuple(each.measurement() for each in self.cases))
 
 
 class TargetRecord(Record):
@@ -169,8 +145,8 @@ class TargetRecord(Record):
 
     def target_report(self) -> TargetReport:
         """The target's report that this record was written from."""
-        parts = {key: value for key, value in vars(self).items() if key != "verdict"}
-        return TargetReport(**{**parts, "results": tuple(each.finding() for each in self.results)})
+        results = tuple(each.finding() for each in self.results)
+        return _part(TargetReport, self, results=results)
 
 
 class Summary(Record):
@@ -216,17 +192,14 @@ class ReportRecord(Record):
 
     def report(self) -> Report:
         """The report that this record was written from."""
-        parts = {key: value for key, value in vars(self).items() if key not in DERIVED}
-        return Report(
-            **{
-                **parts,
-                "targets": tuple(each.target_report() for each in self.targets),
-                "fail_on": tuple(each.value for each in self.fail_on),
-            }
-        )
+        targets = tuple(each.target_report() for each in self.targets)
+        return _part(Report, self, targets=targets, fail_on=tuple(map(str, self.fail_on)))
 
 
-DERIVED = ("schema_", "summary")
+def _part(kind: type[Part], record: Record, **given: Any) -> Part:
+    """An object of this kind, from the fields of a record that have the same names."""
+    names = [each.name for each in dataclasses.fields(cast("Any", kind)) if each.init]
+    return kind(**{name: getattr(record, name) for name in names if hasattr(record, name)} | given)
 
 
 def fields_of(part: Any) -> dict[str, Any]:
