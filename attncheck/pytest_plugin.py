@@ -36,7 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection(session: pytest.Session) -> None:
-    """Complain about a suite or a probe before anything is collected."""
+    """Reject a wrong suite or probe before anything is collected."""
     _plan(session.config)
 
 
@@ -51,7 +51,7 @@ def pytest_collection_modifyitems(
 
 
 def _plan(config: pytest.Config) -> Plan | None:
-    """What the options ask for; the suite of the ini file runs where no targets are given."""
+    """The plan that the options select; the suite of the ini file runs where no targets are given."""
     from attncheck.core.errors import AttncheckError
 
     targets, suite = config.getoption("--attncheck"), config.getoption("--attncheck-suite")
@@ -121,12 +121,11 @@ class ProbeItem(pytest.Item):
     def runtest(self) -> None:
         """Run the probe; a skip skips, a known finding is an expected failure."""
         report = self._report()
-        for target in report.targets:
-            for finding in target.results:
-                if finding.known is not None:
-                    pytest.xfail(f"{finding.verdict.value}, {finding.known}")
-                if finding.skip_reason is not None and report.exit_code == 5:
-                    pytest.skip(finding.skip_reason)
+        for _, finding in report.findings:
+            if finding.known is not None:
+                pytest.xfail(f"{finding.verdict.value}, {finding.known}")
+            if finding.skip_reason is not None and report.exit_code == 5:
+                pytest.skip(finding.skip_reason)
         report.raise_for_failures()
 
     def _report(self) -> Report:
@@ -149,7 +148,7 @@ class ProbeItem(pytest.Item):
         return session.finished(session.report.exit_code)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """The table and nothing else for what the probe found; a traceback for everything else."""
+        """The table for what the probe found; a traceback for every other error."""
         from attncheck.core.errors import AttncheckError, ChecksFailed
 
         if isinstance(excinfo.value, (ChecksFailed, AttncheckError)):
@@ -167,7 +166,7 @@ class ProbeItem(pytest.Item):
 
 
 def _loaded(job: Job) -> Any:
-    """The subject of a job, kept while the next test wants the same one."""
+    """The subject of a job, kept for the next test on the same model."""
     from attncheck.run.session import load_job
 
     key = (job.target, job.settings)
@@ -181,10 +180,10 @@ _KEPT: dict[Any, Any] = {}
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known under `--strict-markers`."""
+    """Register the marker for `--strict-markers`."""
     config.addinivalue_line("markers", "attncheck: a probe of attncheck on a model")
 
 
 def pytest_sessionfinish() -> None:
-    """Let go of the last model."""
+    """Release the last model."""
     _KEPT.clear()

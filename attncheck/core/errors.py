@@ -1,4 +1,4 @@
-"""The few ways in which attncheck itself can fail. Standard library only.
+"""The errors that attncheck raises. Standard library only.
 
 Every message is one line: what, where, what was expected, the nearest valid name.
 """
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 
 class AttncheckError(Exception):
-    """Something the user can mend: shown as one line, exit code 2."""
+    """Something the user can fix: shown as one line, exit code 2."""
 
 
 class UsageError(AttncheckError):
@@ -29,7 +29,7 @@ class ChecksFailed(AssertionError):
 
 
 class Unsupported(Exception):
-    """The model cannot take what was asked of it; the reason becomes a `skip`."""
+    """The model does not support a call; the reason becomes a `skip`."""
 
 
 class CannotInject(Unsupported):

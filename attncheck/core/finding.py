@@ -88,8 +88,8 @@ class Ruling:
 @final
 @dataclass(frozen=True, kw_only=True)
 class KnownFinding:
-    """Why a finding does not count towards the exit code: a suite expects it, or a baseline holds
-    it.
+    """Why a finding does not count towards the exit code: a suite expects it, or it is in the
+    baseline.
     """
 
     by: Literal["suite", "baseline"]

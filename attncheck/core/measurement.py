@@ -15,7 +15,7 @@ from attncheck.core.divergence import Divergence, PrecisionLevel, excess
 from attncheck.core.verdict import Verdict
 
 BEYOND_ROUNDING = 1e3
-"""No precision explains a difference of this many budgets, where the budget is small beside the
+"""Rounding explains no difference of this many budgets, where the budget is small against the
 logits.
 """
 RESOLUTION = 1e-3
@@ -172,7 +172,7 @@ class Quantity(Measurement):
 @final
 @dataclass(frozen=True)
 class Figure(Quantity):
-    """A number that is shown and not judged; `beside` are named numbers to compare it with."""
+    """A number that is shown and not judged; `beside` are named numbers to show next to it."""
 
     _: KW_ONLY
     beside: tuple[tuple[str, float], ...] = ()

@@ -1,4 +1,4 @@
-"""Finding probes: entry points of the group `attncheck.probes`, and `FILE.py:Class`.
+"""The installed probes (entry points of `attncheck.probes`), and those given as `FILE.py:Class`.
 
 Names and documentation come from metadata and source text, so that listing probes loads neither
 torch nor transformers.
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 GROUP = "attncheck.probes"
 IMPLICIT = "attncheck.probes.implicit"
-"""Probes that run on every target before the chosen ones. A report holds them only where they have a
-case, and no option chooses or skips them.
+"""Probes that run on every target before the chosen ones. No option chooses or skips them, and a
+report contains them only where they have a case.
 """
 MEMBERS = ("name", "title", "cost", "needs", "controls", "measure", "judge")
 FIRST = ("load", "future-token", "decode-paths", "position-reset", "document-leakage", "kv-repeat")
@@ -83,8 +83,7 @@ def load(name: str, options: Mapping[str, Any] | None = None, home: Path | None 
     """The probe of this name, with its options.
 
     Raises:
-        UsageError: unknown name, a file or class that is not there, an option that it does not
-        have.
+        UsageError: an unknown name or option, or a file or class that does not exist.
     """
     kind = _from_file(name, home or Path.cwd()) if is_path(name) else _from_entry_point(name)
     missing = [member for member in MEMBERS if not hasattr(kind, member)]

@@ -1,4 +1,4 @@
-"""How a model is to be loaded and asked: the options of `run`, as data. Standard library only."""
+"""How a model is loaded and called: the options of `run`, as data. Standard library only."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import Any, Literal, final
 
 DTYPES = ("auto", "float64", "float32", "bfloat16", "float16")
-LADDER = ("float16", "bfloat16", "float32", "float64")
+PRECISIONS = ("float16", "bfloat16", "float32", "float64")
 DtypeName = Literal["auto", "float64", "float32", "bfloat16", "float16"]
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """One way of loading one model."""
+    """How one model is loaded."""
 
     attn: str | None = None
     dtype: str = "auto"

@@ -1,6 +1,4 @@
-"""The seven verdicts and their order. Standard library only, and light: the command line needs them
-to say what it takes.
-"""
+"""The seven verdicts and their order. Standard library only, since the command line lists them."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ from attncheck.core.errors import UsageError, unknown
 
 
 class Verdict(str, Enum):
-    """What a case, a probe or a model comes to."""
+    """The result of a case, a probe or a model."""
 
     PASS = "pass"
     FAIL = "fail"
@@ -37,7 +35,7 @@ WORST_FIRST = (
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """The worst of some verdicts; `skip` when there is none or nothing but skips."""
+    """The worst of some verdicts; `skip` where there are none but skips."""
     seen = set(verdicts)
     return next((verdict for verdict in WORST_FIRST if verdict in seen), Verdict.SKIP)
 

@@ -1,3 +1,1 @@
-"""What is kept of a run, and how it is shown. A renderer gets nothing that a saved JSON does not
-hold.
-"""
+"""The report of a run and how it is shown. A renderer reads nothing that a saved JSON lacks."""

@@ -187,7 +187,7 @@ class ReportRecord(Record):
         (), description="Notes on the whole run, such as findings of the baseline that are gone."
     )
     fail_on: tuple[Verdict, ...] = Field(
-        (), description="Verdicts that counted as failure beside fail."
+        (), description="Verdicts that counted as failure in addition to fail."
     )
 
     def report(self) -> Report:

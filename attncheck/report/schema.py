@@ -1,4 +1,4 @@
-"""The JSON Schema of a report, and what is wrong with a file that should be one."""
+"""The JSON Schema of a report, and the check of a file against it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def check_report(path: Path) -> None:
     """Check that a file is a report.
 
     Raises:
-        UsageError: it is none; the place in it and what was expected there are said.
+        UsageError: it is none; names the place in it and what was expected there.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refused)
@@ -53,7 +53,7 @@ def check_report(path: Path) -> None:
 
 
 def is_baseline(path: Path) -> bool:
-    """Whether a file says of itself that it is a baseline."""
+    """Whether a file declares itself a baseline."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -66,7 +66,7 @@ def _refused(constant: str) -> None:
 
 
 def first_complaint(data: Any) -> str:
-    """The most telling complaint about data that should be a report, or an empty text."""
+    """The most relevant violation of the schema with its place, or an empty string."""
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import best_match
 

@@ -1,6 +1,4 @@
-"""Writing a report to a file, atomically: whoever reads it sees the last finished state, never half
-of one.
-"""
+"""Write a report to a file atomically: a reader sees the last complete state."""
 
 from __future__ import annotations
 
@@ -34,10 +32,10 @@ SHARE = 10
 @final
 @dataclass
 class Writer:
-    """Writes the reports of a run anew whenever something is finished.
+    """Rewrites the reports of a run whenever something is finished.
 
-    Reports that take longer than `AT_ONCE` seconds to write are written so seldom that writing
-    takes a tenth of the time, and whenever it `must` be: at the end of each target, and at the end.
+    Reports that take longer than `AT_ONCE` seconds to write are rewritten so rarely that writing
+    takes a tenth of the time. At the end of each target, and of the run, they `must` be written.
     """
 
     destinations: Sequence[tuple[str, Path]]
@@ -45,7 +43,7 @@ class Writer:
     _ended: float = 0.0
 
     def write(self, report: Report, must: bool = False) -> None:
-        """Write every report, unless that has to wait."""
+        """Write every report, unless that would take too much of the time."""
         started = time.monotonic()
         if not must and self._took > AT_ONCE and started < self._ended + SHARE * self._took:
             return
@@ -61,7 +59,7 @@ def write_report(report: Report, kind: str, path: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write beside the file, then put it in its place."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    beside.write_text(text + "\n", encoding="utf-8")
-    os.replace(beside, path)
+    """Write to a temporary file in the same folder, then rename it."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part.write_text(text + "\n", encoding="utf-8")
+    os.replace(part, path)

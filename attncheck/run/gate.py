@@ -1,4 +1,4 @@
-"""Which findings count: a suite may expect them, a baseline may hold them."""
+"""Which findings count: a suite may expect them, or they are in the baseline."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class ControlStarted:
 @final
 @dataclass(frozen=True)
 class ProbeFinished:
-    """A probe has come to its finding."""
+    """A probe is finished."""
 
     target: str
     finding: Finding

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attncheck.core.settings import LADDER, Settings
+from attncheck.core.settings import PRECISIONS, Settings
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.generation import greedy
 from attncheck.model.precision import DTYPES, NAMES, fits
@@ -58,7 +58,7 @@ def precisions(
     subject: Subject, material: Material, patterns: Sequence[CallPattern], reported: str
 ) -> Iterator[PrecisionLine]:
     """One line per precision that fits into memory, coarse to fine, the reporter's among them."""
-    for dtype in (name for name in LADDER if name in (*SHOWN, reported)):
+    for dtype in (name for name in PRECISIONS if name in (*SHOWN, reported)):
         if not fits(subject.model, DTYPES[dtype], subject.device):
             continue
         try:

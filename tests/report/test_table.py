@@ -139,14 +139,16 @@ def test_a_saved_report_is_shown_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "line"),
+    ("replay", "line"),
     [
         ({"script": "out/decode-paths.py"}, "without attncheck: python out/decode-paths.py"),
         ({"no_script": "the model is no file"}, "no script: the model is no file"),
     ],
 )
-def test_the_script_that_was_asked_for_is_named_or_missed(told: dict[str, str], line: str) -> None:
-    finding = replace(FAILED, replay=told)
+def test_a_requested_script_is_named_or_its_absence_explained(
+    replay: dict[str, str], line: str
+) -> None:
+    finding = replace(FAILED, replay=replay)
     assert script_lines(finding) == [line]
     assert line in finding_text(finding)
     assert script_lines(FAILED) == []
