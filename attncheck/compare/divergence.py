@@ -93,7 +93,7 @@ def compare(left: Recording, right: Recording) -> RunComparison:
 
 def _changed(left: Recording, right: Recording) -> Iterator[str]:
     """Names of weights whose sums differ by more than the coarser precision explains."""
-    slack = 1e-9
+    slack = 1e-9  # sums of equal weights differ by their order of summation only
     if left.dtype != right.dtype:
         slack = 4 * max(EPS.get(left.dtype, 1e-7), EPS.get(right.dtype, 1e-7))
     for name, sums in left.weights.items():

@@ -124,6 +124,7 @@ class Search:
     def _try(self, guesses: Iterable[Hypothesis]) -> None:
         trusted, budget = self.failure.trusted, self.failure.budget
         for guess in guesses:
+            # processes of a sharded model must stop at the same hypothesis, or they wait forever
             known = bool(self.matches) and self.best_other is not None
             if known and agreed("time is up", time.perf_counter() > self.until):
                 return

@@ -90,6 +90,7 @@ class Recorder:
 
     def _fingerprint(self, tensor: Tensor) -> Tensor:
         flat_BTW = tensor.reshape(*tensor.shape[:2], -1)
+        # a projection in bfloat16 would lose the differences that it is to show
         wide = flat_BTW.double() if flat_BTW.dtype == torch.float64 else flat_BTW.float()
         return (wide @ self._matrix(flat_BTW.shape[-1], tensor.device).to(wide.dtype)).cpu()
 

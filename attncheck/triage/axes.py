@@ -58,6 +58,7 @@ def crossed(offered: dict[str, tuple[object, ...]]) -> Iterator[CallPattern]:
     usual = vars(CallPattern())
     choices = ((usual[name], *offered[name]) for name in offered)
     rows = [dict(zip(offered, row, strict=True)) for row in product(*choices)]
+    # greedy covering: a full product has hundreds of patterns, all pairs fit into a few
     open_pairs = {pair for row in rows for pair in pairs(row)}
     while open_pairs:
         best = max(rows, key=lambda row: len(open_pairs & pairs(row)))

@@ -73,6 +73,7 @@ def ddmin(
         candidates = (kept for kept in _candidates(chunks, left) if not spent() and fails(kept))
         smaller = next(candidates, None)
         if smaller is not None:
+            # what is left after leaving a chunk out keeps the chunk size; a single chunk starts anew
             parts = max(2, parts - 1 if len(smaller) > size else 2)
             left = smaller
         elif parts >= len(left):
@@ -90,6 +91,7 @@ def _candidates(chunks: list[list[Item]], left: list[Item]) -> list[list[Item]]:
 
 def least(low: int, high: int, fails: Callable[[int], bool], spent: Callable[[], bool]) -> int:
     """The least number in low..high that fails, by bisection; `high` is known to fail."""
+    # a fault that shows with few tokens or layers shows with more, so bisection may be trusted
     while low < high and not spent():
         middle = (low + high) // 2
         if fails(middle):
