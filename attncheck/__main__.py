@@ -6,11 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from attncheck.core.errors import AttncheckError, first_line
-
-USAGE = 2
-INTERNAL = 3
-INTERRUPTED = 130
+from attncheck.core.errors import INTERNAL, INTERRUPTED, USAGE, AttncheckError, first_line
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from attncheck.core.errors import UsageError
-
-INTERRUPTED = 130
+from attncheck.core.errors import INTERRUPTED, UsageError
 
 
 def is_first() -> bool:

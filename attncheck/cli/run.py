@@ -23,9 +23,9 @@ from attncheck.cli.options import (
     expanded,
     model,
 )
-from attncheck.cli.ranked import INTERRUPTED, ended, is_first, tp_size
+from attncheck.cli.ranked import ended, is_first, tp_size
 from attncheck.cli.run_options import GateOptions, OutputOptions, SelectionOptions, SweepOptions
-from attncheck.core.errors import UsageError
+from attncheck.core.errors import INTERRUPTED, UsageError
 from attncheck.core.verdict import Verdict, failing
 from attncheck.suite.plan import Job, Plan
 from attncheck.suite.request import RunRequest

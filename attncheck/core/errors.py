@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+# Exit codes.
+FAILED, USAGE, INTERNAL, NOTHING_RAN, INTERRUPTED = 1, 2, 3, 5, 130
+
 
 class AttncheckError(Exception):
     """Something the user can fix: shown as one line, exit code 2."""

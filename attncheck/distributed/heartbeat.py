@@ -28,13 +28,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, final
 
+from attncheck.core.errors import INTERNAL, INTERRUPTED
+
 POLL = 0.5
 # How long a process may wait inside a step that another one has left, and a heartbeat be late
 # after a connection broke.
 GRACE = 3.0
 # A library that reads a file can hold every thread of its process: silence counts only after this.
 LEAST_SILENCE = 30.0
-INTERNAL, INTERRUPTED = 3, 130
 INNERMOST = 8
 MAIN_THREAD_WORK = 0.02
 BUSY_SHARE = 0.2

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, final
 
-from attncheck.core.errors import ChecksFailed
+from attncheck.core.errors import FAILED, INTERNAL, NOTHING_RAN, USAGE, ChecksFailed
 from attncheck.core.finding import Finding
 from attncheck.core.verdict import Verdict, worst_of_model
 from attncheck.report.table import finding_text
@@ -117,9 +117,10 @@ def exit_code(report: Report, fail_on: frozenset[Verdict] = frozenset()) -> int:
     findings = [finding for _, finding in report.findings]
     counted = [finding.verdict for finding in findings if finding.known is None]
     if any(target.error for target in report.targets):
-        return 2
+        return USAGE
     if any(verdict is Verdict.FAIL or verdict in fail_on for verdict in counted):
-        return 1
+        return FAILED
     if Verdict.ERROR in counted:
-        return 3
-    return 0 if any(finding.verdict is not Verdict.SKIP for finding in findings) else 5
+        return INTERNAL
+    ran = any(finding.verdict is not Verdict.SKIP for finding in findings)
+    return 0 if ran else NOTHING_RAN

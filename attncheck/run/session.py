@@ -15,7 +15,7 @@ import torch
 import transformers
 
 from attncheck.core import registry
-from attncheck.core.errors import Unsupported
+from attncheck.core.errors import NOTHING_RAN, Unsupported
 from attncheck.core.finding import Finding, Verdict
 from attncheck.core.version import __version__
 from attncheck.diagnosis.diagnose import Diagnoser
@@ -56,7 +56,6 @@ class TargetFinished:
 SessionEvent = (
     TargetStarted | TargetLoaded | TargetFinished | ProbeStarted | ControlStarted | ProbeFinished
 )
-NOTHING_RAN = 5
 Listener = Callable[[SessionEvent, Report], None]
 Loader = Callable[[Job], Subject]
 Examine = Callable[[Subject, Sequence[Probe]], Iterator[Event]]
