@@ -55,23 +55,17 @@ def in_lines(context: typer.Context, parameter: typer.CallbackParam, values: Any
 
     Click splits at blanks instead, which would cut prompts and paths apart.
     """
-    text = _from_environment(context, parameter)
-    return values if text is None else text.splitlines()
+    source = context.get_parameter_source(str(parameter.name))
+    if source is None or source.name != "ENVIRONMENT":
+        return values
+    text = os.environ[str(parameter.envvar)]
+    return [line.strip() for line in text.splitlines() if line.strip()]
 
 
 def reports_in_lines(context: typer.Context, parameter: typer.CallbackParam, values: Any) -> Any:
     """Callback of `--report`: as `in_lines`; in one line, each FORMAT= begins another report."""
-    text = _from_environment(context, parameter)
-    if text is None:
-        return values
-    return [one for line in text.splitlines() for one in NEXT_REPORT.split(line)]
-
-
-def _from_environment(context: typer.Context, parameter: typer.CallbackParam) -> str | None:
-    source = context.get_parameter_source(str(parameter.name))
-    if source is None or source.name != "ENVIRONMENT":
-        return None
-    return os.environ[str(parameter.envvar)]
+    lines = in_lines(context, parameter, values)
+    return lines if lines is values else [one for line in lines for one in NEXT_REPORT.split(line)]
 
 
 model = partial(option, panel="Model")

@@ -61,7 +61,7 @@ def test_a_prompt_of_two_words_in_the_environment_is_one_prompt(
 
 @pytest.mark.parametrize(
     ("value", "prompts"),
-    [("two words", ("two words",)), ("one more\nand another", ("one more", "and another"))],
+    [("two words", ("two words",)), ("one more\n\nand another\n", ("one more", "and another"))],
 )
 def test_prompts_of_triage_are_separated_by_line_ends(
     monkeypatch: pytest.MonkeyPatch, value: str, prompts: tuple[str, ...]
