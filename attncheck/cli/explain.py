@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
+from attncheck.cli.options import argument, expanded
 from attncheck.core import registry
 from attncheck.core.errors import UsageError, unknown
 from attncheck.faults import registry as faults
 
 
-def explain(name: Annotated[str, typer.Argument(help="A probe or a fault.")]) -> None:
+@expanded
+def explain(name: str = argument("A probe or a fault.", "NAME")) -> None:
     """Print the documentation of one probe or fault."""
     typer.echo(page(name))
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from enum import Enum
-from typing import Annotated
 
 import typer
+
+from attncheck.cli.options import argument, expanded
 
 
 class Described(str, Enum):
@@ -16,8 +17,9 @@ class Described(str, Enum):
     report = "report"
 
 
+@expanded
 def schema(
-    which: Annotated[Described, typer.Argument(help="suite or report.")] = Described.suite,
+    which: Described = argument("What it describes.", "suite|report", Described.suite),
 ) -> None:
     """Print the JSON Schema of suite files or of reports."""
     from attncheck.report.schema import report_schema

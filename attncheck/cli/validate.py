@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
+from attncheck.cli.options import argument, expanded
 
+
+@expanded
 def validate(
-    files: Annotated[
-        list[Path],
-        typer.Argument(help="Suites (.yaml), reports and baselines (.json).", show_default=False),
-    ],
+    files: list[Path] = argument("Suites (.yaml), reports and baselines (.json).", "FILE"),
 ) -> None:
     """Check suites, reports and baselines without loading a model."""
     for file in files:
