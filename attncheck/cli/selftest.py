@@ -55,12 +55,10 @@ def selftest(
 
 
 def _chosen(fault: list[str] | None) -> list[str]:
-    from attncheck.core.errors import UsageError, unknown
     from attncheck.faults import registry as faults
 
     for name in fault or ():
-        if name not in faults.names():
-            raise UsageError(unknown("fault", name, faults.names()))
+        faults.path_of(name)
     return fault or list(faults.names())
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 HOME = Path(__file__).parent
 HEADINGS = ("What it is", "How it looks", "Where it comes from", "What to change")
-LEGEND = "Axes: "
+LEGEND = "\nAxes: "
 """Begins the last paragraph of a docstring: what the suffixes of tensor names mean."""
 
 
@@ -47,7 +47,7 @@ def fault(name: str) -> Fault:
     Raises:
         UsageError: no fault has this name; the nearest one is offered.
     """
-    return _loaded(_file(name))
+    return _loaded(path_of(name))
 
 
 @cache
@@ -56,7 +56,12 @@ def _loaded(path: Path) -> Fault:
     return found
 
 
-def _file(name: str) -> Path:
+def path_of(name: str) -> Path:
+    """The file of one fault.
+
+    Raises:
+        UsageError: no fault has this name; the nearest one is offered.
+    """
     if name not in _files():
         raise UsageError(unknown("fault", name, names()))
     return _files()[name]
@@ -68,8 +73,8 @@ def documentation(name: str) -> str:
     Raises:
         UsageError: no fault has this name; the nearest one is offered.
     """
-    text = ast.get_docstring(ast.parse(_file(name).read_text(encoding="utf-8"))) or ""
-    return f"{name}\n\n{text.partition(f'{chr(10)}{LEGEND}')[0].rstrip()}\n"
+    text = ast.get_docstring(ast.parse(path_of(name).read_text(encoding="utf-8"))) or ""
+    return f"{name}\n\n{text.partition(LEGEND)[0].rstrip()}\n"
 
 
 def advice(name: str) -> str:
