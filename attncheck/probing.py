@@ -4,7 +4,7 @@ attncheck.
 A probe measures a model and judges what it measured, in two steps that never mix: `measure` touches
 the model and decides nothing; `judge` is pure, so that a saved report can be judged again.
 
-- The probe: `Probe`, `Cost`, `attempt`, `judge_cases`.
+- The probe: `Probe` and `attempt`.
 - Its cases, each a `Measurement`: a `Comparison` of two tensors (from `subject.compare`), a number
   that is `AtMost` a limit, a `Figure` that is only shown, or `skipped`; with `Divergence`, `Cause`,
   `Rerun`, `merged`, `verdict_of`, `Evidence`, `Ruling`, `Verdict`.
@@ -37,7 +37,6 @@ from attncheck.core.finding import (
     Evidence,
     Figure,
     Measurement,
-    Relation,
     Rerun,
     Ruling,
     Verdict,
@@ -141,7 +140,6 @@ __all__ = [
     "Cause",
     "Comparison",
     "Control",
-    "Cost",
     "Divergence",
     "Event",
     "Evidence",
@@ -160,7 +158,6 @@ __all__ = [
     "Positions",
     "Probe",
     "Provenance",
-    "Relation",
     "Rerun",
     "Row",
     "Ruling",
@@ -203,7 +200,6 @@ __all__ = [
     "hooked",
     "input_gradient",
     "is_sharded",
-    "judge_cases",
     "key_values",
     "layer_results",
     "left_padded",

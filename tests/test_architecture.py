@@ -1,5 +1,5 @@
-"""The shape of the house, held by a test: imports point down, no cycles, small files, small
-functions, light start.
+"""The structure of the tree: imports point down without cycles, packages, files and functions stay
+small, and code, tests, probes and faults have each other's names.
 """
 
 from __future__ import annotations
@@ -8,12 +8,18 @@ import ast
 import statistics
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
-SOURCES = sorted((ROOT / "attncheck").rglob("*.py")) + sorted((ROOT / "probes").rglob("*.py"))
+PROBES = ROOT / "probes" / "attncheck_probes"
+FAULTS = ROOT / "attncheck" / "faults"
+TESTS = ROOT / "tests"
+SOURCES = sorted((ROOT / "attncheck").rglob("*.py")) + sorted(PROBES.rglob("*.py"))
 LEVELS = (
     ("attncheck.cli", "attncheck.__main__"),
     ("attncheck.pytest_plugin", "attncheck.api"),
@@ -21,77 +27,107 @@ LEVELS = (
     ("attncheck.suite", "attncheck.report", "attncheck.diagnosis"),
     ("attncheck.probing", "attncheck.faults"),
     ("attncheck.judge", "attncheck.targets"),
-    ("attncheck.distributed", "attncheck.model"),
+    ("attncheck.distributed",),
+    ("attncheck.model",),
     ("attncheck.attention",),
     ("attncheck.numerics",),
     ("attncheck.core",),
 )
+"""Who stands above whom. `attncheck` itself and the probes stand above all of them."""
+COLUMNS = 100
 FILE_LINES = 300
+PROBE_LINES = 180
 FUNCTION_LINES = 60
+PACKAGE_SHARE = 0.15
+TOGETHER = {
+    "cli/test_suite_commands.py",
+    "distributed/test_tensor_parallel.py",
+    "report/test_renderers.py",
+    "suite/test_samples.py",
+    "triage/test_reports.py",
+}
+"""Tests of several modules at once."""
+HEADINGS = ["What it checks", "Why it matters", "How it measures", "False alarms", "References"]
 
 
 def module_of(path: Path) -> str:
-    root = ROOT / "probes" if "probes" in path.relative_to(ROOT).parts[:1] else ROOT
+    root = PROBES.parent if path.is_relative_to(PROBES) else ROOT
     parts = path.relative_to(root).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imports_of(path: Path, at_import_time: bool) -> set[str]:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+MODULES = {module_of(path): path for path in SOURCES}
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def lines_of(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines()
+
+
+@cache
+def imports_of(path: Path) -> frozenset[str]:
+    """The modules that a file imports anywhere: in functions and for types too."""
     found: set[str] = set()
-    for node in _nodes(tree, at_import_time):
-        if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            assert node.level == 0, f"{path}: relative import"
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            submodules = names & MODULES.keys()
+            found |= submodules | ({node.module} if names - submodules else set())
         elif isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
-    return found
+    return frozenset(found)
 
 
-def _nodes(tree: ast.AST, at_import_time: bool) -> list[ast.AST]:
-    if not at_import_time:
-        return list(ast.walk(tree))
-    nodes: list[ast.AST] = []
-    for node in ast.iter_child_nodes(tree):
-        typing_only = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
-        if not typing_only and not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            nodes += [node, *_nodes(node, at_import_time)]
-    return nodes
-
-
-def level(module: str) -> int | None:
+def level(module: str) -> int:
     for depth, names in enumerate(LEVELS):
         if any(module == name or module.startswith(name + ".") for name in names):
             return depth
-    return None
+    return -1
+
+
+def functions_of(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield node
+
+
+def length_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    return (function.end_lineno or function.lineno) - function.lineno + 1
+
+
+def probe_names() -> set[str]:
+    """The probes by module name: one file or one folder each."""
+    found = (path for path in PROBES.iterdir() if path.is_dir() or path.suffix == ".py")
+    return {path.stem for path in found if not path.name.startswith("_")}
+
+
+def fault_files() -> list[Path]:
+    files = (path for path in sorted(FAULTS.glob("*/*.py")) if path.parent.name != "engine")
+    return [path for path in files if not path.name.startswith("_")]
+
+
+def test_every_module_of_the_engine_has_a_level() -> None:
+    homeless = [name for name in MODULES if level(name) < 0]
+    assert [name for name in homeless if not name.startswith("attncheck_probes")] == ["attncheck"]
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=module_of)
 def test_imports_point_down(path: Path) -> None:
     here = level(module_of(path))
-    if here is None:
-        return
-    up = {
-        name
-        for name in imports_of(path, True)
-        if (there := level(name)) is not None and there < here
-    }
-    assert not up, f"{module_of(path)} imports upwards: {sorted(up)}"
-
-
-def test_every_module_of_the_engine_has_a_level() -> None:
-    homeless = [
-        module_of(p)
-        for p in SOURCES
-        if level(module_of(p)) is None and not module_of(p).startswith("attncheck_probes")
-    ]
-    assert homeless == ["attncheck"]
+    up = {name for name in imports_of(path) & MODULES.keys() if level(name) < here}
+    assert up <= {"attncheck"} - {module_of(path)}, f"{module_of(path)} imports {sorted(up)}"
 
 
 def test_there_are_no_import_cycles() -> None:
-    modules = {module_of(path): path for path in SOURCES}
     graph = {
-        name: {other for other in imports_of(path, True) if other in modules and other != name}
-        for name, path in modules.items()
+        name: {other for other in imports_of(path) if other in MODULES and other != name}
+        for name, path in MODULES.items()
     }
     done: set[str] = set()
 
@@ -106,49 +142,72 @@ def test_there_are_no_import_cycles() -> None:
         walk(name, ())
 
 
-def test_the_engine_names_no_probe_file() -> None:
-    naming = [
-        module_of(p)
-        for p in SOURCES
-        if "attncheck_probes" in " ".join(imports_of(p, False)) and "probes" not in p.parts
-    ]
-    assert naming == []
+@pytest.mark.parametrize("path", sorted(PROBES.rglob("*.py")), ids=module_of)
+def test_probes_import_the_public_surface_only(path: Path) -> None:
+    own = {name for name in imports_of(path) if name.partition(".")[0] == "attncheck"}
+    assert own <= {"attncheck.probing"}
+
+
+def test_the_engine_names_no_probe() -> None:
+    naming = {
+        name
+        for name, path in MODULES.items()
+        if name.startswith("attncheck.")
+        and any(other.startswith("attncheck_probes") for other in imports_of(path))
+    }
+    assert naming == set()
+
+
+def test_the_public_surface_is_what_probes_use() -> None:
+    import attncheck.probing
+
+    offered = set(attncheck.probing.__all__)
+    used = {
+        alias.name
+        for path in PROBES.rglob("*.py")
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.ImportFrom) and node.module == "attncheck.probing"
+        for alias in node.names
+    }
+    assert used == offered
+    assert all(hasattr(attncheck.probing, name) for name in offered)
+
+
+def test_no_package_is_larger_than_its_share() -> None:
+    sizes: Counter[str] = Counter()
+    for path in SOURCES:
+        home = path.relative_to(ROOT).parts[:2]
+        sizes["attncheck" if home[-1].endswith(".py") else ".".join(home)] += len(lines_of(path))
+    share = {name: size / sizes.total() for name, size in sizes.items()}
+    assert {name: round(part, 3) for name, part in share.items() if part > PACKAGE_SHARE} == {}
+
+
+def test_class_names_are_unique() -> None:
+    homes: dict[str, list[str]] = {}
+    for name, path in MODULES.items():
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, []).append(name)
+    assert {name: found for name, found in homes.items() if len(found) > 1} == {}
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=module_of)
 def test_files_and_functions_are_small_and_documented(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    tree = ast.parse(text)
-    assert ast.get_docstring(tree), f"{path} says not what it is for"
-    assert len(text.splitlines()) <= FILE_LINES
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            assert node.end_lineno is not None
-            assert node.end_lineno - node.lineno + 1 <= FUNCTION_LINES, (
-                f"{path}: {node.name} is too long"
-            )
+    assert path.stem != "utils"
+    assert ast.get_docstring(tree_of(path)), f"{path} has no docstring"
+    assert len(lines_of(path)) <= (PROBE_LINES if path.is_relative_to(PROBES) else FILE_LINES)
+    assert [number for number, line in enumerate(lines_of(path), 1) if len(line) > COLUMNS] == []
+    assert [each.name for each in functions_of(path) if length_of(each) > FUNCTION_LINES] == []
 
 
 def test_most_functions_are_short() -> None:
-    lengths = [
-        node.end_lineno - node.lineno + 1
-        for path in SOURCES
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.FunctionDef) and node.end_lineno
-    ]
+    lengths = [length_of(each) for path in SOURCES for each in functions_of(path)]
     assert statistics.median(lengths) < 10
 
 
 @pytest.mark.parametrize(
     "command",
-    [
-        ["--help"],
-        ["run", "--help"],
-        ["triage", "--help"],
-        ["probes"],
-        ["explain", "decode-paths"],
-        ["--version"],
-    ],
+    [["--help"], ["run", "--help"], ["probes"], ["explain", "decode-paths"], ["--version"]],
 )
 def test_light_commands_load_neither_torch_nor_transformers(command: list[str]) -> None:
     code = (
@@ -160,11 +219,39 @@ def test_light_commands_load_neither_torch_nor_transformers(command: list[str]) 
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
-def test_probe_files_have_their_five_headings() -> None:
-    headings = ["What it checks", "Why it matters", "How it measures", "False alarms", "References"]
-    for path in sorted((ROOT / "probes" / "attncheck_probes").glob("*.py")):
-        if path.name.startswith("_"):
-            continue
-        lines = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").splitlines()
-        assert [line for line in lines if line in headings] == headings, path.name
-        assert 80 <= len(path.read_text(encoding="utf-8").splitlines()) <= 180, path.name
+@pytest.mark.parametrize("name", sorted(probe_names()))
+def test_each_probe_is_documented_under_five_headings(name: str) -> None:
+    path = PROBES / name / "__init__.py" if (PROBES / name).is_dir() else PROBES / f"{name}.py"
+    lines = (ast.get_docstring(tree_of(path)) or "").splitlines()
+    assert [line for line in lines if line in HEADINGS] == HEADINGS
+
+
+def test_each_probe_is_installed_and_has_one_file_or_folder_of_tests() -> None:
+    from attncheck.core import registry
+
+    installed = {entry.module.split(".")[1] for entry in registry.documented().values()}
+    assert installed == probe_names()
+    tests = [path.stem.removeprefix("test_") for path in (TESTS / "probes").iterdir()]
+    assert Counter(name for name in tests if not name.startswith("__")) == Counter(probe_names())
+
+
+def test_each_fault_has_one_file_of_tests() -> None:
+    tests = {path.stem.removeprefix("test_") for path in (TESTS / "faults").glob("test_*.py")}
+    assert tests - {"engine", "registry"} == {path.stem for path in fault_files()}
+
+
+def test_tests_stand_where_the_code_stands() -> None:
+    elsewhere = {
+        str(path.relative_to(TESTS))
+        for folder in sorted((ROOT / "attncheck").iterdir())
+        if folder.is_dir() and folder.name != "faults"
+        for path in sorted((TESTS / folder.name).rglob("test_*.py"))
+        if not _module_tested_by(path).exists()
+    }
+    assert elsewhere <= TOGETHER
+
+
+def _module_tested_by(path: Path) -> Path:
+    module = path.relative_to(TESTS).with_name(path.name.removeprefix("test_"))
+    folder = ROOT / "attncheck" / module.with_suffix("")
+    return folder if folder.is_dir() else ROOT / "attncheck" / module

@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -48,7 +48,6 @@ from attncheck.probing import (
 # Axes: B batch, T positions, V vocabulary.
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Adapter(Probe):
     """Merges the adapter, switches it off, and takes it out."""

@@ -27,7 +27,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import final
 
 from attncheck.probing import (
     ForwardSpec,
@@ -48,7 +47,6 @@ ORDER = (2, 0, 1)
 """Row i of the reordered batch is row ORDER[i] of the batch: no row keeps its place."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class BatchRows(Probe):
     """Runs three rows together, in another order, and one by one."""

@@ -31,7 +31,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import final
 
 from attncheck.probing import (
     ForwardSpec,
@@ -44,13 +43,10 @@ from attncheck.probing import (
     decoded,
 )
 
-# Axes: B batch, T positions, V vocabulary.
-
 Schedule = tuple[int, ...]
 WAYS = ("implicit positions", "explicit positions", "implicit positions, 2D mask")
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class DecodePaths(Probe):
     """Feeds one row in many schedules and expects the logits of one forward."""

@@ -31,7 +31,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import final
 
 from attncheck.probing import (
     ForwardSpec,
@@ -44,13 +43,10 @@ from attncheck.probing import (
     merged,
 )
 
-# Axes: B batch, T positions, V vocabulary.
-
 ALL, NEXT, LAST = "all later tokens", "only the next token", "only the last token"
 CHANGES = (ALL, NEXT, LAST)
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class FutureToken(Probe):
     """Replaces later tokens and expects earlier logits to stay."""

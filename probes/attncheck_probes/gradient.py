@@ -33,7 +33,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import final
 
 import torch
 
@@ -68,7 +67,6 @@ CUTS = 3
 RESOLVED = 1e-3
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Gradient(Probe):
     """Differentiates logits with respect to embeddings and projections."""

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import final
 
 from attncheck.probing import (
     Evidence,
@@ -37,7 +36,6 @@ from attncheck.probing import (
 )
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Load(Probe):
     """Reports what the loader noticed."""

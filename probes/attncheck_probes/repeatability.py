@@ -30,7 +30,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import final
 
 import torch
 from torch import Tensor
@@ -60,7 +59,6 @@ SHORTS = 3
 Between = Callable[[Subject], None]
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Repeatability(Probe):
     """Runs the same call again, at once and after something else."""

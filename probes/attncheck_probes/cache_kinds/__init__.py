@@ -35,7 +35,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import final
 
 import torch
 
@@ -75,7 +74,6 @@ OPERATIONS: dict[str, Callable[[Subject, str], Measurement]] = {
 }
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class CacheKinds(Probe):
     """Decodes on caches of every kind and handles them as decoding schemes do."""

@@ -33,7 +33,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal, final
+from typing import Literal
 
 import torch
 
@@ -56,7 +56,6 @@ from attncheck_probes.document_leakage.packed_rows import Packed, blocked, isola
 BLOCKED = "4D block mask, restarted positions"
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class DocumentLeakage(Probe):
     """Packs documents into rows and watches those that have another one before them."""

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import Any
 
 import torch
 
@@ -62,7 +62,6 @@ from attncheck_probes.generate.embeddings import embedded, embedded_answer
 Options = dict[str, Any]
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Generate(Probe):
     """Generates greedily in many ways, and computes the same logits in one forward."""

@@ -25,7 +25,7 @@ from attncheck.probing import (
 
 @final
 @dataclass(frozen=True)
-class Answers:
+class RowAnswers:
     """What generate() appended to each row, logits_BNV behind that, and its whole output."""
 
     rows: Tokens
@@ -48,7 +48,7 @@ def answers(
     new_tokens: int,
     given: dict[str, Any] | None = None,
     **options: Any,
-) -> Answers:
+) -> RowAnswers:
     """Generate from rows, left-padded to the length of the first.
 
     Raises:
@@ -57,7 +57,7 @@ def answers(
     ids_BT, mask_BT = padded_ids(subject, rows, len(rows[0]))
     output = generation.run(subject, ids_BT, mask_BT, new_tokens, given=given, **options)
     tokens = tuple(tuple(map(int, row)) for row in output.sequences[:, -new_tokens:])
-    return Answers(rows, tokens, torch.stack(output.logits, 1), output)
+    return RowAnswers(rows, tokens, torch.stack(output.logits, 1), output)
 
 
 def wanted(subject: Subject, prompt: Row, answer: Row) -> Tensor:

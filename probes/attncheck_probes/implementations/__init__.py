@@ -32,7 +32,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import final
 
 import torch
 
@@ -55,7 +54,6 @@ EVERYWHERE = ("eager", "sdpa")
 ON_A_GPU = ("flex_attention", "flash_attention_2", "flash_attention_3")
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Implementations(Probe):
     """Compares the implementation in use with every other one that runs."""

@@ -33,7 +33,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import final
 
 from attncheck.probing import (
     AtMost,
@@ -48,12 +47,9 @@ from attncheck.probing import (
 )
 from attncheck_probes.kv_groups.head_maps import LayerHeads, in_words, layer_heads
 
-# Axes: B batch, H query heads, G key/value heads, T query positions, S key positions, D head width.
-
 IMPLEMENTATIONS = ("sdpa", "eager")
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class KvGroups(Probe):
     """Disturbs KV heads and watches the query heads."""

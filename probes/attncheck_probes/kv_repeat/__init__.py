@@ -27,7 +27,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import final
 
 from attncheck.probing import (
     AtMost,
@@ -46,13 +45,10 @@ from attncheck.probing import (
 )
 from attncheck_probes.kv_repeat.allocations import decode_step, expected_heads
 
-# Axes: B batch, H query heads, G key/value heads, S cached positions, D head width.
-
 IMPLEMENTATIONS = ("sdpa", "eager")
 Stored = list[CachedTensor]
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class KvRepeat(Probe):
     """Measures the cache and one decode step."""

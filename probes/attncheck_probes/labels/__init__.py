@@ -35,7 +35,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
-from typing import final
 
 from attncheck.probing import (
     ForwardSpec,
@@ -61,7 +60,6 @@ from attncheck_probes.labels.pictures import loss_with_picture
 PASSED = (Verdict.PASS, Verdict.NOISE)
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Labels(Probe):
     """Runs calls with labels and computes the loss again from the logits of the same call."""

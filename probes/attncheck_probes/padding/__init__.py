@@ -41,7 +41,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import final
 
 from attncheck.probing import (
     ForwardSpec,
@@ -56,13 +55,10 @@ from attncheck.probing import (
 )
 from attncheck_probes.padding import masks_2d, rows
 
-# Axes: B batch, T positions, V vocabulary.
-
 IMPLEMENTATIONS = ("eager", "sdpa")
 Measured = Callable[[Subject, Padded, str], Measurement]
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Padding(Probe):
     """Pads a batch and compares each row with itself alone."""

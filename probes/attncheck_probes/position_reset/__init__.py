@@ -35,7 +35,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import final
 
 from attncheck.probing import (
     ForwardSpec,
@@ -55,7 +54,6 @@ from attncheck_probes.position_reset.shifted import shifted
 FAR = 4096
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class PositionReset(Probe):
     """Passes positions, leaves them out, restarts and shifts them."""

@@ -36,7 +36,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import final
 
 from attncheck.probing import (
     Capability,
@@ -57,12 +56,9 @@ from attncheck.probing import (
 )
 from attncheck_probes.reference.layer_cases import fits, layer_cases
 
-# Axes: B batch, H query heads, G key/value heads, T positions, D head width.
-
 PADDED = ("left padding, prefill", "left padding, a step on the cache")
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Reference(Probe):
     """Computes every layer's attention in float64 and compares."""

@@ -27,7 +27,6 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import final
 
 from attncheck.probing import (
     Control,
@@ -45,7 +44,6 @@ from attncheck_probes.sharding.whole_model import BesideWhole
 PLAIN = "one forward"
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Sharding(Probe):
     """Compares the sharded model with the whole one."""

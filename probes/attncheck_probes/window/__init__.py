@@ -32,7 +32,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import final
 
 from attncheck.probing import (
     AtMost,
@@ -51,10 +50,7 @@ from attncheck.probing import (
 )
 from attncheck_probes.window.span_case import in_words, observed, span_case
 
-# Axes: T query positions, S key positions.
 
-
-@final
 @dataclass(frozen=True, kw_only=True)
 class Window(Probe):
     """Compares the keys that each layer reads with those that its config states."""
