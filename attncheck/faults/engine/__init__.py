@@ -2,7 +2,7 @@
 
 - `injection`, `windows` and `store_edits` change a model: the arguments of its forward, its
   attention calls, hidden states, its cache.
-- `trusted` is the path that predictions run on, as one forward; `schedule` runs it chunk by chunk on
+- `trusted` is the path that predictions run on, as one forward; `schedule` runs it in chunks on
   a key/value store of its own; `expected` says which keys each query should read.
 - A `Hypothesis` is a `Change` of that path, or a prediction of its own; `masks`, `positions`,
   `windows` and `store_edits` have parts for several faults.
