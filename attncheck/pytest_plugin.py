@@ -51,7 +51,7 @@ def pytest_collection_modifyitems(
 
 
 def _plan(config: pytest.Config) -> Plan | None:
-    """The plan that the options select; the suite of the ini file runs where no targets are given."""
+    """The plan of the options; the suite of the ini file runs where no targets are given."""
     from attncheck.core.errors import AttncheckError
 
     targets, suite = config.getoption("--attncheck"), config.getoption("--attncheck-suite")
