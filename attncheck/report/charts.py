@@ -1,13 +1,10 @@
-"""The pictures of the HTML report as data for its template: where on a logarithmic scale each
-number stands.
-"""
+"""The pictures of the HTML report as data for its template, on logarithmic scales."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import final
+from typing import NamedTuple
 
 from attncheck.core.divergence import Profile
 from attncheck.core.finding import Finding
@@ -21,9 +18,7 @@ WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 480, 200, 62, 10, 26
 UNITS = {"B": "Bytes", "x the cache": "Times the whole cache"}
 
 
-@final
-@dataclass(frozen=True)
-class StripCell:
+class StripCell(NamedTuple):
     """One stretch of positions in a strip: x and width in positions, heat between 0 (the budget)
     and 1 (the largest).
     """
@@ -34,9 +29,7 @@ class StripCell:
     title: str
 
 
-@final
-@dataclass(frozen=True)
-class Strip:
+class Strip(NamedTuple):
     """The divergence of one case along positions."""
 
     name: str
@@ -45,9 +38,7 @@ class Strip:
     cuts: tuple[int, ...]
 
 
-@final
-@dataclass(frozen=True)
-class Strips:
+class Strips(NamedTuple):
     """Several cases along one axis of positions."""
 
     rows: tuple[Strip, ...]
@@ -55,9 +46,7 @@ class Strips:
     hidden: int
 
 
-@final
-@dataclass(frozen=True)
-class Curve:
+class Curve(NamedTuple):
     """One case as a line over a logarithmic axis, in the units of its drawing."""
 
     name: str
@@ -69,9 +58,7 @@ class Curve:
     ends: tuple[tuple[float, str], ...]
 
 
-@final
-@dataclass(frozen=True)
-class Bar:
+class Bar(NamedTuple):
     """One bar: its share of the longest, and the share at which its limit stands."""
 
     name: str
@@ -82,23 +69,11 @@ class Bar:
     pale: bool = False
 
 
-@final
-@dataclass(frozen=True)
-class Bars:
+class Bars(NamedTuple):
     """Bars of one unit."""
 
     unit: str
     rows: tuple[Bar, ...]
-
-
-@final
-@dataclass(frozen=True)
-class SpanDrawing:
-    """The visible keys of one layer: rows of queries, characters as in `AtMost.visible`."""
-
-    name: str
-    rows: tuple[str, ...]
-    columns: int
 
 
 def strips(finding: Finding) -> Strips | None:
@@ -261,14 +236,8 @@ def layers(finding: Finding) -> Bars | None:
     return Bars(unit="largest difference of hidden states, logarithmic", rows=tuple(rows))
 
 
-def spans(cases: Iterable[Measurement]) -> tuple[SpanDrawing, ...]:
-    """The drawings of visible keys, where a probe made them."""
-    return tuple(
-        SpanDrawing(
-            f"{case.cause.module}: {case.name}" if case.cause.module else case.name,
-            case.visible,
-            len(case.visible[0]),
-        )
-        for case in cases
-        if isinstance(case, AtMost) and 0 < len(case.visible) <= MOST_ROWS
-    )
+def spans(cases: Iterable[Measurement]) -> list[AtMost]:
+    """The cases in which a probe drew visible keys."""
+    return [
+        case for case in cases if isinstance(case, AtMost) and 0 < len(case.visible) <= MOST_ROWS
+    ]
