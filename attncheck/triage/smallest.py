@@ -73,7 +73,7 @@ def ddmin(
         candidates = (kept for kept in _candidates(chunks, left) if not spent() and fails(kept))
         smaller = next(candidates, None)
         if smaller is not None:
-            # what is left after leaving a chunk out keeps the chunk size; a single chunk starts anew
+            # leaving one chunk out keeps the chunk size; a single chunk starts anew
             parts = max(2, parts - 1 if len(smaller) > size else 2)
             left = smaller
         elif parts >= len(left):
