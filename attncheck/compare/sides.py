@@ -20,17 +20,8 @@ from attncheck.core.settings import DTYPES, Settings
 from attncheck.model.subject import Subject
 from attncheck.targets.load import load
 
-CHANGEABLE: dict[str, Callable[[str], Any]] = {
-    "attn": str,
-    "dtype": str,
-    "device": str,
-    "revision": str,
-    "layers": int,
-    "length": int,
-    "seed": int,
-    "cache": str,
-    "tp": int,
-}
+TEXTS = ("attn", "dtype", "device", "revision", "cache")
+NUMBERS = ("layers", "length", "seed", "tp")
 
 
 @final
@@ -66,10 +57,10 @@ def changed(settings: Settings, texts: Sequence[str]) -> Settings:
         name, equals, value = pair.partition("=")
         if not equals:
             raise UsageError(f"`{pair}`: expected NAME=VALUE, for instance attn=eager")
-        if name not in CHANGEABLE:
-            raise UsageError(unknown("setting", name, CHANGEABLE))
+        if name not in (*TEXTS, *NUMBERS):
+            raise UsageError(unknown("setting", name, (*TEXTS, *NUMBERS)))
         try:
-            found[name] = CHANGEABLE[name](value)
+            found[name] = int(value) if name in NUMBERS else value
         except ValueError as error:
             raise UsageError(f"`{pair}`: expected a whole number") from error
     if found.get("dtype", "auto") not in DTYPES:
