@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -43,3 +44,29 @@ def test_a_broken_report_is_refused_with_the_place() -> None:
     data["targets"][0]["results"][0]["cases"][0]["positions"] = "many"
     with pytest.raises(ValueError, match=r"targets\.0\.results\.0\.cases\.0\.positions: "):
         from_json(json.dumps(data))
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "complaint"),
+    [
+        (("exit_code",), 4, "report.exit_code: 4 is not one of"),
+        (
+            ("targets", 0, "results", 0, "verdict"),
+            "passed",
+            "report.targets[0].results[0].verdict: 'passed' is not one of",
+        ),
+        (
+            ("targets", 0, "results", 0, "cases", 0, "max_abs"),
+            "many",
+            "report.targets[0].results[0].cases[0].max_abs",
+        ),
+        (("summary", "fail"), -1, "report.summary.fail: -1 is less than the minimum"),
+    ],
+)
+def test_the_schema_refuses(path: tuple[Any, ...], value: Any, complaint: str) -> None:
+    data = json.loads(to_json(everything()))
+    place = data
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = value
+    assert first_complaint(data).startswith(complaint)

@@ -1,4 +1,4 @@
-"""Verdicts are decided in one place, from numbers alone."""
+"""Verdicts of cases are decided in one place, from numbers alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from attncheck.core.finding import (
     merged,
     skipped,
     verdict_of,
-    worst_of_model,
 )
 
 
@@ -100,17 +99,6 @@ def test_merging_keeps_the_worst_and_counts_everything() -> None:
 
 def test_merging_an_empty_comparison_compares_nothing() -> None:
     assert verdict_of(merged("whole", [compared(), compared(positions=0)])) is Verdict.VACUOUS
-
-
-def test_a_model_is_skipped_only_when_nothing_ran() -> None:
-    assert worst_of_model([Verdict.SKIP, Verdict.PASS]) is Verdict.PASS
-    assert worst_of_model([Verdict.SKIP, Verdict.SKIP]) is Verdict.SKIP
-    assert worst_of_model([]) is Verdict.SKIP
-    assert (
-        worst_of_model([Verdict.WARN, Verdict.NOISE, Verdict.VACUOUS, Verdict.ERROR])
-        is Verdict.ERROR
-    )
-    assert worst_of_model([Verdict.ERROR, Verdict.FAIL]) is Verdict.FAIL
 
 
 def test_a_skipped_case_says_why() -> None:

@@ -1,0 +1,36 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+import pytest
+
+from attncheck.report.numbers import count, number, seconds
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "-"),
+        (0, "0"),
+        (12, "12"),
+        (0.25, "0.25"),
+        (5.6382, "5.64"),
+        (1.3e-13, "1.3e-13"),
+        (4e-5, "4.0e-5"),
+        (123456.0, "1.2e5"),
+        (float("nan"), "nan"),
+        (float("-inf"), "-inf"),
+    ],
+)
+def test_numbers(value: float | None, text: str) -> None:
+    assert number(value) == text
+
+
+def test_seconds_and_counts() -> None:
+    assert [seconds(value) for value in (0.24, 12.3, 200.0)] == ["0.2 s", "12 s", "3 min 20 s"]
+    assert [count(value) for value in (12, 66_400, 134_515_008, 7_200_000_000)] == [
+        "12",
+        "66.4 k",
+        "134.5 M",
+        "7.2 B",
+    ]
