@@ -42,7 +42,6 @@ PACKAGE_SHARE = 0.15
 TOGETHER = {
     "cli/test_suite_commands.py",
     "distributed/test_tensor_parallel.py",
-    "report/test_renderers.py",
     "suite/test_samples.py",
     "triage/test_reports.py",
 }
