@@ -102,7 +102,9 @@ def test_nothing_selected_is_exit_code_5(reports: Path) -> None:
 
 
 def test_the_schema_beside_the_samples_is_the_present_one() -> None:
-    assert json.loads((SAMPLES / "attncheck.schema.json").read_text()) == suite_schema()
+    saved = json.loads((SAMPLES / "attncheck.schema.json").read_text())
+    command = "attncheck schema suite > sample_configs/attncheck.schema.json"
+    assert saved == suite_schema(), f"write it again: {command}"
 
 
 @pytest.mark.parametrize("text", [file.read_text() for file in FILES] + [starter("builtin:gqa")])
