@@ -29,11 +29,7 @@ ROLLED_BACK = 3
 
 
 def filled(subject: Subject, rows: Tokens) -> Any:
-    """A cache of the model's own kind that holds these rows.
-
-    Raises:
-        Unsupported: the model returns no cache.
-    """
+    """A cache of the model's own kind that holds these rows."""
     return subject.passes.cache(ForwardSpec(rows, use_cache=True))
 
 

@@ -49,11 +49,7 @@ def answers(
     given: dict[str, Any] | None = None,
     **options: Any,
 ) -> RowAnswers:
-    """Generate from rows, left-padded to the length of the first.
-
-    Raises:
-        Unsupported: generate() raises.
-    """
+    """Generate from rows, left-padded to the length of the first."""
     ids_BT, mask_BT = padded_ids(subject, rows, len(rows[0]))
     output = generation.run(subject, ids_BT, mask_BT, new_tokens, given=given, **options)
     tokens = tuple(tuple(map(int, row)) for row in output.sequences[:, -new_tokens:])

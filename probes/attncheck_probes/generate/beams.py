@@ -30,9 +30,6 @@ def beam_scores(subject: Subject, prompt: Row, padding: int, new_tokens: int) ->
 
     One row where the model reads no mask, or where its plain forward already errs on the padded
     batch, which `padding` reports.
-
-    Raises:
-        Unsupported: generate() raises, or returns no scores.
     """
     rows = (prompt, prompt[padding:])
     if subject.can.mask_2d and subject.can.reads_mask:

@@ -28,11 +28,7 @@ NAME = "inputs_embeds"
 
 
 def embedded(subject: Subject, name: str) -> Measurement:
-    """One forward over the embeddings of the main input against one over its ids.
-
-    Raises:
-        Unsupported: forward takes no embeddings, or needs ids beside them.
-    """
+    """One forward over the embeddings of the main input against one over its ids."""
     tokens, given = subject.inputs.tokens, _given(subject, subject.inputs.row)
     with torch.no_grad():
         got_BTV = subject.passes.call(tokens, use_cache=False, extra=given).logits_BTV
@@ -44,11 +40,7 @@ def embedded(subject: Subject, name: str) -> Measurement:
 
 
 def embedded_answer(subject: Subject, name: str, prompt: Row, new_tokens: int) -> Measurement:
-    """What generate() answers to the embeddings of a prompt, against one forward over ids.
-
-    Raises:
-        Unsupported: generate() takes no embeddings.
-    """
+    """What generate() answers to the embeddings of a prompt, against one forward over ids."""
     found = answers(subject, (prompt,), new_tokens, given=_given(subject, prompt))
     return _replaceable(subject, found.compared(subject, name))
 

@@ -103,9 +103,6 @@ def _described(call: AttentionCall) -> str:
 def expected_heads(subject: Subject) -> tuple[int, int]:
     """(query heads, KV heads) of the config, or of the layers' own groups; the largest where layers
     differ.
-
-    Raises:
-        Unsupported: the config names no number of heads.
     """
     heads, kv_heads = subject.facts.heads, subject.facts.kv_heads
     named = [

@@ -78,11 +78,7 @@ class LossAnswer:
 
 
 def ask(subject: Subject, spec: LossCall) -> LossAnswer:
-    """Run one call with labels.
-
-    Raises:
-        Unsupported: the model computes no loss from `labels`, or cannot be called this way.
-    """
+    """Run one call with labels."""
     return answer(spec, *logits_and_loss(subject, spec))
 
 

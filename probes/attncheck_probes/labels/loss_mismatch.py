@@ -45,21 +45,12 @@ SALT = 37
 
 
 def measured(subject: Subject, name: str, spec: LossCall) -> Comparison:
-    """One call with labels as a case.
-
-    Raises:
-        Unsupported: the model computes no loss, or one that does not come from the logits that it
-        returns.
-    """
+    """One call with labels as a case."""
     return explained(subject, name, ask(subject, spec))
 
 
 def explained(subject: Subject, name: str, got: LossAnswer) -> Comparison:
-    """An answer as a case. Where it is no known loss, the model runs again with other labels.
-
-    Raises:
-        Unsupported: the loss does not come from the logits that the model returns.
-    """
+    """An answer as a case. Where it is no known loss, the model runs again with other labels."""
     found = at_first_sight(subject, name, got)
     if found is not None:
         return found
@@ -155,11 +146,7 @@ def in_steps(calls: tuple[LossCall, ...]) -> tuple[LossCall, ...]:
 
 
 def accumulated(subject: Subject, name: str, got: tuple[LossAnswer, ...]) -> Comparison:
-    """Calls that got the number of labels of all of them, as one case: the worst of them.
-
-    Raises:
-        Unsupported: the loss does not come from the logits that the model returns.
-    """
+    """Calls that got the number of labels of all of them, as one case: the worst of them."""
     case = merged(name, [explained(subject, name, each) for each in got])
     losses, right = sum(each.loss for each in got), sum(each.right.value for each in got)
     total = f"they add up to {losses:.6g}, where one batch has {right:.6g}"

@@ -18,11 +18,7 @@ SEED = 29
 
 
 def picture(subject: Subject) -> dict[str, Tensor]:
-    """The keyword arguments of one drawn picture, (1, channels, side, side).
-
-    Raises:
-        Unsupported: forward takes no picture, or the config does not say how large one is.
-    """
+    """The keyword arguments of one drawn picture, (1, channels, side, side)."""
     vision = getattr(subject.config, "vision_config", None)
     side = getattr(vision, "image_size", None)
     if PIXELS not in inspect.signature(subject.model.forward).parameters or not isinstance(
@@ -36,11 +32,7 @@ def picture(subject: Subject) -> dict[str, Tensor]:
 
 
 def loss_with_picture(subject: Subject, labels_BT: Tensor) -> tuple[Tensor, Tensor]:
-    """(logits_BTV of the text behind the picture, loss) of one call on the main input.
-
-    Raises:
-        Unsupported: the model takes no picture in front of plain text, or computes no loss.
-    """
+    """(logits_BTV of the text behind the picture, loss) of one call on the main input."""
     ids_BT = subject.passes.ids(subject.inputs.tokens)
     spec: dict[str, Any] = {
         **subject.forward_adapter.arguments(ids_BT),

@@ -42,11 +42,7 @@ def empty_row(subject: Subject, batch: Padded, name: str) -> Measurement:
 
 
 def hole(subject: Subject, batch: Padded, name: str) -> Measurement:
-    """Tokens that the mask hides in the middle of a row are replaced, and what follows stays.
-
-    Raises:
-        Unsupported: the row is too short.
-    """
+    """Tokens that the mask hides in the middle of a row are replaced, and what follows stays."""
     inputs, length = subject.inputs, batch.length
     if length < LEAST:
         raise Unsupported(f"a row of {length} tokens has no room for a hole")
@@ -68,11 +64,7 @@ def other_dtype(subject: Subject, batch: Padded, name: str, dtype: str) -> Measu
 
 
 def padding_id_as_text(subject: Subject, batch: Padded, name: str) -> Measurement:
-    """A row that has the padding id as text means the same without a mask and with one of ones.
-
-    Raises:
-        Unsupported: the config names no padding id.
-    """
+    """A row that has the padding id as text means the same without a mask and with one of ones."""
     pad, row = own_pad_id(subject), list(subject.inputs.row)
     if pad is None:
         raise Unsupported("the config names no padding id")
@@ -89,9 +81,6 @@ def padding_id_as_text(subject: Subject, batch: Padded, name: str) -> Measuremen
 def eager_in_plain_float64(subject: Subject, batch: Padded, name: str) -> Measurement:
     """A left-padded batch under eager attention in float64 as the library computes it, hidden
     float32 included.
-
-    Raises:
-        Unsupported: the model does not run in float64, or has no eager attention.
     """
     if not subject.precision.promoted:
         raise Unsupported("concerns float64 only")

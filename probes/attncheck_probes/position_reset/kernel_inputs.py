@@ -41,10 +41,6 @@ ROUNDINGS = 16
 def unread(subject: Subject, reason: str) -> Measurement:
     """A model whose logits do not depend on the positions that it takes: they must, where it has
     positions.
-
-    Raises:
-        Unsupported: no position is observed in the model, so there is none to read; `reason` says
-        what was tried.
     """
     lost = _own_count(subject) or _rotated_anyway(subject)
     if lost is None:

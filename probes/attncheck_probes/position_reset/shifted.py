@@ -34,9 +34,6 @@ float64.
 def shifted(subject: Subject, name: str, row: Row, by: int) -> Measurement:
     """A row with all its positions moved by a constant: judged where that must change nothing, a
     figure elsewhere.
-
-    Raises:
-        Unsupported: the context leaves no room to move.
     """
     if by <= 0:
         raise Unsupported(
