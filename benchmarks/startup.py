@@ -2,7 +2,7 @@
 
     python -m benchmarks.startup [--repeats N]
 
-The command and the imports it is held against run in turns, so that a slow minute of the machine
+The command and the imports that it is compared with run in turns, so that a slow minute of the machine
 slows both.
 """
 

@@ -1,4 +1,4 @@
-"""Mutated suites: each is either a plan or one complaint that names a line; nothing else comes out."""
+"""Mutated suites: each is either a plan or one error that names a line; nothing else comes out."""
 
 import random
 import re
@@ -65,7 +65,7 @@ def _cut(text: str, dice: random.Random) -> str:
 MUTATORS: list[Callable[[str, random.Random], str]] = [_character, _word, _line, _cut]
 
 
-def complaint(file: Path) -> str | None:
+def rejection(file: Path) -> str | None:
     try:
         load_plan(file)
     except SuiteError as error:
@@ -75,14 +75,14 @@ def complaint(file: Path) -> str | None:
 
 def test_two_thousand_mutated_suites(tmp_path: Path) -> None:
     samples = [path.read_text(encoding="utf-8") for path in sorted(SAMPLES.glob("*.yaml"))]
-    dice, file, complaints = random.Random(0), tmp_path / "suite.yaml", []
+    dice, file, rejections = random.Random(0), tmp_path / "suite.yaml", []
     for _ in range(COUNT):
         text = dice.choice(samples)
         for _ in range(dice.randint(1, 3)):
             text = dice.choice(MUTATORS)(text or "a", dice)
         file.write_text(text, encoding="utf-8")
-        complaints.append(complaint(file))
-    rejected = [each for each in complaints if each is not None]
+        rejections.append(rejection(file))
+    rejected = [each for each in rejections if each is not None]
     assert [each for each in rejected if not LINE.match(each)] == []
     # Fewer would mean that the mutations are too tame to prove anything.
     assert len(rejected) > COUNT // 4
