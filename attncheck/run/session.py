@@ -107,8 +107,7 @@ class Session:
 
     def adopt(self, target: TargetReport) -> None:
         """Take in the report of a target that ran elsewhere."""
-        report = replace(self.report, targets=(*self.report.targets, target))
-        self.report = replace(report, exit_code=exit_code(report, self.fail_on))
+        self._keep((*self.report.targets, target))
 
     def finished(self, code: int) -> Report:
         """The report with the exit code of the whole command."""
@@ -126,12 +125,11 @@ class Session:
             subject = self.loader(job)
             subject.loaded.on_forward = self.on_forward
         except Exception as error:
-            self._keep(failed_to_load(job, error), started)
-            self._tell(TargetFinished(self.report.targets[-1]))
+            self.adopt(failed_to_load(job, error, time.perf_counter() - started))
+            self._tell(TargetFinished(self._last))
             return
-        loaded = loaded_report(subject, time.perf_counter() - started)
-        self._keep(loaded, started)
-        self._tell(TargetLoaded(self.report.targets[-1]))
+        self.adopt(loaded_report(subject, time.perf_counter() - started))
+        self._tell(TargetLoaded(self._last))
         for finding in implicit_findings(subject):
             self._found(job, finding, started)
         for event in self.examine(subject, probes):
@@ -141,22 +139,25 @@ class Session:
                     break
             else:
                 self._tell(event)
-        self._tell(TargetFinished(self.report.targets[-1]))
+        self._tell(TargetFinished(self._last))
         del subject, probes
         gc.collect()
 
     def _found(self, job: Job, finding: Finding, started: float) -> Finding:
-        finding, last = self.gate.settle(job, self.report.targets[-1], finding)
-        self._keep(replace(last, results=(*last.results, finding)), started, again=True)
-        self._tell(ProbeFinished(last.target, finding))
+        finding, target = self.gate.settle(job, self._last, finding)
+        seconds = time.perf_counter() - started
+        target = replace(target, results=(*target.results, finding), seconds=seconds)
+        self._keep((*self.report.targets[:-1], target))
+        self._tell(ProbeFinished(target.target, finding))
         return finding
 
-    def _keep(self, target: TargetReport, started: float, again: bool = False) -> None:
-        before = self.report.targets[:-1] if again else self.report.targets
-        target = replace(target, seconds=time.perf_counter() - started)
-        report = replace(
-            self.report, targets=(*before, target), seconds=time.perf_counter() - self._clock
-        )
+    @property
+    def _last(self) -> TargetReport:
+        return self.report.targets[-1]
+
+    def _keep(self, targets: tuple[TargetReport, ...]) -> None:
+        seconds = time.perf_counter() - self._clock
+        report = replace(self.report, targets=targets, seconds=seconds)
         self.report = replace(report, exit_code=exit_code(report, self.fail_on))
 
     def _tell(self, event: SessionEvent) -> None:
@@ -174,10 +175,10 @@ def environment() -> dict[str, Any]:
     }
 
 
-def failed_to_load(job: Job, error: Exception) -> TargetReport:
+def failed_to_load(job: Job, error: Exception, seconds: float) -> TargetReport:
     """The report of a target that could not be loaded, with the reason in one line."""
     line = " ".join(str(error).split()) or type(error).__name__
-    return TargetReport(target=job.target, settings=vars(job.settings), error=line)
+    return TargetReport(target=job.target, settings=vars(job.settings), error=line, seconds=seconds)
 
 
 def loaded_report(subject: Subject, load_seconds: float) -> TargetReport:
@@ -207,6 +208,7 @@ def loaded_report(subject: Subject, load_seconds: float) -> TargetReport:
         target=subject.name,
         model=subject.facts.as_dict(),
         settings=settings,
+        seconds=load_seconds,
         load_seconds=load_seconds,
         notes=notes,
     )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from attncheck.report.numbers import count, number, seconds
+from attncheck.core.finding import AtMost, Comparison, Divergence, Figure, Measurement, skipped
+from attncheck.report.numbers import cells, count, number, seconds
 
 
 @pytest.mark.parametrize(
@@ -34,3 +35,24 @@ def test_seconds_and_counts() -> None:
         "134.5 M",
         "7.2 B",
     ]
+
+
+@pytest.mark.parametrize(
+    ("case", "texts"),
+    [
+        (AtMost("case", 2.0, "B", limit=4.0), ("2 B", "4", "-")),
+        (Figure("case", 2.0, "B"), ("2 B", "-", "-")),
+        (skipped("case", "no cache"), ("-", "-", "-")),
+        (
+            Comparison("case", Divergence(max_abs=0.25, positions=1, kl=0.5), 1e-13, unit="losses"),
+            ("0.25 losses", "1.0e-13", "0.5"),
+        ),
+        (
+            Comparison("case", Divergence(max_abs=0.0, positions=1, nonfinite=7), 1e-13),
+            ("7 nan", "1.0e-13", "-"),
+        ),
+    ],
+)
+def test_the_numbers_of_a_case(case: Measurement, texts: tuple[str, str, str]) -> None:
+    shown = cells(case)
+    assert (shown.measured, shown.allowed, shown.kl) == texts

@@ -1,0 +1,59 @@
+"""The usual ruling: the worst case decides, and one sentence says what happened."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from attncheck.core.finding import Evidence
+from attncheck.core.measurement import (
+    AtMost,
+    Comparison,
+    Divergence,
+    Figure,
+    Measurement,
+    Relation,
+    skipped,
+)
+from attncheck.core.ruling import describe, judge_cases
+from attncheck.core.verdict import Verdict
+
+
+def compared(max_abs: float, expect: Relation = "equal") -> Comparison:
+    divergence = Divergence(max_abs=max_abs, positions=4, first_position=2, scale=10.0)
+    return Comparison("case", divergence, 1e-5, expect=expect)
+
+
+@pytest.mark.parametrize(
+    ("cases", "verdict", "summary"),
+    [
+        (
+            [compared(2e-6), compared(0.0), Figure("size", 2.0)],
+            Verdict.PASS,
+            "3 cases passed over 9 positions; largest difference 0.2x the budget",
+        ),
+        (
+            [compared(1e-6), compared(1.0), compared(2.0)],
+            Verdict.FAIL,
+            "case: logits differ by 2 from position 2, rounding explains 1e-05 (and 1 more)",
+        ),
+        (
+            [compared(0.0, expect="differ")],
+            Verdict.FAIL,
+            "case: logits move by 0, no more than rounding (1e-05), where they must change",
+        ),
+        ([skipped("case", "no cache"), Figure("size", 2.0)], Verdict.SKIP, "no cache"),
+        ([Figure("size", 2.0)], Verdict.SKIP, "no case could be judged"),
+    ],
+)
+def test_the_worst_case_decides(cases: list[Measurement], verdict: Verdict, summary: str) -> None:
+    ruling = judge_cases(Evidence(measurements=tuple(cases)))
+    assert (ruling.verdict, ruling.summary) == (verdict, summary)
+
+
+def test_each_kind_of_case_in_words() -> None:
+    assert describe(AtMost("case", 3.0, "B", limit=2.0)) == "3 B, expected at most 2"
+    assert describe(Figure("case", 3.0, "B", note="as measured")) == "3 B; as measured"
+    assert describe(AtMost("case", math.nan, nonfinite=2)) == "2 values are not finite"
+    assert describe(AtMost("case", 0.0, positions=0)) == "nothing was compared"
