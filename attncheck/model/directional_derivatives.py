@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import final
 
 import torch
@@ -26,22 +27,13 @@ from attncheck.numerics.shift import Direction, Shift, drawn
 
 def projections(model: nn.Module) -> dict[str, list[nn.Parameter]]:
     """The weights of the query, key and value projections of every attention module, by kind."""
-    found: dict[str, list[nn.Parameter]] = {}
+    found: dict[str, dict[int, nn.Parameter]] = {}  # by identity: layers may share a weight
     for module in attention_modules(model).values():
-        for kind, pattern in PROJECTIONS.items():
-            children = [child for name, child in module.named_children() if pattern.match(name)]
-            weights = [
-                weight for child in children for weight in child.parameters() if weight.ndim == 2
-            ]
-            known = {id(each) for each in found.get(kind, [])}
-            new = [
-                weight
-                for weight in weights
-                if weight.is_floating_point() and id(weight) not in known
-            ]
-            if new:
-                found.setdefault(kind, []).extend(new)
-    return found
+        for kind, (name, child) in product(PROJECTIONS, module.named_children()):
+            for weight in child.parameters() if PROJECTIONS[kind].match(name) else ():
+                if weight.ndim == 2 and weight.is_floating_point():
+                    found.setdefault(kind, {}).setdefault(id(weight), weight)
+    return {kind: list(weights.values()) for kind, weights in found.items()}
 
 
 @final
@@ -59,30 +51,23 @@ class DirectionalDerivative:
 AGREED = 1e-6
 """Neighbouring steps that agree to this part need no smaller one."""
 STEPS = (1e-3, 1e-4, 2.5e-5, 6e-6, 1.5e-6)
-
-
-BORDERLESS = 12
-"""Tokens that are enough where nothing changes with length: what autograd keeps in float64 grows
-with them.
-"""
+ENOUGH = 12
+"""Tokens that suffice where the model has no boundary: what autograd keeps grows with them."""
 
 
 def why_no_derivative(subject: Subject) -> str | None:
     """Why no weight of this model can be moved along a direction in float64, or None."""
     if subject.dtype != torch.float64 and not widens(subject.loaded.stored_dtype):
-        return f"central differences need float64, and {subject.dtype_name} weights cannot be computed with in it"
+        return (
+            f"central differences need float64, and {subject.dtype_name} weights cannot be "
+            "computed with in it"
+        )
     return why_not_nudged(subject.model)
 
 
 def directional_derivative(subject: Subject, *kinds: str) -> DirectionalDerivative:
     """The derivative of a fixed mixture of the logits along one random direction of some kinds of
-    projections, in float64.
-
-    The central difference is taken at several steps; the two neighbours that agree best give the
-    value, and their distance (with the rounding of the mixture over the step) the trust. A kink
-    keeps neighbours from agreeing.
-
-    `why_no_derivative` has to be asked first.
+    projections, in float64. `why_no_derivative` must be None.
 
     Raises:
         Unsupported: a kernel has no gradient.
@@ -93,27 +78,29 @@ def directional_derivative(subject: Subject, *kinds: str) -> DirectionalDerivati
     ]
     with subject.at("float64", cast=False) as wide:
         try:
-            return _slope(wide, directions)
+            return _derivative(wide, directions)
         except REFUSALS as error:
             raise Unsupported(f"a derivative in float64 raises {first_line(error)}") from error
 
 
-def _slope(subject: Subject, directions: Sequence[Direction]) -> DirectionalDerivative:
+def _derivative(subject: Subject, directions: Sequence[Direction]) -> DirectionalDerivative:
+    """The central difference is taken at several steps. The two neighbours that agree best give the
+    value, and their distance (with the rounding of the mixture over the step) the trust: a kink
+    keeps neighbours from agreeing.
+    """
     inputs = subject.inputs
-    row = inputs.row if inputs.boundaries else inputs.row[:BORDERLESS]
+    row = inputs.row if inputs.boundaries else inputs.row[:ENOUGH]
 
     def value(step: Tensor) -> Tensor:
         with subject.numerics(), Shift(directions, step):
             return mixture(subject, subject.passes.call((row,), use_cache=False).logits_BTV)
 
-    analytic = _derivative(subject, value)
-    size = 0.0
+    analytic, size = _by_autograd(subject, value), 0.0
     values: list[float] = []
     for step in STEPS:
+        steps = (torch.tensor(sign * step, dtype=torch.float64) for sign in (1, -1))
         with torch.no_grad():
-            ahead, behind = (
-                float(value(torch.tensor(sign * step, dtype=torch.float64))) for sign in (1, -1)
-            )
+            ahead, behind = (float(value(each)) for each in steps)
         values.append((ahead - behind) / (2 * step))
         size = max(size, abs(ahead), abs(behind))
         if len(values) > 1 and abs(values[-1] - values[-2]) <= AGREED * abs(values[-1]):
@@ -127,10 +114,8 @@ def _slope(subject: Subject, directions: Sequence[Direction]) -> DirectionalDeri
     )
 
 
-def _derivative(subject: Subject, value: Callable[[Tensor], Tensor]) -> float:
-    """By autograd, which is told of no weight: only the step has a gradient, so weights need not be
-    kept.
-    """
+def _by_autograd(subject: Subject, value: Callable[[Tensor], Tensor]) -> float:
+    """Only the step has a gradient, no weight, so that autograd need not keep the weights."""
     step = torch.zeros((), dtype=torch.float64, requires_grad=True)
     with room(subject), torch.enable_grad(), frozen(subject.model), Rebuilding():
         total = value(step)

@@ -24,11 +24,8 @@ from attncheck.numerics.hooks import hooked
 
 
 def mixture(subject: Subject, logits_BTV: Tensor, upto: int | None = None) -> Tensor:
-    """Logits before position `upto` as one number of about unit size, mixed by fixed random
-    weights.
-
-    The weights are an outer product, so that a backward pass keeps nothing as large as the logits
-    for it.
+    """Logits before position `upto` as one number of about unit size, mixed by fixed random weights:
+    an outer product, so that autograd keeps nothing as large as the logits.
     """
     generator = torch.Generator().manual_seed(subject.settings.seed + 5)
     at_T, of_V = (
@@ -41,10 +38,10 @@ def mixture(subject: Subject, logits_BTV: Tensor, upto: int | None = None) -> Te
 
 @contextlib.contextmanager
 def _embeddings(model: nn.Module, ids_BT: Tensor) -> Iterator[list[Tensor]]:
-    """While active, what the embedding of the tokens gives is a leaf that collects a gradient.
+    """While active, the output of the tokens' embedding is a leaf that collects a gradient.
 
-    An encoder-decoder has an embedding on each side, and may share it: the one that is given these
-    tokens counts.
+    An encoder-decoder has an embedding on each side, and may share it: the call with these tokens
+    counts.
     """
     getter = getattr(model, "get_input_embeddings", None)
     table = getter() if getter is not None else None
@@ -83,28 +80,20 @@ def input_gradient(subject: Subject, upto: int | None = None, attn: str | None =
         subject.numerics(),
     ):
         try:
-            mixed = mixture(
-                subject,
-                subject.passes.call(subject.inputs.tokens, use_cache=False).logits_BTV,
-                upto,
-            )
+            output = subject.passes.call(subject.inputs.tokens, use_cache=False)
+            mixed = mixture(subject, output.logits_BTV, upto)
             gradients = torch.autograd.grad(mixed, leaves, allow_unused=True)
         except REFUSALS as error:
             raise Unsupported(f"a gradient raises {first_line(error)}") from error
-    length = subject.inputs.length
-    found = [
-        each
-        for each in gradients
-        if each is not None and each.ndim == 3 and each.shape[1] == length
-    ]
-    if not found:
-        raise Unsupported("no gradient reaches the input embeddings")
-    return found[0].detach()
+    for gradient in gradients:
+        if gradient is not None and gradient.ndim == 3 and gradient.shape[1] == ids_BT.shape[1]:
+            return gradient.detach()
+    raise Unsupported("no gradient reaches the input embeddings")
 
 
 def compare_gradients(subject: Subject, name: str, got_BTW: Tensor, want_BTW: Tensor) -> Comparison:
-    """One case: a gradient against the one that it must equal, under what other orders of summation
-    do to the usual one.
+    """One case: a gradient against the one that it must equal; the budget is what other orders of
+    summation do to the usual one.
     """
     usual_BTW = input_gradient(subject)
     budget = measure_budget(
@@ -124,7 +113,7 @@ def switched_gradient(subject: Subject, name: str, attn: str) -> Measurement:
 
 @contextlib.contextmanager
 def room(subject: Subject) -> Iterator[None]:
-    """What autograd keeps takes the room that remembered logits had, and is given back at the end."""
+    """Free remembered logits for what autograd keeps, and return its memory at the end."""
     subject.passes.forget()
     with returning_memory():
         yield
@@ -132,8 +121,8 @@ def room(subject: Subject) -> Iterator[None]:
 
 @contextlib.contextmanager
 def frozen(model: nn.Module) -> Iterator[None]:
-    """While active, no weight asks for a gradient, so that the graph keeps no input of a layer for
-    its sake.
+    """While active, no weight requires a gradient, so that the graph keeps no input of a layer for
+    it.
     """
     asking = [weight for weight in model.parameters() if weight.requires_grad]
     try:

@@ -1,8 +1,7 @@
-"""A row longer than the model's borders ask for, since kernels and hand-written loops have block
-sizes that no config names.
+"""A row longer than the model's boundaries require: kernels and hand-written loops have block sizes
+that no config names.
 
-Logits are kept at some positions only: those next to the ends and to multiples of 32, and every
-eighth.
+Logits are kept at some positions only: next to the ends and to multiples of 32, and every eighth.
 
 Axes: B batch, T positions, N kept positions, V vocabulary.
 """

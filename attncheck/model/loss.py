@@ -1,5 +1,4 @@
-"""Asking a model for its loss: what to hand over, what comes back, and what the model lets callers
-expect.
+"""Call a model with labels: what it is given, the loss that comes back, and which loss to expect.
 
 Axes: B batch, T positions, V vocabulary.
 """
@@ -29,16 +28,14 @@ STEPS = "two steps"
 ACCUMULATING = (ITEMS, STEPS)
 """The cases that are about accumulation steps and nothing else."""
 HALVES = ("encoder_ffn_dim", "decoder_ffn_dim")
-"""Fields by which a config sizes the halves of an encoder-decoder model, also where only its
-decoder is loaded.
-"""
+"""Config fields of encoder-decoder models, which stay where only the decoder is loaded."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class LossCall:
-    """One call with labels. `own` is how far the loss shifts them; `items` divides the sum; `more`
-    goes to the door as it is.
+    """One call with labels. `own` is how far the loss shifts them, `items` divides the sum, `more`
+    holds further arguments of the forward.
     """
 
     tokens: Tokens
@@ -51,22 +48,22 @@ class LossCall:
     @property
     def extra(self) -> dict[str, Any]:
         """The keyword arguments of the loss."""
-        divisor = (
-            {ITEMS: torch.tensor(self.items, device=self.labels_BT.device)} if self.items else {}
-        )
-        return {"labels": self.labels_BT, **divisor}
+        if not self.items:
+            return {"labels": self.labels_BT}
+        items = torch.tensor(self.items, device=self.labels_BT.device)
+        return {"labels": self.labels_BT, ITEMS: items}
 
 
 def own_shift(subject: Subject) -> int:
-    """How far a right loss shifts the labels of this model: by one where it predicts the next
-    token, else not at all.
+    """How far a correct loss shifts the labels of this model: by one where it predicts the next
+    token, otherwise not at all.
 
     The decoder input of an encoder-decoder model is shifted already; an encoder predicts the tokens
     that it is given.
 
     Raises:
-        Unsupported: the model generates and reads ahead, so that nothing says which label belongs
-        to which position.
+        Unsupported: the model generates and reads ahead, so nothing says which label belongs to
+            which position.
     """
     if subject.forward_adapter.fixed:
         return 0
@@ -86,7 +83,7 @@ def caller_shifts(subject: Subject) -> bool:
 
 
 def takes_items(subject: Subject) -> bool:
-    """Whether the library's trainer hands the number of labels over and leaves the division to the
+    """Whether the library's trainer passes the number of labels and leaves the division to the
     model.
     """
     said = getattr(subject.model, "accepts_loss_kwargs", None)
@@ -96,42 +93,41 @@ def takes_items(subject: Subject) -> bool:
     return any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters)
 
 
-def logits_and_loss(subject: Subject, spec: LossCall) -> tuple[Tensor, Tensor]:
+def logits_and_loss(subject: Subject, call: LossCall) -> tuple[Tensor, Tensor]:
     """(logits_BTV, loss) of one call, the loss in the dtype that it came in.
 
     Raises:
         Unsupported: the model computes no loss from `labels`, or cannot be called this way.
     """
-    with torch.no_grad(), _mode(subject, spec):
-        reply = _reply(subject, spec)
-    return reply.logits_BTV, reply.output.loss
+    with torch.no_grad(), _mode(subject, call):
+        output = _run(subject, call)
+    return output.logits_BTV, output.output.loss
 
 
-def loss_gradient(subject: Subject, spec: LossCall) -> Tensor | None:
-    """The derivative of the loss by the logits that come with it, (B, T, V); None where it is not
+def loss_gradient(subject: Subject, call: LossCall) -> Tensor | None:
+    """The gradient of the loss by the logits that come with it, (B, T, V); None where it is not
     computed from them.
     """
-    with torch.enable_grad(), _mode(subject, spec):
-        reply = _reply(subject, spec)
-        if not (reply.output.loss.requires_grad and reply.logits_BTV.requires_grad):
+    with torch.enable_grad(), _mode(subject, call):
+        output = _run(subject, call)
+        loss, logits_BTV = output.output.loss, output.logits_BTV
+        if not (loss.requires_grad and logits_BTV.requires_grad):
             return None
         try:
-            (slopes_BTV,) = torch.autograd.grad(
-                reply.output.loss, reply.logits_BTV, allow_unused=True
-            )
+            (gradient_BTV,) = torch.autograd.grad(loss, logits_BTV, allow_unused=True)
         except REFUSALS as error:
             raise Unsupported(
                 f"the loss has no derivative by the logits: {first_line(error)}"
             ) from error
-    return None if slopes_BTV is None else slopes_BTV.detach()
+    return None if gradient_BTV is None else gradient_BTV.detach()
 
 
-def _mode(subject: Subject, spec: LossCall) -> AbstractContextManager[None]:
-    return training(subject, checkpointing=False) if spec.trained else contextlib.nullcontext()
+def _mode(subject: Subject, call: LossCall) -> AbstractContextManager[None]:
+    return training(subject, checkpointing=False) if call.trained else contextlib.nullcontext()
 
 
-def _reply(subject: Subject, spec: LossCall) -> ForwardOutput:
-    reply = subject.passes.call(spec.tokens, use_cache=False, extra=spec.extra, **spec.more)
-    if getattr(reply.output, "loss", None) is None:
+def _run(subject: Subject, call: LossCall) -> ForwardOutput:
+    output = subject.passes.call(call.tokens, use_cache=False, extra=call.extra, **call.more)
+    if getattr(output.output, "loss", None) is None:
         raise Unsupported("the model computes no loss from `labels`")
-    return reply
+    return output

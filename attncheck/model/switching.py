@@ -1,4 +1,4 @@
-"""Whether another attention implementation really runs when it is asked for: seen from the kernel
+"""Whether another attention implementation really runs when it is requested, judged by the kernel
 that is called.
 """
 
@@ -14,7 +14,7 @@ from attncheck.model.subject import Subject
 
 SHORT = 4
 USUAL = "sdpa"
-"""What the library takes where a model supports it."""
+"""The library's default where a model supports it."""
 
 
 def kernels_called(subject: Subject, attn: str | None) -> frozenset[tuple[str, str]]:
@@ -34,8 +34,8 @@ def kernels_called(subject: Subject, attn: str | None) -> frozenset[tuple[str, s
 
 
 def chosen(subject: Subject, attn: str) -> bool:
-    """Whether an implementation is somebody's choice: asked for, or in force where the library
-    would have taken another one.
+    """Whether an implementation is somebody's choice: requested, or in force where it is not the
+    library's default.
     """
     if subject.settings.attn is not None or subject.attn != attn:
         return subject.settings.attn == attn

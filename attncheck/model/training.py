@@ -32,19 +32,19 @@ def _random_numbers(model: nn.Module) -> Iterator[tuple[nn.Module, str, float]]:
 
 @contextlib.contextmanager
 def without_randomness(model: nn.Module, training: bool) -> Iterator[None]:
-    """Every dropout, layer drop and router noise at zero, in training mode or not; everything is
-    put back, buffers included.
+    """Every dropout, layer drop and router noise at zero, in training mode or not; all of it is
+    restored, buffers included.
     """
-    held = list(_random_numbers(model))
+    before = list(_random_numbers(model))
     buffers = buffers_of(model)
     modes = {module: module.training for module in model.modules()}
     try:
-        for module, name, _ in held:
+        for module, name, _ in before:
             setattr(module, name, 0.0)
         model.train(training)
         yield
     finally:
-        for module, name, value in held:
+        for module, name, value in before:
             setattr(module, name, value)
         for module, mode in modes.items():
             module.training = mode
