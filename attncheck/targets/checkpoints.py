@@ -65,10 +65,7 @@ def arguments_of(settings: Settings) -> dict[str, Any]:
 
 
 def _access(settings: Settings) -> dict[str, Any]:
-    return {
-        "trust_remote_code": settings.trust_remote_code,
-        "local_files_only": settings.offline,
-    }
+    return {"trust_remote_code": settings.trust_remote_code, "local_files_only": settings.offline}
 
 
 def _from_pretrained(where: str, settings: Settings, **extra: Any) -> Read:

@@ -15,8 +15,7 @@ from attncheck.targets import random_init
 from attncheck.targets.checkpoints import cut_layers, cut_off
 from attncheck.targets.load import load
 from attncheck.targets.shrink import rules
-from attncheck.targets.shrink.rope import shrunk_rope
-from attncheck.targets.shrink.shrink import per_layer_fields, representatives, shrink
+from attncheck.targets.shrink.shrink import per_layer_fields, representatives, shrink, shrunk_rope
 
 FIVE = pytest.mark.skipif(
     int(transformers.__version__.split(".")[0]) < 5, reason="types of transformers 5"

@@ -1,8 +1,7 @@
-"""A config -> a small config of the same architecture, by rebuilding its class with changed fields.
+"""Shrink a config: rebuild its class with smaller fields, nested configs included.
 
-Nested configs are shrunk as well. Where fields are lists with one entry a layer, one layer of each
-combination is kept. Special token ids move to the top of the small vocabulary, away from the ids
-that inputs are drawn from.
+Where fields are lists with one entry per layer, one layer of each combination is kept. Special
+token ids move to the top of the small vocabulary, away from the ids that inputs are drawn from.
 """
 
 from __future__ import annotations
@@ -18,8 +17,16 @@ from transformers import PretrainedConfig
 
 from attncheck.model import compat
 from attncheck.targets.shrink.overrides import OVERRIDES, UNSET
-from attncheck.targets.shrink.rope import has_length_switch, shrunk_rope
-from attncheck.targets.shrink.rules import HEADS, SWITCH, VOCAB, Wanted, keep, size_of
+from attncheck.targets.shrink.rules import (
+    HEAD_DIM,
+    HEADS,
+    ROTARY_DIM,
+    SWITCH,
+    VOCAB,
+    Wanted,
+    keep,
+    size_of,
+)
 
 TOKEN_IDS = re.compile(r".*_token_(id|index)|.*_token_ids")
 ORDINARY = 100
@@ -29,33 +36,18 @@ FEW = 8
 DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers")
 ROPE = ("rope_parameters", "rope_scaling")
 INHERITED = (
-    "pad_token_id",
-    "bos_token_id",
-    "eos_token_id",
-    "decoder_start_token_id",
-    "sep_token_id",
+    *("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id", "sep_token_id"),
     "layer_types",
 )
 NOT_SIZES = (
-    "id2label",
-    "label2id",
-    "architectures",
-    "dtype",
-    "torch_dtype",
-    "transformers_version",
+    *("id2label", "label2id", "architectures", "dtype", "torch_dtype", "transformers_version"),
     "use_cache",
 )
 LISTS_OF_NUMBERS = (
-    "moe_layers",
-    "full_attn_idxs",
-    "hybrid_layer_ids",
-    "cross_attention_layers",
-    "mlp_only_layers",
-    "ple_layer_ids",
-    "layers_block_type",
-    "block_types",
+    *("moe_layers", "full_attn_idxs", "hybrid_layer_ids", "cross_attention_layers"),
+    *("mlp_only_layers", "ple_layer_ids", "layers_block_type", "block_types"),
 )
-"""Lists that name layers by number or repeat a pattern: they are not one entry a layer, whatever
+"""Lists that name layers by number or repeat a pattern: they have no entry per layer, whatever
 their length.
 """
 
@@ -72,7 +64,7 @@ def shrink(config: Any, wanted: Wanted, *, explore: bool = False) -> Any:
 
 @final
 class _Shrinker:
-    """Walks one config and its nested ones; hands out special ids one after the other."""
+    """Walks one config and its nested ones; gives out special ids one after the other."""
 
     def __init__(self, wanted: Wanted, explore: bool) -> None:
         self.wanted = wanted
@@ -87,16 +79,16 @@ class _Shrinker:
         if kept:
             wanted = dataclasses.replace(wanted, layers=len(kept))
         changed = changed_fields(config, names)
-        for name in names:
-            value = getattr(config, name, None)
-            if name not in NOT_SIZES:
-                changed |= self._field(
-                    name, value, wanted, kept if name in per_layer else [], names
-                )
-        changed |= _latent(names) | _grouped_experts(config, names) | _short_context(config, names)
+        for name in (each for each in names if each not in NOT_SIZES):
+            entries = kept if name in per_layer else []
+            changed |= self._field(name, getattr(config, name, None), wanted, entries, names)
+        changed |= _dependent(config, names)
         if self.explore:
             changed |= _windows_on(config, names, changed, wanted)
-        return _built(kind, changed)
+        if "qk_rope_head_dim" in names:
+            changed.pop("head_dim", None)
+        changed |= OVERRIDES.get(getattr(kind, "model_type", ""), {})
+        return kind(**{name: value for name, value in changed.items() if value is not UNSET})
 
     def _field(
         self, name: str, value: Any, wanted: Wanted, kept: list[int], names: list[str]
@@ -141,14 +133,10 @@ def changed_fields(config: Any, names: list[str]) -> dict[str, Any]:
     """The fields in which a config differs from the default of its class: what a real config.json
     says.
     """
+    plain = {name: getattr(config, name, None) for name in names if name != "transformers_version"}
     try:
         usual = compat.readable(type(config)())
     except Exception:
-        usual = None
-    plain = {
-        name: getattr(config, name, None) for name in names if name not in ("transformers_version",)
-    }
-    if usual is None:
         return plain
     return {
         name: value
@@ -164,16 +152,16 @@ def layers_of(config: Any) -> int | None:
 
 
 def per_layer_fields(config: Any, names: Iterable[str]) -> list[str]:
-    """The fields that hold one entry a layer."""
+    """The fields that hold one entry per layer."""
     layers = layers_of(config)
-    if layers is None:
+    if layers is None or layers <= 2:
         return []
-    lists = [
+    values = {name: getattr(config, name, None) for name in names if name not in LISTS_OF_NUMBERS}
+    return [
         name
-        for name in names
-        if name not in LISTS_OF_NUMBERS and isinstance(getattr(config, name, None), (list, tuple))
+        for name, value in values.items()
+        if isinstance(value, (list, tuple)) and len(value) == layers
     ]
-    return [name for name in lists if len(getattr(config, name)) == layers > 2]
 
 
 def representatives(config: Any, per_layer: list[str], wanted: int) -> list[int]:
@@ -192,41 +180,21 @@ def representatives(config: Any, per_layer: list[str], wanted: int) -> list[int]
 
 def _sized(name: str, value: Any, wanted: Wanted) -> Any:
     rule = size_of(name)
-    if value is None or isinstance(value, (bool, str)):
-        return value
-    return value if rule is keep else rule(value, wanted)
+    kept = rule is keep or value is None or isinstance(value, (bool, str))
+    return value if kept else rule(value, wanted)
 
 
-def _latent(names: list[str]) -> dict[str, Any]:
-    """Latent attention: every head has a key of its own, and the head width follows from its two
-    parts.
-    """
-    return (
-        {"num_key_value_heads": HEADS}
-        if "kv_lora_rank" in names and "num_key_value_heads" in names
-        else {}
-    )
-
-
-def _grouped_experts(config: Any, names: list[str]) -> dict[str, Any]:
-    """Experts in one group: few experts leave no room for a choice between groups."""
-    return (
-        {"n_group": 1, "topk_group": 1}
-        if "n_group" in names and getattr(config, "n_group", None)
-        else {}
-    )
-
-
-def _short_context(config: Any, names: list[str]) -> dict[str, Any]:
-    """A rotary scheme that changes where the context ends: the context becomes short enough to
-    cross.
-    """
-    switches = any(has_length_switch(getattr(config, name, None)) for name in ROPE)
-    return (
-        {"max_position_embeddings": SWITCH}
-        if switches and "max_position_embeddings" in names
-        else {}
-    )
+def _dependent(config: Any, names: list[str]) -> dict[str, Any]:
+    """Fields that depend on others."""
+    found: dict[str, Any] = {}
+    if "kv_lora_rank" in names and "num_key_value_heads" in names:
+        found["num_key_value_heads"] = HEADS  # in latent attention every head has its own key
+    if "n_group" in names and getattr(config, "n_group", None):
+        found |= {"n_group": 1, "topk_group": 1}  # few experts leave no choice between groups
+    switches = any(_has_length_switch(getattr(config, name, None)) for name in ROPE)
+    if switches and "max_position_embeddings" in names:
+        found["max_position_embeddings"] = SWITCH  # short enough for inputs to cross it
+    return found
 
 
 def _windows_on(
@@ -240,13 +208,12 @@ def _windows_on(
     """
     if "sliding_window" not in names or getattr(config, "sliding_window", None) is not None:
         return {}
-    types = changed.get("layer_types", getattr(config, "layer_types", None))
-    if not (types or "use_sliding_window" in names) or any(
-        "sliding" in kind for kind in types or ()
-    ):
+    types = changed.get("layer_types", getattr(config, "layer_types", None)) or ()
+    switch = "use_sliding_window" in names
+    if not (types or switch) or any("sliding" in kind for kind in types):
         return {}
     switched: dict[str, Any] = {"sliding_window": wanted.window}
-    if "use_sliding_window" in names:
+    if switch:
         switched["use_sliding_window"] = True
     if types:
         slid = {"full_attention": "sliding_attention", "hybrid": "hybrid_sliding"}
@@ -256,9 +223,28 @@ def _windows_on(
     return switched
 
 
-def _built(kind: type, changed: dict[str, Any]) -> Any:
-    """The class with the changed fields and what its type needs beside them."""
-    if "qk_rope_head_dim" in field_names(kind):
-        changed.pop("head_dim", None)
-    changed |= OVERRIDES.get(getattr(kind, "model_type", ""), {})
-    return kind(**{name: value for name, value in changed.items() if value is not UNSET})
+def shrunk_rope(table: Any, *, latent: bool) -> Any:
+    """A rotary table for a small head; anything else as it is."""
+    if not isinstance(table, dict):
+        return table
+    width = ROTARY_DIM if latent else HEAD_DIM
+    pairs = int(width * table.get("partial_rotary_factor", 1.0)) // 2
+    return {key: _rope_entry(key, value, pairs, latent) for key, value in table.items()}
+
+
+def _rope_entry(key: str, value: Any, pairs: int, latent: bool) -> Any:
+    if isinstance(value, dict):
+        return shrunk_rope(value, latent=latent)
+    if key == "mrope_section" and value:
+        share, rest = divmod(pairs, len(value))
+        return [share + (number < rest) for number in range(len(value))]
+    if key in ("short_factor", "long_factor") and value:
+        return list(value)[:pairs]
+    if key == "original_max_position_embeddings" and value:
+        return min(value, SWITCH)
+    return value
+
+
+def _has_length_switch(table: Any) -> bool:
+    """Whether a rotary table changes where the trained length ends (dynamic NTK)."""
+    return isinstance(table, dict) and "dynamic" in (table.get("rope_type"), table.get("type"))
