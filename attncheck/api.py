@@ -64,7 +64,7 @@ def check(
             fail_on=failing([fail_on] if isinstance(fail_on, str) else fail_on),
             loader=load_job
             if isinstance(model, str)
-            else lambda spec: _in_memory(spec, model, tokenizer, stack),
+            else lambda job: _in_memory(job, model, tokenizer, stack),
         )
         session.run([job])
         return session.finished(session.report.exit_code)
@@ -81,11 +81,11 @@ def _settings(given: Mapping[str, Any]) -> Settings:
 def _calls(
     probes: Iterable[str | Mapping[str, Mapping[str, Any]]], skip: tuple[str, ...]
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    spec = [probes] if isinstance(probes, (str, Mapping)) else list(probes)
+    wanted = [probes] if isinstance(probes, (str, Mapping)) else list(probes)
     options: dict[str, Mapping[str, Any]] = {}
-    for each in spec:
+    for each in wanted:
         options.update(each if isinstance(each, Mapping) else {})
-    names = [name for each in spec for name in ([each] if isinstance(each, str) else each)]
+    names = [name for each in wanted for name in ([each] if isinstance(each, str) else each)]
     for name in registry.select(names, skip):
         yield name, options.get(name, {})
 

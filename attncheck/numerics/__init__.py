@@ -1,1 +1,1 @@
-"""Divergence of two logit tensors, budgets measured from rounding, the precision ladder."""
+"""Differences of tensors, budgets measured from rounding, and float64 for models that lack it."""

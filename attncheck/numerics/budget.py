@@ -1,4 +1,4 @@
-"""Budgets: how far rounding alone carries these logits on this model, measured, never guessed.
+"""Budgets: how far rounding alone moves the logits of a model, measured and never guessed.
 
 The floor is the largest logit difference between a forward and the same mathematics in another
 order (`attncheck.numerics.reorder`). Two orders are tried, so that one lucky order does not set the

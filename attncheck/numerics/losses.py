@@ -1,5 +1,4 @@
-"""Cross entropy of labels, computed apart from any model, with the rounding of the loss measured
-beside it.
+"""Cross entropy of labels, computed without any model, with the rounding of the loss measured.
 
 Axes: B batch, T positions, V vocabulary, N labels that count.
 """
@@ -52,14 +51,16 @@ def cross_entropy(
     if not count:
         raise ValueError("no label counts")
     plain = torch.float64 if logits_BTV.dtype == torch.float64 else torch.float32
-    exact = float(_surprise(predicting_BTV, target_BT, torch.float64).sum()) / (items or count)
-    backwards = float(_surprise(predicting_BTV, target_BT, plain).flip(0).sum()) / (items or count)
+    exact = float(_negative_logs(predicting_BTV, target_BT, torch.float64).sum()) / (items or count)
+    backwards = float(_negative_logs(predicting_BTV, target_BT, plain).flip(0).sum()) / (
+        items or count
+    )
     coarsest = max(torch.finfo(plain).eps, torch.finfo(dtype).eps)
     least = coarsest * (max_abs_finite(predicting_BTV) + abs(exact) * (items or count) / count)
     return Loss(exact, count, HEADROOM * max(abs(backwards - exact), least))
 
 
-def _surprise(logits_BTV: Tensor, target_BT: Tensor, dtype: torch.dtype) -> Tensor:
+def _negative_logs(logits_BTV: Tensor, target_BT: Tensor, dtype: torch.dtype) -> Tensor:
     """-log p_N of the labels that count; some rows at a time, since a whole batch in float64 would
     be many times its logits.
     """

@@ -1,5 +1,5 @@
-"""Weights that are made for one operator, in float64 or moved: autograd makes them again instead of
-keeping them.
+"""Weights made for one operator, in float64 or moved: autograd makes them again instead of keeping
+them.
 
 What a backward pass needs of `x @ w.double()` is the widened weight. Kept for every layer, that is
 a second model in float64.

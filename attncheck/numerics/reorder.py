@@ -1,5 +1,4 @@
-"""The same mathematics in another order: what rounding alone does to this model, measured on the
-spot.
+"""Run the same mathematics in another order, to measure what rounding alone does to a model.
 
 Every contraction is cut in two and added up, every sum runs backwards, every angle moves by one
 unit in the last place. Nothing of what the model computes changes but the rounding, so the

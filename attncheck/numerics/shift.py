@@ -1,8 +1,8 @@
-"""A model whose weights are moved along a direction, while the weights themselves stay as they are.
+"""Run a model as if its weights were moved along a direction; the weights themselves stay.
 
 Every operator that is given one of the weights computes with the moved weight, in float64. The step
-is a tensor: with a gradient of its own, autograd gives the derivative along the direction without a
-gradient for any weight.
+is a tensor: where it requires a gradient, autograd gives the derivative along the direction without
+a gradient for any weight.
 
 Axes: B batch, T positions, O outputs and I inputs of a weight.
 """
@@ -80,9 +80,7 @@ class Shift(TorchFunctionMode):
         )
 
     def _linear(self, x_BTI: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """A linear map and what the outer product adds to it: the moved weight itself is not
-        needed.
-        """
+        """A linear map plus what the outer product adds: the moved weight itself is not needed."""
         direction = self.directions.get(id(weight))
         out_BTO = F.linear(x_BTI, weight, bias)
         if direction is None:

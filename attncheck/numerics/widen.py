@@ -1,5 +1,4 @@
-"""Compute in float64 with weights that stay as they are: each operator gets its narrower arguments
-widened, one at a time.
+"""Compute in float64 with weights that stay narrower: each operator is given its arguments widened.
 
 Every float32, bfloat16 and float16 number is a float64 number, so this equals casting the whole
 model without the memory for it: only the weights of the running operator exist in float64. It
@@ -65,13 +64,13 @@ ASKING = frozenset(
         "grad",
     }
 )
-AS_THEY_ARE = PICKING | SHAPING | ASKING
+UNWIDENED = PICKING | SHAPING | ASKING
 """Operators whose outcome is as exact without widening: they only pick, shape or ask."""
 QUESTIONS = (ASKING - {"__get__"}) | {
     getattr(torch.Tensor, name).__get__
     for name in ("dtype", "shape", "device", "ndim", "requires_grad", "grad", "is_leaf")
 }
-"""What is asked of a tensor without looking at its numbers, as a name or as the function itself."""
+"""Queries that do not read a tensor's numbers, by name or as the function itself."""
 
 SLICE = 1 << 18
 """Numbers of a weight that are in float64 at a time: few enough for their memory to be used again
@@ -109,7 +108,7 @@ class Widen(Promote):
         if func == DTYPE:
             return torch.float64 if (own := func(*args)) in LOW else own
         name = getattr(func, "__name__", "")
-        if name in AS_THEY_ARE:
+        if name in UNWIDENED:
             return super().__torch_function__(func, types, args, named)
         if func is F.linear and _large(*args[1:2]):
             return _in_slices(*args, **named)
@@ -169,29 +168,25 @@ def _writes_to_its_first(name: str) -> bool:
     return name.endswith("_")
 
 
-def _dequantised(value: Tensor) -> Tensor:
-    """Quantised weights as the numbers that they stand for: their own class knows them; any other
-    tensor itself.
-    """
+def _dequantized(value: Tensor) -> Tensor:
+    """Quantized weights as the numbers that they stand for; any other tensor itself."""
     known = getattr(type(value), "dequantize", None)
     plain = known in (None, torch.Tensor.dequantize)
     return value if plain else value.dequantize()
 
 
 def _for_now(weight: Tensor) -> Tensor:
-    """A weight in float64; where no gradient is asked of it, a backward pass widens it again rather
-    than keep it.
-    """
+    """A weight in float64; unless it requires a gradient, a backward pass widens it again."""
     if weight.requires_grad and torch.is_grad_enabled():
-        return _dequantised(weight).double()
-    return made_by(lambda: _dequantised(weight).double())
+        return _dequantized(weight).double()
+    return made_by(lambda: _dequantized(weight).double())
 
 
 def _wide(value: Any) -> Any:
     if isinstance(value, Tensor):
         if value.dtype not in LOW:
             return value
-        return _for_now(value) if isinstance(value, nn.Parameter) else _dequantised(value).double()
+        return _for_now(value) if isinstance(value, nn.Parameter) else _dequantized(value).double()
     if isinstance(value, (list, tuple)) and any(isinstance(each, Tensor) for each in value):
         return type(value)(map(_wide, value)) if type(value) in (list, tuple) else value
     return value

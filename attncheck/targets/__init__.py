@@ -1,3 +1,1 @@
-"""What the user named -> a loaded model: hub ids, folders, .gguf files, built-in and random models,
-adapters.
-"""
+"""Load targets: hub ids, folders, .gguf files, built-in and random models, adapters."""

@@ -1,6 +1,4 @@
-"""Loading a model in several processes at once, each with its part of it, by the library's own
-tensor parallel plan.
-"""
+"""Load a model in several processes, each with its part, by the library's tensor parallel plan."""
 
 from __future__ import annotations
 

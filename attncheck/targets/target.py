@@ -1,4 +1,4 @@
-"""What the user typed -> which kind of target it is. Loads neither torch nor transformers.
+"""Parse what the user typed into a target. Loads neither torch nor transformers.
 
 `org/name[@revision]`, a folder, a `.gguf` file, `builtin:NAME`, `config:TYPE`,
 `path/to/file.py:factory`.
