@@ -2,8 +2,8 @@
 
     python -m benchmarks.startup [--repeats N]
 
-The command and the imports that it is compared with run in turns, so that a slow minute of the machine
-slows both.
+The command and the imports that it is compared with run in turns, so that a slow minute of the
+machine slows both.
 """
 
 from __future__ import annotations
