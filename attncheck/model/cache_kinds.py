@@ -97,7 +97,8 @@ def new_cache(kind: str, model: Any, *, rows: int, length: int, dtype: torch.dty
         raise Unsupported(f"{name} declares that it takes no static cache")
     if "offloaded" in kind and device.type == "cpu":
         raise Unsupported(
-            "offloading moves layers between an accelerator and the host: the model runs on the host"
+            "offloading moves layers between an accelerator and the host: "
+            "the model runs on the host"
         )
     size = {"rows": rows, "length": length, "dtype": dtype, "device": device}
     try:

@@ -229,7 +229,7 @@ class Capabilities(Answers):
 
     @Tried
     def watch(self) -> Capability:
-        """Attention can be watched: at the attention interface, or in the model's own arithmetic."""
+        """Attention can be watched, at the attention interface or in the model's own arithmetic."""
         if self.kernel:
             return CAN
         calls: list[None] = []

@@ -102,7 +102,7 @@ def causal(tokens: Tokens) -> Mask4D:
 
 
 def blocks(lengths: tuple[int, ...]) -> Mask4D:
-    """The 4D mask of one row of documents of these lengths, each causal and apart from the others."""
+    """The 4D mask of one row of documents of these lengths, each causal and isolated."""
     return Mask4D((tuple(number for number, length in enumerate(lengths) for _ in range(length)),))
 
 

@@ -1,4 +1,4 @@
-"""Run generate(): the tokens, the logits behind each, and the positions that it passes to the model.
+"""Run generate(): its tokens, the logits behind each, and the positions that it passes on.
 
 Axes: B batch, T positions, S encoder positions, N generated tokens, V vocabulary.
 """

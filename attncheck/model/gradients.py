@@ -24,8 +24,8 @@ from attncheck.numerics.hooks import hooked
 
 
 def mixture(subject: Subject, logits_BTV: Tensor, upto: int | None = None) -> Tensor:
-    """Logits before position `upto` as one number of about unit size, mixed by fixed random weights:
-    an outer product, so that autograd keeps nothing as large as the logits.
+    """Logits before position `upto` as one number of about unit size, mixed by fixed random
+    weights: an outer product, so that autograd keeps nothing as large as the logits.
     """
     generator = torch.Generator().manual_seed(subject.settings.seed + 5)
     at_T, of_V = (

@@ -90,7 +90,7 @@ class LoadedModel:
 
     @property
     def stored_dtype(self) -> torch.dtype:
-        """The dtype of the weights as they are in memory now."""
+        """The dtype of the weights in memory now."""
         return next(
             (p.dtype for p in self.model.parameters() if p.is_floating_point()), torch.float32
         )

@@ -39,7 +39,8 @@ def long_row(subject: Subject) -> Row:
     length = min(LONG, inputs.room)
     if length <= inputs.length:
         raise Unsupported(
-            f"no more than the usual {inputs.length} tokens fit below the context and every rotary switch"
+            f"no more than the usual {inputs.length} tokens fit below the context and every "
+            "rotary switch"
         )
     return inputs.row + inputs.fresh(length - inputs.length, salt=41)
 

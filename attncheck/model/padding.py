@@ -22,7 +22,7 @@ Side = Literal["left", "right"]
 @final
 @dataclass(frozen=True, kw_only=True)
 class Padded:
-    """Rows as they are alone, and the batch that padding to `length` makes of them."""
+    """Unpadded rows, and the batch that padding to `length` makes of them."""
 
     rows: Tokens
     length: int
@@ -48,8 +48,8 @@ class Padded:
         )
 
     def tokens(self, side: Side, salt: int = 0) -> Tokens:
-        """The padded rows, (B, T): filled with the padding id or, for a `salt`, with ordinary tokens
-        drawn by it.
+        """The padded rows, (B, T): filled with the padding id or, for a `salt`, with ordinary
+        tokens drawn by it.
         """
         fills = [
             self.inputs.fresh(self.padding(row), 31 * salt + row)

@@ -54,7 +54,7 @@ class Injection:
 
     @contextlib.contextmanager
     def of(self, fault: str, on_cache_only: bool) -> Iterator[None]:
-        """One more fault is active inside. A fault of the cache leaves uncached forwards healthy."""
+        """One more fault is active inside; a fault of the cache leaves uncached forwards alone."""
         before = self.active, self.on_cache_only
         self.count += 1
         self.active, self.on_cache_only = (*self.active, (self.count, fault)), on_cache_only

@@ -1,5 +1,5 @@
-"""Where a model's weights live: on one device, spread over several, or offloaded and loaded layer by
-layer.
+"""Where a model's weights live: on one device, spread over several, or offloaded, which means that
+they are loaded layer by layer.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ def move(model: nn.Module, device: torch.device) -> None:
 
 
 def load_as_stored(model: nn.Module) -> None:
-    """Have weights loaded, offloaded and dequantized as they are stored, whatever numerics a forward
-    runs under.
+    """Have weights loaded, offloaded and dequantized unchanged, whatever numerics a forward runs
+    under.
     """
     answer_in_float64(model)
     hooks = {

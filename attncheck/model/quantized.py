@@ -85,7 +85,7 @@ def _either(module: nn.Module, usual: Callable[..., Any]) -> Callable[..., Any]:
 def dequantized(
     module: Any, usual: Callable[..., Any], device: torch.device
 ) -> tuple[Tensor, Tensor | None]:
-    """The matrix (O, N) that a layer stands for, and its bias (O,), in the precision of its kernel."""
+    """The matrix (O, N) that a layer stands for, and its bias (O,), in its kernel's precision."""
     dtype = _computes_in(module)
     size, columns = int(module.in_features), []
     with torch._C.DisableTorchFunction(), _evaluating(module):

@@ -1,4 +1,4 @@
-"""The tensors of a model: weights that may be elsewhere or in parts, digests of them, and buffers."""
+"""The tensors of a model: weights, which may be elsewhere or in parts, digests, and buffers."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def buffers_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 def changed(model: nn.Module, saved: dict[str, Tensor]) -> list[str]:
-    """The names of the buffers that differ from `saved`, or are in one of the two only, in order."""
+    """The names of the buffers that differ from `saved` or are in one of the two only, sorted."""
     now = dict(model.named_buffers())
     return sorted(
         name for name in now.keys() | saved.keys() if not _same(now.get(name), saved.get(name))

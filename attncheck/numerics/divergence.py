@@ -143,7 +143,7 @@ def _flips(got_BTV: Tensor, want_BTV: Tensor) -> int:
 
 
 def _part_with_holes(got_BTV: Tensor, want_BTV: Tensor, delta_BTV: Tensor) -> _Part:
-    """The same where some numbers are not finite: those are counted, and left out of every maximum."""
+    """The same where some numbers are not finite: they are counted and left out of maxima."""
     finite_BTV = torch.isfinite(got_BTV) & torch.isfinite(want_BTV)
     delta_BTV = torch.where(finite_BTV, delta_BTV, 0.0)
     return _Part(

@@ -25,7 +25,7 @@ from attncheck.numerics.widen import QUESTIONS
 @final
 @dataclass(frozen=True, kw_only=True)
 class Direction:
-    """One weight and the outer product along which it moves: two vectors, however large the weight."""
+    """One weight and the outer product along which it moves: two vectors, whatever its size."""
 
     weight_OI: nn.Parameter
     left_O: Tensor

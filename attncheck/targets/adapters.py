@@ -32,7 +32,8 @@ def base_of(folder: Path) -> str:
         raise TargetError(f"{folder / FILE}: {first_line(error)}") from error
     if not base:
         raise TargetError(
-            f"{folder / FILE} does not say which model the adapter is for (`base_model_name_or_path`)"
+            f"{folder / FILE} does not say which model the adapter is for "
+            "(`base_model_name_or_path`)"
         )
     return str(base)
 

@@ -1,4 +1,4 @@
-"""Read checkpoints through the library's own `from_pretrained`: hub ids, folders and .gguf files."""
+"""Read checkpoints (hub ids, folders, .gguf files) through the library's own `from_pretrained`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Load a target: read the model, note what loading reported, and choose the precision to check in."""
+"""Load a target: read the model, note what loading reported, choose the precision to check in."""
 
 from __future__ import annotations
 

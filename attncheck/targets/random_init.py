@@ -118,7 +118,7 @@ def _explored(name: str, head: str, settings: Settings, *, explore: bool) -> Any
 
 
 def from_config(config: Any, settings: Settings) -> Any:
-    """A small model of a real config: what it promises stays, its sizes shrink."""
+    """A small model of a real config: what it declares stays, its sizes shrink."""
     return _drawn(shrink(config, _wanted(settings)), auto_class_name(config), settings)
 
 

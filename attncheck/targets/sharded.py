@@ -30,7 +30,7 @@ def together(target: Target, settings: Settings) -> Iterator[None]:
     """Load in all processes.
 
     Raises:
-        TargetError: a device map is asked for too.
+        TargetError: a device map is requested too.
         UsageError: this process was not started as one of so many.
     """
     if settings.device_map:
@@ -52,7 +52,8 @@ def saved(model: Any) -> Iterator[str]:
     """
     if "forward" in vars(model) or adapted_layers(model) or not hasattr(model, "save_pretrained"):
         raise TargetError(
-            f"{type(model).__name__}: a model that was changed in memory cannot be sharded while it is loaded"
+            f"{type(model).__name__}: a model that was changed in memory cannot be sharded while "
+            "it is loaded"
         )
     own = tempfile.mkdtemp(prefix="attncheck-sharded-")
     try:

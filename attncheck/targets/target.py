@@ -29,7 +29,7 @@ DEFAULT = "builtin:gqa"
 @final
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """One parsed target. `where` is the id, the path or the name; `attribute` the factory's name."""
+    """One parsed target: `where` is its id, path or name, `attribute` the name of the factory."""
 
     text: str
     kind: Kind

@@ -1,3 +1,3 @@
 """Small configs of any architecture: sizes cut by the names of the fields, one layer of each kind,
-borders within reach.
+boundaries within reach.
 """

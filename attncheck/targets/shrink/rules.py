@@ -1,8 +1,8 @@
-"""What each config field becomes in a small model, told by the field's name alone: the first rule
+"""What each config field becomes in a small model, by the field's name alone: the first rule
 that matches wins.
 
 Query heads differ from the square of the KV heads, widths from each other, and windows, chunks and
-top-k sizes lie below the length of the inputs, so that a mixed-up axis or an off-by-one border
+top-k sizes lie below the length of the inputs, so that a mixed-up axis or an off-by-one error
 cannot hide in a square layout.
 """
 
@@ -82,26 +82,32 @@ def _on(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
 
 
-NO_SIZES = r"""chunk_size_feed_forward|pretraining_tp|num_labels|num_channels|type_vocab_size|n_langs|layernum|num_logits_to_keep|
-num_nextn_predict_layers|spatial_merge_size|temporal_patch_size|in_channels|out_channels|chunk_size_lm_head|num_mem_blocks|
-patching_batch_size|attention_k|routed_scaling_factor|hidden_act|expansion_ratio|mamba_expand|expand|.*(seed|dropout|_eps)"""
-WINDOWS = r"""sliding_window|sliding_window_size|attention_chunk_size|attention_window_size|window_size|local_attention|
-local_attention_window_len|index_topk|index_topk_blocks|keep_window_size|indexer_budget|mamba_chunk_size|chunk_size"""
-CONTEXTS = r"""max_position_embeddings|n_positions|n_ctx|max_seq_len|model_max_length|max_target_positions|context_length|
-max_length|position_bias_max_distance"""
+NO_SIZES = r"""chunk_size_feed_forward|pretraining_tp|num_labels|num_channels|type_vocab_size|
+n_langs|layernum|num_logits_to_keep|num_nextn_predict_layers|spatial_merge_size|
+temporal_patch_size|in_channels|out_channels|chunk_size_lm_head|num_mem_blocks|
+patching_batch_size|attention_k|routed_scaling_factor|hidden_act|expansion_ratio|mamba_expand|
+expand|.*(seed|dropout|_eps)"""
+WINDOWS = r"""sliding_window|sliding_window_size|attention_chunk_size|attention_window_size|
+window_size|local_attention|local_attention_window_len|index_topk|index_topk_blocks|
+keep_window_size|indexer_budget|mamba_chunk_size|chunk_size"""
+CONTEXTS = r"""max_position_embeddings|n_positions|n_ctx|max_seq_len|model_max_length|
+max_target_positions|context_length|max_length|position_bias_max_distance"""
 RANKS = r"kv_lora_rank|q_lora_rank|o_lora_rank|gated_norm_rank|loop_gate_rank|laurel_rank|adapter_rank|hc_lowrank|linear_rank"
 QUERY_HEADS = r".*(num_attention_heads|attention_heads|n_head|n_heads|num_heads)"
 SHARED_HEADS = r".*(num_key_value_heads|num_kv_heads|kv_n_heads)"
 HEAD_WIDTHS = r".*(head_dim|dim_head|d_kv|d_head|attention_head_size|kv_channels)"
-INNER_WIDTHS = r"""intermediate_size_mlp|.*(intermediate_size|ffn_dim|d_ff|dff|dim_ff|n_inner|d_inner|feed_forward_size|
-ffn_hidden_size|mlp_dim|prompt_mid_dim)"""
-WIDTHS = r""".*(hidden_size|d_model|n_embd|embed_dim|embedding_dim|emb_dim|word_embed_proj_dim|embedding_size|hidden_size_global|
-vision_output_dim|projector_input_dim|projector_output_dim|adapter_in_dim|adapter_out_dim|adapter_input_size|output_channels|
-classifier_proj_size|ext_pw_out_channel|depthwise_separable_out_channel|nemo_conv_channels)"""
-DEPTHS = r"""num_hidden_layers|conf_num_hidden_layers|n_layer|n_layers|num_layers|encoder_layers|decoder_layers|
-num_encoder_layers|num_decoder_layers|num_blocks|depth|num_layers_per_stack|num_global_layers"""
-PERIODS = r"""n_layers_per_attn_res_block|layer_group_size|_?sliding_window_pattern|global_attn_every_n_layers|
-prefix_dense_sliding_window_pattern|no_rope_layer_interval|attn_layer_period|expert_layer_period"""
+INNER_WIDTHS = r"""intermediate_size_mlp|.*(intermediate_size|ffn_dim|d_ff|dff|dim_ff|n_inner|
+d_inner|feed_forward_size|ffn_hidden_size|mlp_dim|prompt_mid_dim)"""
+WIDTHS = r""".*(hidden_size|d_model|n_embd|embed_dim|embedding_dim|emb_dim|word_embed_proj_dim|
+embedding_size|hidden_size_global|vision_output_dim|projector_input_dim|projector_output_dim|
+adapter_in_dim|adapter_out_dim|adapter_input_size|output_channels|classifier_proj_size|
+ext_pw_out_channel|depthwise_separable_out_channel|nemo_conv_channels)"""
+DEPTHS = r"""num_hidden_layers|conf_num_hidden_layers|n_layer|n_layers|num_layers|encoder_layers|
+decoder_layers|num_encoder_layers|num_decoder_layers|num_blocks|depth|num_layers_per_stack|
+num_global_layers"""
+PERIODS = r"""n_layers_per_attn_res_block|layer_group_size|_?sliding_window_pattern|
+global_attn_every_n_layers|prefix_dense_sliding_window_pattern|no_rope_layer_interval|
+attn_layer_period|expert_layer_period"""
 
 _TABLE: tuple[tuple[str, Size], ...] = (
     (NO_SIZES, keep),

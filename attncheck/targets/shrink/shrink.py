@@ -224,7 +224,7 @@ def _windows_on(
 
 
 def shrunk_rope(table: Any, *, latent: bool) -> Any:
-    """A rotary table for a small head; anything else as it is."""
+    """A rotary table for a small head; anything else unchanged."""
     if not isinstance(table, dict):
         return table
     width = ROTARY_DIM if latent else HEAD_DIM
