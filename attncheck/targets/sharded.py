@@ -70,7 +70,7 @@ _whole: weakref.WeakKeyDictionary[Any, Callable[[], Any]] = weakref.WeakKeyDicti
 
 
 def remember_whole(model: Any, loader: Callable[[], Any]) -> None:
-    """Keep the way to the model that a sharded one is made of; only the first process ever goes it."""
+    """Remember how to load the whole of a sharded model; only the first process ever does."""
     if ranks.first():
         _whole[model] = loader
 
@@ -91,7 +91,7 @@ def whole_of(model: nn.Module, device: torch.device) -> nn.Module:
 def why_not_whole(
     model: nn.Module, devices: Sequence[torch.device]
 ) -> tuple[torch.device | None, str]:
-    """The first of these devices that can hold the whole model beside the parts, else why none can."""
+    """The first of these devices that can hold the whole model beside the parts, or why none can."""
     needed = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
     able = [device for device in devices if needed <= COMFORT * free_memory(device)]
     return (

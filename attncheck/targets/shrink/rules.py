@@ -92,7 +92,8 @@ window_size|local_attention|local_attention_window_len|index_topk|index_topk_blo
 keep_window_size|indexer_budget|mamba_chunk_size|chunk_size"""
 CONTEXTS = r"""max_position_embeddings|n_positions|n_ctx|max_seq_len|model_max_length|
 max_target_positions|context_length|max_length|position_bias_max_distance"""
-RANKS = r"kv_lora_rank|q_lora_rank|o_lora_rank|gated_norm_rank|loop_gate_rank|laurel_rank|adapter_rank|hc_lowrank|linear_rank"
+RANKS = r"""kv_lora_rank|q_lora_rank|o_lora_rank|gated_norm_rank|loop_gate_rank|laurel_rank|
+adapter_rank|hc_lowrank|linear_rank"""
 QUERY_HEADS = r".*(num_attention_heads|attention_heads|n_head|n_heads|num_heads)"
 SHARED_HEADS = r".*(num_key_value_heads|num_kv_heads|kv_n_heads)"
 HEAD_WIDTHS = r".*(head_dim|dim_head|d_kv|d_head|attention_head_size|kv_channels)"
