@@ -20,7 +20,7 @@ from torch import Tensor
 
 from attncheck.attention.rope import Pairing
 from attncheck.judge.projections import TINY, blocks_of, matched, resolution
-from attncheck.numerics.divergence import max_abs, max_abs_diff
+from attncheck.numerics.divergence import beyond_at, max_abs, max_abs_diff
 
 TABLE_ROUNDING = resolution(torch.float32)
 """Lengths that differ by less belong to one projection: tables may have been stored in float32."""
@@ -152,7 +152,7 @@ def _changed(given_BHTD: Tensor, passed_BHTD: Tensor, limit: float) -> Tensor:
     """Which channels are not the projection's output times one number."""
     energy_D = given_BHTD.square().sum((0, 1, 2)).clamp_min(TINY)
     factor_D = (given_BHTD * passed_BHTD).sum((0, 1, 2)) / energy_D
-    return (passed_BHTD - given_BHTD * factor_D).abs().amax((0, 1, 2)) > limit
+    return beyond_at(passed_BHTD, given_BHTD * factor_D, limit, (0, 1, 2))
 
 
 def _layouts(changed_D: Tensor, width: int, hint: Layout | None) -> Iterator[Layout]:

@@ -40,7 +40,8 @@ def _packed(saved: Tensor) -> Any:
     made = _made.get(saved.untyped_storage().data_ptr())
     if made is None:
         return saved
-    return made._attncheck_maker, saved.size(), saved.stride(), saved.storage_offset()  # type: ignore[attr-defined]
+    maker = made._attncheck_maker  # type: ignore[attr-defined]
+    return maker, saved.size(), saved.stride(), saved.storage_offset()
 
 
 def _unpacked(packed: Any) -> Tensor:

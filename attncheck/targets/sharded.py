@@ -91,7 +91,7 @@ def whole_of(model: nn.Module, device: torch.device) -> nn.Module:
 def why_not_whole(
     model: nn.Module, devices: Sequence[torch.device]
 ) -> tuple[torch.device | None, str]:
-    """The first of these devices that can hold the whole model beside the parts, or why none can."""
+    """The first of these devices with room for the whole model beside the parts, or why none."""
     needed = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
     able = [device for device in devices if needed <= COMFORT * free_memory(device)]
     return (

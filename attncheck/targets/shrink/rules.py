@@ -113,7 +113,8 @@ attn_layer_period|expert_layer_period"""
 _TABLE: tuple[tuple[str, Size], ...] = (
     (NO_SIZES, keep),
     (
-        r".*(vocab_size|vocab_size_per_layer_input|unpadded_vocab_size|encoder_hash_byte_group_vocab|codebook_size)",
+        r".*(vocab_size|vocab_size_per_layer_input|unpadded_vocab_size|"
+        r"encoder_hash_byte_group_vocab|codebook_size)",
         exactly(VOCAB),
     ),
     (r"ngram_vocab_size_base", exactly(64)),
@@ -162,7 +163,8 @@ _TABLE: tuple[tuple[str, Size], ...] = (
         exactly(16),
     ),
     (
-        r"num_filters|base_channels|latent_channels|vector_quantization_hidden_dimension|upsample_groups|codebook_dim",
+        r"num_filters|base_channels|latent_channels|vector_quantization_hidden_dimension|"
+        r"upsample_groups|codebook_dim",
         at_most(16),
     ),
     (DEPTHS, depth),
