@@ -164,7 +164,8 @@ def load(path: Path) -> Recording:
     try:
         with safe_open(str(path), framework="pt") as file:
             header = json.loads((file.metadata() or {}).get("attncheck", "{}"))
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dictionary
+            names = file.keys()  # a file, not a dictionary: it cannot be iterated
+            tensors = {name: file.get_tensor(name) for name in names}
     except (SafetensorError, OSError, ValueError) as error:
         raise TargetError(f"{path}: not a recording ({first_line(error)})") from error
     if header.get("schema") != SCHEMA:

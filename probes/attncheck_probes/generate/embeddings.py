@@ -54,6 +54,11 @@ def _replaceable(subject: Subject, case: Measurement) -> Measurement:
     return case
 
 
+def _table(subject: Subject) -> Any:
+    model: Any = subject.model
+    return model.get_input_embeddings()
+
+
 def _given(subject: Subject, row: Row) -> dict[str, Any]:
     """The arguments that pass embeddings_BTW in place of ids."""
     if subject.forward_adapter.fixed:
@@ -62,7 +67,7 @@ def _given(subject: Subject, row: Row) -> dict[str, Any]:
         raise Unsupported(f"{type(subject.model).__name__}.forward takes no `{NAME}`")
     try:
         with torch.no_grad(), subject.numerics():
-            embeddings_BTW = subject.model.get_input_embeddings()(subject.passes.ids((row,)))  # type: ignore[operator]
+            embeddings_BTW = _table(subject)(subject.passes.ids((row,)))
     except REFUSALS as error:
         raise Unsupported(f"the table of embeddings raises {first_line(error)}") from error
     return {subject.forward_adapter.ids_name: None, NAME: embeddings_BTW}
@@ -70,7 +75,7 @@ def _given(subject: Subject, row: Row) -> dict[str, Any]:
 
 def _other_tables(subject: Subject) -> list[nn.Module]:
     """Tables beside that of the input embeddings that ids are looked up in."""
-    own, tokens = subject.model.get_input_embeddings(), subject.inputs.tokens  # type: ignore[operator]
+    own, tokens = _table(subject), subject.inputs.tokens
     ids_BT, found = subject.passes.ids(tokens), []
 
     def note(module: nn.Module, args: tuple[Any, ...]) -> None:
