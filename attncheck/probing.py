@@ -12,7 +12,7 @@ the model and decides nothing; `judge` is pure, so that a saved report can be ju
   `Capability`, `Unsupported` and `REFUSALS`, the exceptions that a model may answer a call with.
 - A forward: `ForwardSpec`, its tokens, positions and masks; `Padded` and `pad_rows` for batches;
   `decode_chunks` and `reference_forward` for decoding.
-- Rounding: `Budget`, `measure_budget`, `own_budget`, `max_abs_diff`, `beyond`.
+- Rounding: `Budget`, `measure_budget`, `own_budget`, `max_abs_diff`, `beyond`, `finitely_beyond`.
 - Attention: `AttentionCall`, with `capture` and `subject.record_calls`.
 - Whole modules for what few probes need: `cache_kinds`, `generation`, `attention_span`, …
 """
@@ -110,7 +110,14 @@ from attncheck.model.weights import (
     weights_in_memory,
 )
 from attncheck.numerics.budget import HEADROOM, Budget, measure_budget
-from attncheck.numerics.divergence import beyond, beyond_at, holes, max_abs, max_abs_diff
+from attncheck.numerics.divergence import (
+    beyond,
+    beyond_at,
+    finitely_beyond,
+    holes,
+    max_abs,
+    max_abs_diff,
+)
 from attncheck.numerics.hooks import hooked
 from attncheck.numerics.losses import IGNORED, Loss, cross_entropy
 from attncheck.numerics.module_outputs import Event, ModuleOutputs
@@ -192,6 +199,7 @@ __all__ = [
     "digests",
     "directional_derivative",
     "ends_compared",
+    "finitely_beyond",
     "first_line",
     "for_rows",
     "generation",

@@ -6,10 +6,12 @@ A capability is true where the model has it; otherwise its `reason` becomes the 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, final
 
 import torch
+from torch import Tensor
 
 from attncheck.attention.call import AttentionCall
 from attncheck.attention.recorder import capture, record
@@ -22,7 +24,7 @@ from attncheck.model.forward_spec import ForwardSpec, Mask2D, all_ones, blocks, 
 from attncheck.model.inputs import Inputs
 from attncheck.model.passes import REFUSALS, Passes
 from attncheck.numerics.budget import Budget
-from attncheck.numerics.divergence import beyond
+from attncheck.numerics.divergence import beyond, finitely_beyond
 
 CAN = Capability()
 
@@ -45,10 +47,15 @@ class Capabilities(Answers):
         self._kind = type(self.forward_adapter.model).__name__
 
     def _differ(
-        self, left: ForwardSpec, right: ForwardSpec, start: int = 0, stop: int | None = None
+        self,
+        left: ForwardSpec,
+        right: ForwardSpec,
+        start: int = 0,
+        stop: int | None = None,
+        rule: Callable[[Tensor, Tensor, float], bool] = beyond,
     ) -> bool:
         left_BTV, right_BTV = (self.passes.logits(spec)[:, start:stop] for spec in (left, right))
-        return beyond(left_BTV, right_BTV, self.budget.value)
+        return rule(left_BTV, right_BTV, self.budget.value)
 
     def _runs(self, spec: ForwardSpec, what: str) -> Capability:
         try:
@@ -117,7 +124,7 @@ class Capabilities(Answers):
         length = self.inputs.length
         for cut in (length - 1, length - 3, length // 2):
             stepped = ForwardSpec((self.inputs.row[: cut + 1],), chunks=(cut, 1))
-            if self._differ(stepped, self._full, start=cut, stop=cut + 1):
+            if self._differ(stepped, self._full, cut, cut + 1, finitely_beyond):
                 return Capability(
                     "a step on the model's own cache already differs from one forward: "
                     "that is for `decode-paths`"
@@ -274,6 +281,8 @@ class Capabilities(Answers):
         if not self._generates:
             return CAN
         cut = self.inputs.length - 1 - (self.inputs.length // 3)
-        if not self._differ(ForwardSpec((self.inputs.row[:cut],)), self._full, stop=cut):
+        if not self._differ(
+            ForwardSpec((self.inputs.row[:cut],)), self._full, 0, cut, finitely_beyond
+        ):
             return CAN
         return Capability("the logits depend on the length of the whole row, without padding too")

@@ -22,7 +22,7 @@ from attncheck.model.inputs import Row, Tokens, for_rows
 from attncheck.model.padding import pad_id, padded_ids
 from attncheck.model.passes import REFUSALS
 from attncheck.model.subject import Subject
-from attncheck.numerics.divergence import beyond
+from attncheck.numerics.divergence import finitely_beyond
 
 KEEP = "logits_to_keep"
 
@@ -193,7 +193,7 @@ def require_causal(subject: Subject) -> None:
     changed = ForwardSpec((subject.inputs.other(subject.inputs.row, last),))
     usual = ForwardSpec(subject.inputs.tokens)
     got_BTV, want_BTV = (subject.logits(each)[:, :last] for each in (changed, usual))
-    if beyond(got_BTV, want_BTV, subject.budget.value):
+    if finitely_beyond(got_BTV, want_BTV, subject.budget.value):
         raise Unsupported(
             "later tokens change earlier logits, so one forward over the answer cannot serve as "
             "reference"
@@ -216,7 +216,7 @@ def require_padding(subject: Subject, rows: Tokens, answers: list[Row]) -> None:
         ).logits_BTV
     for row, alone in enumerate(whole):
         alone_TV = subject.logits(ForwardSpec((alone,)))[0]
-        if beyond(padded_BTV[row, -len(alone) :], alone_TV, subject.budget.value):
+        if finitely_beyond(padded_BTV[row, -len(alone) :], alone_TV, subject.budget.value):
             raise Unsupported(
                 "one forward of the padded batch differs as well: that is for `padding`"
             )

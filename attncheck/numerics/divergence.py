@@ -72,6 +72,13 @@ def beyond(got: Tensor, want: Tensor | float, budget: float) -> bool:
     return not max_abs_diff(got, want) <= budget  # `>` would take NaN for agreement
 
 
+def finitely_beyond(got: Tensor, want: Tensor, budget: float) -> bool:
+    """`beyond` of two finite tensors. What excuses a case from being measured has to be this:
+    values that are not finite are for the case itself to count.
+    """
+    return isfinite(max_abs_diff(got, want)) and beyond(got, want, budget)
+
+
 def beyond_at(got: Tensor, want: Tensor, budget: float, reduced: int | tuple[int, ...]) -> Tensor:
     """`beyond` at each place of the axes that are left when `reduced` are taken together."""
     return ~((got - want).abs().amax(reduced) <= budget)

@@ -92,3 +92,13 @@ def test_a_difference_of_exactly_the_budget_is_within_it() -> None:
     assert beyond(got, want, 0.49)
     assert beyond(got, want, float("nan"))
     assert not beyond(got[:0], want[:0], 0.0)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_what_is_not_finite_excuses_no_case(bad: float) -> None:
+    want = torch.zeros(1, 3, 2)
+    got = want.clone()
+    got[0, 1, 1] = bad
+    assert divergence.beyond(got, want, 1.0)
+    assert not divergence.finitely_beyond(got, want, 1.0)
+    assert divergence.finitely_beyond(want + 2.0, want, 1.0)

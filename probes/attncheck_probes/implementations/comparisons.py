@@ -16,10 +16,10 @@ from attncheck.probing import (
     Subject,
     Unsupported,
     Verdict,
-    beyond,
     blocks,
     chosen,
     compare_rows,
+    finitely_beyond,
     left_padded,
     pad_rows,
     switched_gradient,
@@ -68,7 +68,7 @@ def _padded(subject: Subject, name: str, attn: str) -> Measurement:
 
 def _last_logits_move(subject: Subject, usual: ForwardSpec, changed: ForwardSpec) -> bool:
     changed_BV, usual_BV = (subject.logits(each)[:, -1] for each in (changed, usual))
-    return beyond(changed_BV, usual_BV, subject.budget.value)
+    return finitely_beyond(changed_BV, usual_BV, subject.budget.value)
 
 
 COMPARED: dict[str, Compared] = {

@@ -82,3 +82,18 @@ def test_kept_logits_are_the_last_ones() -> None:
     assert kept.shape == (1, 2, subject.facts.vocab)
     whole = subject.passes.call(subject.inputs.tokens, use_cache=False).logits_BTV[:, -2:]
     torch.testing.assert_close(kept, whole.detach())
+
+
+@pytest.mark.parametrize("probe", ["generate", "implementations", "cache-kinds", "future-token"])
+def test_logits_that_are_not_finite_fail_instead_of_excusing_cases(probe: str) -> None:
+    subject = loaded("builtin:gqa")
+    head = subject.model.get_output_embeddings()
+
+    def lose_one(module: torch.nn.Module, args: Any, logits_BTV: torch.Tensor) -> torch.Tensor:
+        return logits_BTV.index_fill(-1, torch.tensor([5]), float("nan"))
+
+    with head.register_forward_hook(lose_one):
+        found = finding(subject, probe)
+    assert found.verdict is Verdict.FAIL
+    skipped = [each.note for each in found.cases if verdict_of(each) is Verdict.SKIP]
+    assert not [note for note in skipped if "earlier logits" in note or "padding" in note]
