@@ -109,6 +109,7 @@ from attncheck.model.weights import (
     same_digest,
     weights_in_memory,
 )
+from attncheck.numerics import label_weighting
 from attncheck.numerics.budget import HEADROOM, Budget, measure_budget
 from attncheck.numerics.divergence import (
     beyond,
@@ -119,6 +120,7 @@ from attncheck.numerics.divergence import (
     max_abs_diff,
 )
 from attncheck.numerics.hooks import hooked
+from attncheck.numerics.label_weighting import Weighting
 from attncheck.numerics.losses import IGNORED, Loss, cross_entropy
 from attncheck.numerics.module_outputs import Event, ModuleOutputs
 from attncheck.targets import sharded
@@ -174,6 +176,7 @@ __all__ = [
     "Tokens",
     "Unsupported",
     "Verdict",
+    "Weighting",
     "adapted_layers",
     "all_ones",
     "attempt",
@@ -209,6 +212,7 @@ __all__ = [
     "input_gradient",
     "is_sharded",
     "key_values",
+    "label_weighting",
     "layer_results",
     "left_padded",
     "logits_and_loss",

@@ -39,8 +39,6 @@ FILE_LINES = 300
 PROBE_LINES = 180
 FUNCTION_LINES = 60
 PACKAGE_SHARE = 0.15
-COLLECTIONS = {"probes.attncheck_probes": 0.17, "attncheck.faults": 0.17}
-"""Packages that grow by a file with each probe and each fault: a newcomer's must not break a test."""
 TOGETHER = {
     "cli/test_suite_commands.py",
     "distributed/test_tensor_parallel.py",
@@ -180,11 +178,7 @@ def test_no_package_is_larger_than_its_share() -> None:
         home = path.relative_to(ROOT).parts[:2]
         sizes["attncheck" if home[-1].endswith(".py") else ".".join(home)] += len(lines_of(path))
     share = {name: size / sizes.total() for name, size in sizes.items()}
-    assert {
-        name: round(part, 3)
-        for name, part in share.items()
-        if part > COLLECTIONS.get(name, PACKAGE_SHARE)
-    } == {}
+    assert {name: round(part, 3) for name, part in share.items() if part > PACKAGE_SHARE} == {}
 
 
 def test_class_names_are_unique() -> None:

@@ -21,12 +21,13 @@ from attncheck.probing import (
     LossCall,
     Subject,
     Verdict,
+    Weighting,
     caller_shifts,
     cross_entropy,
+    label_weighting,
     logits_and_loss,
     text_config,
 )
-from attncheck_probes.labels.label_weighting import Weighting, usual, wrong
 
 
 @final
@@ -52,7 +53,7 @@ class LossAnswer:
     @property
     def weighting(self) -> Weighting:
         """The right weighting of these labels."""
-        return usual(self.spec.labels_BT, self.spec.own, self.spec.items)
+        return label_weighting.usual(self.spec.labels_BT, self.spec.own, self.spec.items)
 
     @property
     def values(self) -> str:
@@ -92,7 +93,7 @@ def suspects(subject: Subject, spec: LossCall) -> Iterator[Weighting]:
     """The wrong losses that this call may have given."""
     pad = getattr(text_config(subject.config), "pad_token_id", None)
     fills = (0, pad) if isinstance(pad, int) and 0 < pad < subject.facts.vocab else (0,)
-    return wrong(spec.labels_BT, spec.own, spec.items, fills, spec.more.get("mask"))
+    return label_weighting.wrong(spec.labels_BT, spec.own, spec.items, fills, spec.more.get("mask"))
 
 
 def nearest(subject: Subject, got: LossAnswer) -> Weighting | None:

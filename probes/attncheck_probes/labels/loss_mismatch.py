@@ -24,12 +24,12 @@ from attncheck.probing import (
     Subject,
     Unsupported,
     beyond,
+    label_weighting,
     loss_gradient,
     max_abs,
     max_abs_diff,
     merged,
 )
-from attncheck_probes.labels.label_weighting import count_of, shifted
 from attncheck_probes.labels.loss_answer import (
     LossAnswer,
     ask,
@@ -141,7 +141,10 @@ def _other_labels(subject: Subject, labels_BT: Tensor) -> Tensor:
 
 def in_steps(calls: tuple[LossCall, ...]) -> tuple[LossCall, ...]:
     """The same calls, each with the number of labels of all of them."""
-    items = sum(count_of(shifted(each.labels_BT, each.own)) for each in calls)
+    items = sum(
+        label_weighting.count_of(label_weighting.shifted(each.labels_BT, each.own))
+        for each in calls
+    )
     return tuple(replace(each, items=items) for each in calls)
 
 

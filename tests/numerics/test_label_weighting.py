@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from attncheck.numerics.label_weighting import shifted, usual, wrong
 from attncheck.numerics.losses import IGNORED, cross_entropy
-from attncheck_probes.labels.label_weighting import shifted, usual, wrong
 from attncheck_probes.labels.loss_answer import smoothed, smoothing
 
 LABELS_BT = torch.tensor([[3, 1, 4, 1, 5], [2, IGNORED, IGNORED, 0, IGNORED]])

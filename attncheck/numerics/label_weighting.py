@@ -16,7 +16,7 @@ from typing import Literal, final
 import torch
 from torch import Tensor
 
-from attncheck.probing import IGNORED
+from attncheck.numerics.losses import IGNORED
 
 Kind = Literal["usual", "shift", "items", "weight"]
 SHIFTS = {
