@@ -13,7 +13,9 @@ from attncheck.core.version import __version__
 if TYPE_CHECKING:
     from attncheck.api import check
     from attncheck.core.errors import ChecksFailed
-    from attncheck.core.finding import Finding, Measurement, Verdict
+    from attncheck.core.finding import Finding
+    from attncheck.core.measurement import Measurement
+    from attncheck.core.verdict import Verdict
     from attncheck.report.model import Report
 
 __all__ = ["ChecksFailed", "Finding", "Measurement", "Report", "Verdict", "__version__", "check"]
@@ -22,8 +24,8 @@ HOMES = {
     "check": "attncheck.api",
     "ChecksFailed": "attncheck.core.errors",
     "Finding": "attncheck.core.finding",
-    "Measurement": "attncheck.core.finding",
-    "Verdict": "attncheck.core.finding",
+    "Measurement": "attncheck.core.measurement",
+    "Verdict": "attncheck.core.verdict",
     "Report": "attncheck.report.model",
 }
 

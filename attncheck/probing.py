@@ -27,25 +27,22 @@ from attncheck.attention.call import AttentionCall
 from attncheck.attention.recorder import capture
 from attncheck.attention.rotary_tables import stored_tables
 from attncheck.core.capability import Capability
+from attncheck.core.divergence import Divergence
 from attncheck.core.errors import Unsupported, first_line
-from attncheck.core.finding import (
+from attncheck.core.finding import Control, Evidence, Ruling
+from attncheck.core.measurement import (
     AtMost,
     Cause,
     Comparison,
-    Control,
-    Divergence,
-    Evidence,
     Figure,
     Measurement,
     Rerun,
-    Ruling,
-    Verdict,
     merged,
     skipped,
     verdict_of,
-    worst,
 )
 from attncheck.core.ruling import describe, judge_cases
+from attncheck.core.verdict import Verdict, worst
 from attncheck.distributed import parts, ranks
 from attncheck.judge import attention_span, layer_results
 from attncheck.judge.attention_span import ObservedKeys, wrong_pairs

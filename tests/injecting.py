@@ -9,7 +9,8 @@ from probing import loaded
 
 from attncheck.core import registry
 from attncheck.core.errors import CannotInject
-from attncheck.core.finding import Finding, Verdict
+from attncheck.core.finding import Finding
+from attncheck.core.verdict import Verdict
 from attncheck.diagnosis.diagnose import diagnose
 from attncheck.faults import registry as faults
 from attncheck.faults.engine.trusted import Trusted

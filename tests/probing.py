@@ -16,8 +16,10 @@ import transformers
 from conftest import tiny_llama
 
 from attncheck.core import registry
-from attncheck.core.finding import Finding, Measurement, Verdict, verdict_of
+from attncheck.core.finding import Finding
+from attncheck.core.measurement import Measurement, verdict_of
 from attncheck.core.settings import Settings
+from attncheck.core.verdict import Verdict
 from attncheck.faults import registry as faults
 from attncheck.model.compat import CACHE_NAMES
 from attncheck.model.subject import Subject

@@ -9,7 +9,7 @@ import pytest
 from probing import loaded
 
 from attncheck.core import registry
-from attncheck.core.finding import Verdict
+from attncheck.core.verdict import Verdict
 from attncheck.faults import registry as faults
 from attncheck.probing import Probe
 from attncheck.run.runner import ProbeFinished, finding_of, run_probes

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from attncheck.core import registry
-from attncheck.core.finding import Finding, Verdict
+from attncheck.core.finding import Finding
 from attncheck.core.settings import Settings
+from attncheck.core.verdict import Verdict
 from attncheck.faults import registry as faults
 from attncheck.model.subject import Subject
 from attncheck.run.runner import ProbeFinished, run_probes

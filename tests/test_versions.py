@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from attncheck.core import registry
-from attncheck.core.finding import Finding, Verdict, verdict_of
+from attncheck.core.finding import Finding
+from attncheck.core.measurement import verdict_of
 from attncheck.core.settings import Settings
+from attncheck.core.verdict import Verdict
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.run.runner import ProbeFinished, run_probes
 from attncheck.targets.load import load

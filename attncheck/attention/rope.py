@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from attncheck.core.finding import BEYOND_ROUNDING
+from attncheck.core.measurement import BEYOND_ROUNDING
 from attncheck.numerics.hooks import hooked
 
 Pairing = Literal["half", "pairs"]

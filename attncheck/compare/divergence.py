@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from attncheck.compare.record import RecordedForward, Recording
-from attncheck.core.finding import BEYOND_ROUNDING
+from attncheck.core.measurement import BEYOND_ROUNDING
 from attncheck.model.weights import same_digest
 from attncheck.numerics.divergence import max_abs
 from attncheck.numerics.first_divergence import FirstDivergence, first_divergence

@@ -6,26 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, final
 
-from attncheck.core.divergence import Divergence as Divergence
-from attncheck.core.divergence import PrecisionLevel as PrecisionLevel
-from attncheck.core.divergence import Profile as Profile
-from attncheck.core.measurement import BEYOND_ROUNDING as BEYOND_ROUNDING
-from attncheck.core.measurement import AtMost as AtMost
-from attncheck.core.measurement import Cause as Cause
-from attncheck.core.measurement import Comparison as Comparison
-from attncheck.core.measurement import Expectation as Expectation
-from attncheck.core.measurement import Figure as Figure
-from attncheck.core.measurement import Measurement as Measurement
-from attncheck.core.measurement import Quantity as Quantity
-from attncheck.core.measurement import Relation as Relation
-from attncheck.core.measurement import Rerun as Rerun
-from attncheck.core.measurement import Skipped as Skipped
-from attncheck.core.measurement import merged as merged
-from attncheck.core.measurement import skipped as skipped
-from attncheck.core.measurement import verdict_of as verdict_of
-from attncheck.core.verdict import Verdict as Verdict
-from attncheck.core.verdict import worst as worst
-from attncheck.core.verdict import worst_of_model as worst_of_model
+from attncheck.core.measurement import Measurement, verdict_of
+from attncheck.core.verdict import Verdict
 
 
 @final

@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-from attncheck.core.finding import (
-    AtMost,
-    Comparison,
-    Evidence,
-    Measurement,
-    Quantity,
-    Ruling,
-    Verdict,
-    verdict_of,
-    worst_of_model,
-)
+from attncheck.core.finding import Evidence, Ruling
+from attncheck.core.measurement import AtMost, Comparison, Measurement, Quantity, verdict_of
+from attncheck.core.verdict import Verdict, worst_of_model
 
 
 def judge_cases(evidence: Evidence) -> Ruling:

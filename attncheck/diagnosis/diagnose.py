@@ -10,7 +10,9 @@ from typing import Any, final
 
 from attncheck.attention.layers import layer_number
 from attncheck.core.errors import Unsupported, first_line
-from attncheck.core.finding import Diagnosis, Finding, Location, Measurement, Verdict, verdict_of
+from attncheck.core.finding import Diagnosis, Finding, Location
+from attncheck.core.measurement import Measurement, verdict_of
+from attncheck.core.verdict import Verdict
 from attncheck.diagnosis.failure import REFUSED, Failure, failing, open_case, unmeasured
 from attncheck.diagnosis.locate import (
     in_attention,

@@ -12,16 +12,11 @@ from typing import final
 import torch
 from torch import Tensor
 
+from attncheck.core.divergence import Divergence
 from attncheck.core.errors import Unsupported
-from attncheck.core.finding import (
-    Comparison,
-    Divergence,
-    Finding,
-    Measurement,
-    Rerun,
-    Verdict,
-    verdict_of,
-)
+from attncheck.core.finding import Finding
+from attncheck.core.measurement import Comparison, Measurement, Rerun, verdict_of
+from attncheck.core.verdict import Verdict
 from attncheck.faults.engine.trusted import Trusted
 from attncheck.model.forward_spec import ForwardSpec, Mask2D
 from attncheck.model.passes import REFUSALS

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from attncheck.core import registry
-from attncheck.core.finding import Finding, Measurement, Verdict, verdict_of
+from attncheck.core.finding import Finding
+from attncheck.core.measurement import Measurement, verdict_of
 from attncheck.core.ruling import describe
+from attncheck.core.verdict import Verdict
 from attncheck.diagnosis.failure import open_case, unmeasured
 from attncheck.model.forward_spec import ForwardSpec, Mask, Mask2D, Mask4D
 from attncheck.model.subject import Subject

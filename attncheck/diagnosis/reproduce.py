@@ -15,7 +15,8 @@ from typing import final
 from torch import Tensor
 
 from attncheck.core.errors import Unsupported
-from attncheck.core.finding import Location, Measurement
+from attncheck.core.finding import Location
+from attncheck.core.measurement import Measurement
 from attncheck.diagnosis.failure import Failure, FailureSide, open_case
 from attncheck.distributed.ranks import agreed
 from attncheck.faults.engine.expected import View

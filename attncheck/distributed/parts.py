@@ -12,7 +12,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from attncheck.core.finding import BEYOND_ROUNDING
+from attncheck.core.measurement import BEYOND_ROUNDING
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.subject import Subject
 from attncheck.numerics.divergence import beyond, max_abs

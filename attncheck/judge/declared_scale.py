@@ -13,7 +13,8 @@ from typing import Any
 
 from attncheck.attention.layers import layer_type
 from attncheck.attention.rope_spec import rope_parameters
-from attncheck.core.finding import AtMost, Cause, Measurement, Verdict, skipped
+from attncheck.core.measurement import AtMost, Cause, Measurement, skipped
+from attncheck.core.verdict import Verdict
 from attncheck.judge.config_spec import SAME, positive
 from attncheck.judge.judge import LayerResult
 from attncheck.model.subject import Subject

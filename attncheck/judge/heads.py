@@ -15,7 +15,7 @@ from typing import Any, final
 
 from attncheck.attention.layers import layer_type
 from attncheck.core.errors import Unsupported
-from attncheck.core.finding import AtMost, Cause, Measurement, skipped
+from attncheck.core.measurement import AtMost, Cause, Measurement, skipped
 from attncheck.judge.layer_calls import LayerCall, read_layers
 from attncheck.judge.projections import COARSE, resolution, source_of
 from attncheck.judge.rotated_states import RotationReader

@@ -17,7 +17,9 @@ from torch import Tensor
 
 from attncheck.attention.rope_spec import COMPUTED_IN, RopeSpec
 from attncheck.attention.rotary_tables import stored_tables
-from attncheck.core.finding import Cause, Comparison, Divergence, Measurement, Verdict, skipped
+from attncheck.core.divergence import Divergence
+from attncheck.core.measurement import Cause, Comparison, Measurement, skipped
+from attncheck.core.verdict import Verdict
 from attncheck.judge.projections import COARSE, resolution
 from attncheck.judge.rotated_states import RotatedStates, RotationReader
 from attncheck.model.precision import DTYPES, NAMES

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from attncheck.core.allocator import returning_memory
 from attncheck.core.errors import Unsupported, first_line
-from attncheck.core.finding import Comparison, Measurement
+from attncheck.core.measurement import Comparison, Measurement
 from attncheck.model.passes import REFUSALS
 from attncheck.model.subject import Subject
 from attncheck.numerics.budget import measure_budget

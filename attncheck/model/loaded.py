@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from attncheck.core.errors import Unsupported
-from attncheck.core.finding import Measurement
+from attncheck.core.measurement import Measurement
 from attncheck.core.settings import Settings
 from attncheck.model.compat import plain_experts, text_config
 from attncheck.model.facts import Facts, read_facts

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from attncheck.attention.masks import readable
 from attncheck.core.errors import Unsupported
-from attncheck.core.finding import Comparison, Rerun, Verdict, verdict_of
+from attncheck.core.measurement import Comparison, Rerun, verdict_of
+from attncheck.core.verdict import Verdict
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.inputs import Row
 from attncheck.model.noise_floor import own_budget

@@ -13,7 +13,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from attncheck.core.finding import Comparison, Rerun
+from attncheck.core.measurement import Comparison, Rerun
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.generation import Generated, greedy, kept_logits, run
 from attncheck.model.inputs import Row, Tokens

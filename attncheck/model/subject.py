@@ -19,8 +19,9 @@ from attncheck.attention.call import AttentionCall, Handler
 from attncheck.attention.inline import Refusals
 from attncheck.attention.recorder import capture, record
 from attncheck.core.capability import Capability
-from attncheck.core.finding import Comparison, Relation, Rerun, Verdict
+from attncheck.core.measurement import Comparison, Relation, Rerun
 from attncheck.core.settings import Settings
+from attncheck.core.verdict import Verdict
 from attncheck.model.capabilities import Capabilities
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.inputs import Inputs, Tokens

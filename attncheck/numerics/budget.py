@@ -16,7 +16,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from attncheck.core.finding import BEYOND_ROUNDING
+from attncheck.core.measurement import BEYOND_ROUNDING
 from attncheck.numerics.divergence import SLICE, max_abs_finite, slices
 from attncheck.numerics.reorder import Reorder
 

@@ -15,7 +15,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from attncheck.core.finding import BEYOND_ROUNDING
+from attncheck.core.measurement import BEYOND_ROUNDING
 from attncheck.numerics.divergence import beyond_at, max_abs
 from attncheck.numerics.module_outputs import Event, ModuleOutputs
 

@@ -9,7 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attncheck.core.finding import Finding, Verdict, verdict_of
+from attncheck.core.finding import Finding
+from attncheck.core.measurement import verdict_of
+from attncheck.core.verdict import Verdict
 from attncheck.report import charts
 from attncheck.report.model import Report
 from attncheck.report.numbers import cells, count, number, seconds

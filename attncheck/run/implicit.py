@@ -13,17 +13,9 @@ from dataclasses import replace
 from attncheck.attention.layers import layer_index
 from attncheck.core import registry
 from attncheck.core.errors import Unsupported
-from attncheck.core.finding import (
-    Comparison,
-    Control,
-    Evidence,
-    Finding,
-    Location,
-    Measurement,
-    Verdict,
-    skipped_finding,
-    verdict_of,
-)
+from attncheck.core.finding import Control, Evidence, Finding, Location, skipped_finding
+from attncheck.core.measurement import Comparison, Measurement, verdict_of
+from attncheck.core.verdict import Verdict
 from attncheck.distributed.ranks import failed_alone, working_on
 from attncheck.model.subject import Subject
 from attncheck.probing import Probe

@@ -9,20 +9,11 @@ from dataclasses import dataclass, replace
 from typing import final
 
 from attncheck.core.allocator import return_freed_memory
+from attncheck.core.divergence import PrecisionLevel
 from attncheck.core.errors import CannotInject, Unsupported, first_line
-from attncheck.core.finding import (
-    Comparison,
-    Control,
-    Evidence,
-    Finding,
-    Measurement,
-    PrecisionLevel,
-    Quantity,
-    Verdict,
-    skipped_finding,
-    verdict_of,
-    worst,
-)
+from attncheck.core.finding import Control, Evidence, Finding, skipped_finding
+from attncheck.core.measurement import Comparison, Measurement, Quantity, verdict_of
+from attncheck.core.verdict import Verdict, worst
 from attncheck.distributed.ranks import failed_alone, gathered, working_on
 from attncheck.faults.engine.fault import Fault
 from attncheck.faults.registry import fault

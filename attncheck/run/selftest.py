@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import final
 
 from attncheck.core.errors import Unsupported
-from attncheck.core.finding import Diagnosis, Finding, Location, Verdict
+from attncheck.core.finding import Diagnosis, Finding, Location
+from attncheck.core.verdict import Verdict
 from attncheck.diagnosis.diagnose import Diagnoser
 from attncheck.faults import registry
 from attncheck.faults.engine.fault import Fault

@@ -16,7 +16,8 @@ import transformers
 
 from attncheck.core import registry
 from attncheck.core.errors import NOTHING_RAN, Unsupported
-from attncheck.core.finding import Finding, Verdict
+from attncheck.core.finding import Finding
+from attncheck.core.verdict import Verdict
 from attncheck.core.version import __version__
 from attncheck.diagnosis.diagnose import Diagnoser
 from attncheck.model.subject import Subject

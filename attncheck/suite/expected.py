@@ -8,7 +8,9 @@ from datetime import date
 from fnmatch import fnmatchcase
 
 from attncheck.core.errors import SuiteError, unknown
-from attncheck.core.finding import Finding, KnownFinding, Verdict, verdict_of
+from attncheck.core.finding import Finding, KnownFinding
+from attncheck.core.measurement import verdict_of
+from attncheck.core.verdict import Verdict
 from attncheck.suite.load import Part
 from attncheck.suite.matrix import check_names, matches
 from attncheck.suite.plan import ExpectedFailure, Job, matching

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from attncheck.core.errors import AttncheckError, TargetError, first_line
-from attncheck.core.finding import AtMost, Measurement
+from attncheck.core.measurement import AtMost, Measurement
 from attncheck.core.registry import import_file
 from attncheck.core.settings import Settings
 from attncheck.distributed.ranks import agreed, keep_in_step

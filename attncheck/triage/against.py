@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from attncheck.compare.page import notes, verdict_words
 from attncheck.compare.sides import TwoSides, compare_sides
-from attncheck.core.finding import Comparison, Diagnosis, Divergence, Finding, Location, Verdict
+from attncheck.core.divergence import Divergence
+from attncheck.core.finding import Diagnosis, Finding, Location
+from attncheck.core.measurement import Comparison
 from attncheck.core.settings import Settings
+from attncheck.core.verdict import Verdict
 from attncheck.triage.steps import Log
 
 ADVICE = {

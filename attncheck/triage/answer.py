@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import final
 
-from attncheck.core.finding import Diagnosis, Finding, Location, Verdict
+from attncheck.core.finding import Diagnosis, Finding, Location
+from attncheck.core.verdict import Verdict
 from attncheck.triage.call_pattern import CallPattern
 
 

@@ -13,18 +13,11 @@ import torch
 from torch import Tensor
 
 from attncheck.attention.layers import layer_number
+from attncheck.core.divergence import Divergence
 from attncheck.core.errors import first_line
-from attncheck.core.finding import (
-    AtMost,
-    Cause,
-    Comparison,
-    Diagnosis,
-    Divergence,
-    Finding,
-    Location,
-    Verdict,
-    verdict_of,
-)
+from attncheck.core.finding import Diagnosis, Finding, Location
+from attncheck.core.measurement import AtMost, Cause, Comparison, verdict_of
+from attncheck.core.verdict import Verdict
 from attncheck.diagnosis.failure import REFUSED
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.inputs import Tokens

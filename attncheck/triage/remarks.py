@@ -9,8 +9,10 @@ import torch
 import transformers
 
 from attncheck.core import registry
-from attncheck.core.finding import Finding, Measurement, Verdict, verdict_of
+from attncheck.core.finding import Finding
+from attncheck.core.measurement import Measurement, verdict_of
 from attncheck.core.ruling import describe
+from attncheck.core.verdict import Verdict
 from attncheck.core.version import __version__
 from attncheck.diagnosis.failure import REFUSED
 from attncheck.model.forward_spec import Mask4D

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import final
 
 from attncheck.core import registry
-from attncheck.core.finding import Finding, Verdict
+from attncheck.core.finding import Finding
+from attncheck.core.verdict import Verdict
 from attncheck.diagnosis.failure import REFUSED
 from attncheck.model.subject import Subject
 from attncheck.run.implicit import implicit_findings

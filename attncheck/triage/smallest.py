@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any, TypeVar, final
 
 from attncheck.core import registry
-from attncheck.core.finding import Finding, Measurement, Verdict, verdict_of
+from attncheck.core.finding import Finding
+from attncheck.core.measurement import Measurement, verdict_of
+from attncheck.core.verdict import Verdict
 from attncheck.diagnosis.failure import REFUSED
 from attncheck.diagnosis.replay import spec_dict
 from attncheck.diagnosis.repro import offered

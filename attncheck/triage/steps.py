@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from typing import final
 
 from attncheck.core import registry
-from attncheck.core.finding import Comparison, Finding, Verdict
+from attncheck.core.finding import Finding
+from attncheck.core.measurement import Comparison
 from attncheck.core.ruling import describe
+from attncheck.core.verdict import Verdict
 from attncheck.diagnosis.diagnose import Diagnoser
 from attncheck.diagnosis.failure import REFUSED
 from attncheck.faults.registry import fault

@@ -7,18 +7,17 @@ from typing import Any
 
 import pytest
 
-from attncheck.core.finding import (
+from attncheck.core.divergence import Divergence, PrecisionLevel
+from attncheck.core.measurement import (
     AtMost,
     Comparison,
-    Divergence,
     Figure,
     Measurement,
-    PrecisionLevel,
-    Verdict,
     merged,
     skipped,
     verdict_of,
 )
+from attncheck.core.verdict import Verdict
 
 
 def compared(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attncheck.core.finding import Verdict, worst_of_model
+from attncheck.core.verdict import Verdict, worst_of_model
 
 
 def test_a_model_is_skipped_only_when_nothing_ran() -> None:

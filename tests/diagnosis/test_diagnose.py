@@ -10,7 +10,9 @@ from diagnosing import explained, rotary
 from probing import loaded
 
 from attncheck.core import registry
-from attncheck.core.finding import AtMost, Cause, Finding, Verdict
+from attncheck.core.finding import Finding
+from attncheck.core.measurement import AtMost, Cause
+from attncheck.core.verdict import Verdict
 from attncheck.diagnosis.diagnose import Diagnoser, diagnose
 from attncheck.faults import registry as faults
 from attncheck.model.forward import edited

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from attncheck.core import registry
-from attncheck.core.finding import Finding, Verdict
+from attncheck.core.finding import Finding
+from attncheck.core.verdict import Verdict
 from attncheck.diagnosis.diagnose import Diagnoser
 from attncheck.model.subject import Subject
 from attncheck.run.runner import finding_of, noticed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from attncheck.core.finding import Verdict
+from attncheck.core.verdict import Verdict
 from faulty_models.examining import Examined, examined, healthy_finding
 from faulty_models.models import FAULTY_MODELS, KINDS, FaultyModel
 

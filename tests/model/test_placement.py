@@ -12,8 +12,10 @@ import torch
 
 from attncheck.core import registry
 from attncheck.core.errors import TargetError
-from attncheck.core.finding import Finding, Verdict, verdict_of
+from attncheck.core.finding import Finding
+from attncheck.core.measurement import verdict_of
 from attncheck.core.settings import Settings
+from attncheck.core.verdict import Verdict
 from attncheck.diagnosis.diagnose import Diagnoser
 from attncheck.model.compat import CACHE_NAMES, cached_length
 from attncheck.model.forward import wrap_forward

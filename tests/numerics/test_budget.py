@@ -13,8 +13,9 @@ from conftest import tiny_llama
 from torch import nn
 
 from attncheck.core import registry
-from attncheck.core.finding import Verdict, verdict_of
+from attncheck.core.measurement import verdict_of
 from attncheck.core.settings import Settings
+from attncheck.core.verdict import Verdict
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.precision import Precision
 from attncheck.model.subject import Subject

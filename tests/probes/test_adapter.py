@@ -14,8 +14,9 @@ from probing import saved_adapter as written
 
 import attncheck
 from attncheck.core import registry
-from attncheck.core.finding import Verdict, verdict_of
+from attncheck.core.measurement import verdict_of
 from attncheck.core.settings import Settings
+from attncheck.core.verdict import Verdict
 from attncheck.model.subject import Subject
 from attncheck.run.implicit import implicit_findings
 from attncheck.targets.adapters import adapted_layers

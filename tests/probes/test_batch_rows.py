@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from probing import HEALTHY, caught_by, finding, loaded
 
-from attncheck.core.finding import Verdict
+from attncheck.core.verdict import Verdict
 from attncheck.model.subject import Subject
 
 

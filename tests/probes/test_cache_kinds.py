@@ -8,7 +8,8 @@ import pytest
 import torch
 from probing import HEALTHY, case, caught_by, finding, loaded
 
-from attncheck.core.finding import AtMost, Verdict, verdict_of
+from attncheck.core.measurement import AtMost, verdict_of
+from attncheck.core.verdict import Verdict
 from attncheck.model.cache_kinds import LONG, new_cache
 from attncheck.model.subject import Subject
 

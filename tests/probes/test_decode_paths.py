@@ -10,7 +10,8 @@ import pytest
 from probing import ACCUSING, HEALTHY, assert_caught, case, finding, loaded, without_mask
 from transformers.cache_utils import DynamicLayer
 
-from attncheck.core.finding import Verdict, verdict_of
+from attncheck.core.measurement import verdict_of
+from attncheck.core.verdict import Verdict
 from attncheck.diagnosis.diagnose import diagnose
 from attncheck.model.subject import Subject
 

@@ -9,8 +9,9 @@ import transformers
 from conftest import tiny_llama
 from probing import ACCUSING, HEALTHY, assert_caught, case, finding, loaded
 
-from attncheck.core.finding import Verdict, verdict_of
+from attncheck.core.measurement import verdict_of
 from attncheck.core.settings import Settings
+from attncheck.core.verdict import Verdict
 from attncheck.model.subject import Subject
 from attncheck.targets.load import load
 from attncheck_probes.document_leakage.packed_rows import pack

@@ -8,7 +8,8 @@ import pytest
 from conftest import tiny_llama
 from probing import ACCUSING, HEALTHY, assert_caught, case, finding, loaded, without_mask
 
-from attncheck.core.finding import Verdict, verdict_of
+from attncheck.core.measurement import verdict_of
+from attncheck.core.verdict import Verdict
 from attncheck.model.subject import Subject
 
 PROBE = "future-token"

@@ -12,7 +12,8 @@ from conftest import tiny_llama
 from probing import case, caught_by, finding, loaded
 from torch import Tensor
 
-from attncheck.core.finding import Verdict, verdict_of
+from attncheck.core.measurement import verdict_of
+from attncheck.core.verdict import Verdict
 from attncheck.model.directional_derivatives import directional_derivative, projections
 from attncheck.model.gradients import input_gradient
 from attncheck.model.subject import Subject

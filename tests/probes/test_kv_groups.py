@@ -10,7 +10,7 @@ from probing import case, caught_by, finding, loaded
 from torch import nn
 
 from attncheck.attention.call import AttentionCall
-from attncheck.core.finding import Verdict
+from attncheck.core.verdict import Verdict
 from attncheck.model.subject import Subject
 from attncheck_probes.kv_groups.head_maps import LayerHeads, groups_of_equal_keys
 

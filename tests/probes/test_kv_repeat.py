@@ -7,7 +7,8 @@ from __future__ import annotations
 import pytest
 from probing import ACCUSING, HEALTHY, assert_caught, case, finding, loaded
 
-from attncheck.core.finding import Verdict, verdict_of
+from attncheck.core.measurement import verdict_of
+from attncheck.core.verdict import Verdict
 from attncheck.model.subject import Subject
 
 PROBE = "kv-repeat"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from attncheck.core.finding import Verdict
 from attncheck.core.settings import Settings
+from attncheck.core.verdict import Verdict
 from attncheck.run.implicit import implicit_findings
 from attncheck.targets.load import load
 

@@ -10,7 +10,7 @@ import torch
 from conftest import tiny_llama
 from probing import HEALTHY, case, caught_by, finding, loaded
 
-from attncheck.core.finding import Verdict
+from attncheck.core.verdict import Verdict
 from attncheck.model.subject import Subject
 
 

@@ -9,7 +9,7 @@ import torch
 import transformers
 from probing import HEALTHY, case, caught_by, finding, loaded
 
-from attncheck.core.finding import Verdict
+from attncheck.core.verdict import Verdict
 from attncheck.model.subject import Subject
 from attncheck.targets.amplify import amplify
 

@@ -6,21 +6,10 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from attncheck.core.finding import (
-    AtMost,
-    Comparison,
-    Control,
-    Diagnosis,
-    Divergence,
-    Figure,
-    Finding,
-    KnownFinding,
-    Location,
-    PrecisionLevel,
-    Profile,
-    Verdict,
-    skipped,
-)
+from attncheck.core.divergence import Divergence, PrecisionLevel, Profile
+from attncheck.core.finding import Control, Diagnosis, Finding, KnownFinding, Location
+from attncheck.core.measurement import AtMost, Comparison, Figure, skipped
+from attncheck.core.verdict import Verdict
 from attncheck.report.model import Report, TargetReport, exit_code
 
 NASTY = 'a "quoted" <tag> & | pipe, `tick` \x07 bell, 100% \n second line \u2028 🙂'

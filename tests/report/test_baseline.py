@@ -9,7 +9,9 @@ import pytest
 from report.reports import case, crashed, failing, passing, report, target, vacuous
 
 from attncheck.core.errors import UsageError
-from attncheck.core.finding import Comparison, Finding, Verdict
+from attncheck.core.finding import Finding
+from attncheck.core.measurement import Comparison
+from attncheck.core.verdict import Verdict
 from attncheck.report import baseline
 from attncheck.report.fingerprint import case_kind, fingerprints
 

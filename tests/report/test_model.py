@@ -6,7 +6,8 @@ import pytest
 from probing import finding
 from report.reports import NASTY, crashed, failing, passing, report, skipping, target, vacuous
 
-from attncheck.core.finding import Evidence, KnownFinding, Verdict
+from attncheck.core.finding import Evidence, KnownFinding
+from attncheck.core.verdict import Verdict
 from attncheck.model.subject import Subject
 from attncheck.probing import judge_cases
 from attncheck.report.model import Report

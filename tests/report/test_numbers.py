@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from attncheck.core.finding import AtMost, Comparison, Divergence, Figure, Measurement, skipped
+from attncheck.core.divergence import Divergence
+from attncheck.core.measurement import AtMost, Comparison, Figure, Measurement, skipped
 from attncheck.report.numbers import cells, count, number, seconds
 
 

@@ -9,17 +9,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from attncheck.core.finding import (
-    AtMost,
-    Comparison,
-    Control,
-    Diagnosis,
-    Divergence,
-    Finding,
-    Location,
-    Verdict,
-    skipped,
-)
+from attncheck.core.divergence import Divergence
+from attncheck.core.finding import Control, Diagnosis, Finding, Location
+from attncheck.core.measurement import AtMost, Comparison, skipped
+from attncheck.core.verdict import Verdict
 from attncheck.report.model import Report, TargetReport
 from attncheck.report.record import from_json, to_json
 from attncheck.report.terminal import print_target, summary_line, target_line

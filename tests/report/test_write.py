@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from report.reports import everything, passing, report, target
 
-from attncheck.core.finding import Verdict
+from attncheck.core.verdict import Verdict
 from attncheck.report.model import Report
 from attncheck.report.record import from_json, to_json
 from attncheck.report.write import FORMATS, Writer, write_report

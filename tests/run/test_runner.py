@@ -13,8 +13,9 @@ import transformers
 from probing import ACCUSING
 
 from attncheck.core import registry
-from attncheck.core.finding import Finding, Verdict
+from attncheck.core.finding import Finding
 from attncheck.core.settings import Settings
+from attncheck.core.verdict import Verdict
 from attncheck.run.runner import ProbeFinished, run_probes
 from attncheck.targets.amplify import amplify
 from attncheck.targets.load import load

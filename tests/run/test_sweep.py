@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from attncheck.core.errors import TargetError
-from attncheck.core.finding import Verdict
 from attncheck.core.settings import Settings
+from attncheck.core.verdict import Verdict
 from attncheck.report.model import TargetReport
 from attncheck.run import sweep
 from attncheck.suite.plan import Job

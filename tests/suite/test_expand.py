@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from attncheck.core import registry
-from attncheck.core.finding import Verdict
+from attncheck.core.verdict import Verdict
 from attncheck.suite.expand import load_plan
 from attncheck.suite.load import find_suite
 from attncheck.suite.plan import Plan, Selection

@@ -6,7 +6,10 @@ from datetime import date
 
 import pytest
 
-from attncheck.core.finding import Comparison, Control, Divergence, Finding, Verdict
+from attncheck.core.divergence import Divergence
+from attncheck.core.finding import Control, Finding
+from attncheck.core.measurement import Comparison
+from attncheck.core.verdict import Verdict
 from attncheck.suite.expected import settle
 from attncheck.suite.plan import ExpectedFailure
 

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from attncheck.core.errors import TargetError
-from attncheck.core.finding import Verdict, verdict_of
+from attncheck.core.measurement import verdict_of
 from attncheck.core.settings import Settings
+from attncheck.core.verdict import Verdict
 from attncheck.targets import checkpoints
 from attncheck.targets.load import load
 

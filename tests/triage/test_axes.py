@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from attncheck.core.finding import Verdict, verdict_of
+from attncheck.core.measurement import verdict_of
 from attncheck.core.settings import Settings
+from attncheck.core.verdict import Verdict
 from attncheck.model.subject import Subject
 from attncheck.targets.load import load
 from attncheck.triage import axes

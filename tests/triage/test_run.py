@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from triaging import investigation
 
-from attncheck.core.finding import Verdict
 from attncheck.core.settings import Settings
+from attncheck.core.verdict import Verdict
 from attncheck.targets.load import load
 from attncheck.triage.answer import Question, TriageAnswer
 from attncheck.triage.call_pattern import CallPattern

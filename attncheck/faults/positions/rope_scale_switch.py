@@ -34,7 +34,7 @@ from attncheck.attention.rope import (
     replaced_tables,
 )
 from attncheck.core.errors import CannotInject, Unsupported
-from attncheck.core.finding import BEYOND_ROUNDING
+from attncheck.core.measurement import BEYOND_ROUNDING
 from attncheck.faults.engine import (
     Fault,
     Hypothesis,

@@ -6,7 +6,8 @@ from typing import Any
 
 from probing import loaded
 
-from attncheck.core.finding import Measurement, Verdict, verdict_of
+from attncheck.core.measurement import Measurement, verdict_of
+from attncheck.core.verdict import Verdict
 from attncheck.model.subject import Subject
 from attncheck_probes.generate.beams import beam_scores
 

@@ -8,7 +8,8 @@ import pytest
 from probing import case, finding, loaded
 
 from attncheck.core import registry
-from attncheck.core.finding import Verdict, verdict_of
+from attncheck.core.measurement import verdict_of
+from attncheck.core.verdict import Verdict
 from attncheck.model.subject import Subject
 from attncheck.probing import attempt
 from attncheck_probes.generate.beams import NAME as BEAMS

@@ -10,7 +10,8 @@ import pytest
 import torch
 from probing import HEALTHY, case, caught_by, finding, loaded
 
-from attncheck.core.finding import Verdict, verdict_of
+from attncheck.core.measurement import verdict_of
+from attncheck.core.verdict import Verdict
 from attncheck.model.generation import greedy, kept_logits
 
 

@@ -12,8 +12,9 @@ import torch
 from conftest import tiny_llama
 
 from attncheck.core import registry
-from attncheck.core.finding import Measurement, Verdict, verdict_of
+from attncheck.core.measurement import Measurement, verdict_of
 from attncheck.core.settings import Settings
+from attncheck.core.verdict import Verdict
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.subject import Subject
 from attncheck.run.runner import ProbeFinished, run_probes

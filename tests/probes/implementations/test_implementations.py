@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from conftest import tiny_llama
 from probing import HEALTHY, case, caught_by, finding, loaded
 
-from attncheck.core.finding import Verdict, verdict_of
+from attncheck.core.measurement import verdict_of
+from attncheck.core.verdict import Verdict
 from attncheck.model.subject import Subject
 from attncheck.model.training import without_randomness
 

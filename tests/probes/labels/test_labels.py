@@ -13,7 +13,8 @@ from conftest import tiny_llama
 from probing import HEALTHY, case, caught_by, finding, loaded
 from torch import Tensor
 
-from attncheck.core.finding import Verdict, verdict_of
+from attncheck.core.measurement import verdict_of
+from attncheck.core.verdict import Verdict
 from attncheck.model.subject import Subject
 from attncheck.numerics.losses import IGNORED, cross_entropy
 

@@ -12,7 +12,8 @@ import torch
 from probing import case, finding, loaded
 from torch import Tensor
 
-from attncheck.core.finding import Verdict, verdict_of
+from attncheck.core.measurement import verdict_of
+from attncheck.core.verdict import Verdict
 from attncheck.model.subject import Subject
 
 Change = Callable[[Tensor], Tensor | None]

@@ -10,7 +10,8 @@ import transformers
 from conftest import SMALL
 from probing import HEALTHY, case, caught_by, finding, loaded
 
-from attncheck.core.finding import Verdict, verdict_of
+from attncheck.core.measurement import verdict_of
+from attncheck.core.verdict import Verdict
 from attncheck.model.subject import Subject
 from attncheck.targets.amplify import amplify
 

@@ -13,7 +13,8 @@ from conftest import tiny_llama
 from probing import case, finding, loaded
 from torch import nn
 
-from attncheck.core.finding import Verdict, verdict_of
+from attncheck.core.measurement import verdict_of
+from attncheck.core.verdict import Verdict
 from attncheck.model.subject import Subject
 from attncheck.targets.amplify import amplify
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 from probing import ACCUSING, HEALTHY, assert_caught, finding, loaded
 
-from attncheck.core.finding import Verdict
+from attncheck.core.verdict import Verdict
 from attncheck.model.subject import Subject
 
 PROBE = "position-reset"

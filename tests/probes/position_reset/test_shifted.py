@@ -6,7 +6,8 @@ import torch
 from probing import case, finding, loaded
 
 from attncheck.core import registry
-from attncheck.core.finding import Verdict, verdict_of
+from attncheck.core.measurement import verdict_of
+from attncheck.core.verdict import Verdict
 from attncheck.model.subject import Subject
 
 

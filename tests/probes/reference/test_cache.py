@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from attncheck.attention.call import AttentionCall
 from attncheck.attention.masks import allowed_BHTS, with_allowed
 from attncheck.core import registry
-from attncheck.core.finding import Measurement, Verdict, verdict_of
+from attncheck.core.measurement import Measurement, verdict_of
+from attncheck.core.verdict import Verdict
 from attncheck.faults import registry as faults
 from attncheck.model.subject import Subject
 

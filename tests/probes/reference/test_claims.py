@@ -14,7 +14,9 @@ import transformers
 from probing import case, finding, loaded
 from torch import Tensor
 
-from attncheck.core.finding import Finding, Verdict, verdict_of
+from attncheck.core.finding import Finding
+from attncheck.core.measurement import verdict_of
+from attncheck.core.verdict import Verdict
 from attncheck.model.subject import Subject
 from attncheck.targets.amplify import amplify
 

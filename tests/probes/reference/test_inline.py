@@ -14,7 +14,9 @@ from probing import case, caught_by, finding, loaded
 from torch import Tensor
 
 from attncheck.attention.alibi import paper_slopes
-from attncheck.core.finding import Finding, Verdict, verdict_of
+from attncheck.core.finding import Finding
+from attncheck.core.measurement import verdict_of
+from attncheck.core.verdict import Verdict
 from attncheck.model.subject import Subject
 
 ONCE = "attention output of 4 layers, one forward"

@@ -13,7 +13,9 @@ import transformers
 from probing import finding, loaded
 from torch import Tensor, nn
 
-from attncheck.core.finding import Finding, Measurement, Verdict, verdict_of
+from attncheck.core.finding import Finding
+from attncheck.core.measurement import Measurement, verdict_of
+from attncheck.core.verdict import Verdict
 from attncheck.diagnosis.diagnose import diagnose
 from attncheck.model.subject import Subject
 from attncheck.targets.amplify import amplify
