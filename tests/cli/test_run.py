@@ -258,8 +258,7 @@ PROBE = """
 from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
-from attncheck.core.finding import AtMost
-from attncheck.probing import judge_cases
+from attncheck.probing import AtMost, judge_cases
 
 @dataclass(frozen=True)
 class Mine:
