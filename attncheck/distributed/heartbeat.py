@@ -131,6 +131,7 @@ class Watch:
     lost: threading.Event = field(default_factory=threading.Event)
     named: threading.Event = field(default_factory=threading.Event)
     wake: tuple[int, int] = field(default_factory=os.pipe)
+    thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Begin to send heartbeats."""
@@ -141,11 +142,17 @@ class Watch:
             # wake-up descriptor tells this thread of a SIGTERM all the same.
             signal.set_wakeup_fd(self.wake[1], warn_on_full_buffer=False)
             signal.signal(signal.SIGTERM, lambda number, frame: None)
-        threading.Thread(target=self._run, daemon=True).start()
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
 
     def stop(self) -> None:
         """Stop sending heartbeats and handle signals as before."""
         self.over.set()
+        with contextlib.suppress(BlockingIOError):
+            os.write(self.wake[1], b"\0")
+        if self.thread is not None:
+            # A thread that is inside the store when the interpreter ends aborts the process.
+            self.thread.join(GRACE)
         with contextlib.suppress(ValueError):
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -132,3 +132,12 @@ def test_missing_heartbeats_count_only_after_a_while(monkeypatch: pytest.MonkeyP
     watch.started = time.monotonic() - 31.0
     with pytest.raises(pytest.fail.Exception, match="rank 1 has sent no heartbeat for 30 s"):
         watch._judge()
+
+
+def test_no_thread_is_left_when_heartbeats_stop() -> None:
+    watch = Watch(rank=0, size=1, store=LocalStore(), limit=10.0, now=lambda: (0, "", False))
+    watch.start()
+    assert watch.thread is not None
+    assert watch.thread.is_alive()
+    watch.stop()
+    assert not watch.thread.is_alive()
