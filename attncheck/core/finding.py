@@ -21,24 +21,91 @@ class Control:
     case: str = ""
 
 
+What = Literal[
+    "keys",
+    "values",
+    "queries",
+    "cells",
+    "scores",
+    "context",
+    "hidden",
+    "state",
+    "logits",
+    "gradient",
+]
+How = Literal[
+    "other token",
+    "other sequence",
+    "other layer",
+    "other head",
+    "other call",
+    "rotated",
+    "rounded",
+    "scaled",
+    "zero",
+    "missing",
+    "twice",
+    "visible",
+    "hidden",
+    "cap",
+    "sinks",
+    "bias",
+    "dtype",
+    "lost",
+    "another function",
+]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ObservedPart:
+    """One measured change of what an attention layer got or gave.
+
+    `layers`, `rows` (of the batch), `heads`, `slots` (tokens that keys and values belong to) and
+    `positions` (of queries) say where; empty means all. `when` says in which calls: "prefill",
+    "chunk" (several tokens on a cache), "step" (one token on a cache), in the order of execution;
+    empty means all. `amount` is the factor, the angle in tokens, the distance to the other token or
+    layer, or the number of cells; `dtype` what was rounded to. `text` says all of it in words.
+    """
+
+    what: What
+    how: How
+    layers: tuple[int, ...] = ()
+    rows: tuple[int, ...] = ()
+    heads: tuple[int, ...] = ()
+    slots: tuple[int, ...] = ()
+    positions: tuple[int, ...] = ()
+    when: tuple[str, ...] = ()
+    amount: float | None = None
+    dtype: str = ""
+    text: str = ""
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
-    """Which fault reproduces a failure, or which repair heals it."""
+    """Which fault reproduces a failure, what was measured to differ, or which repair heals it.
+
+    `sentence` and `parts` say what was measured; `family` is the nearest fault of the catalogue
+    where none has these logits.
+    """
 
     fault: str
-    how: Literal["reproduced", "repaired", "unexplained"]
+    how: Literal["reproduced", "measured", "repaired", "unexplained"]
     residual: float | None = None
     runner_up: Mapping[str, Any] | None = None
     advice: str = ""
     ruled_out: tuple[str, ...] = ()
+    sentence: str = ""
+    family: str = ""
+    parts: tuple[ObservedPart, ...] = ()
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Location:
     """Where a failure first shows. `layers` is the largest difference of the hidden states after
-    each layer.
+    each layer; `source` is the file and line of the code that computes it.
     """
 
     module: str
@@ -47,6 +114,7 @@ class Location:
     source_position: int | None = None
     note: str = ""
     layers: tuple[float, ...] = ()
+    source: str = ""
 
 
 @final

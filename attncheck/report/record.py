@@ -18,6 +18,7 @@ from pydantic import (
     NonNegativeFloat,
     NonNegativeInt,
     ValidationError,
+    field_serializer,
     model_validator,
 )
 
@@ -40,7 +41,8 @@ from attncheck.report.numbers import finite
 SCHEMA = "attncheck/1"
 # A list of numbers over many lines. No JSON text holds a line break, so this never matches in one.
 ONE_BELOW_THE_OTHER = re.compile(r"\[\n((?:\s*-?\d[\d.eE+-]*,?\n)+)\s*\]")
-Part = TypeVar("Part")
+ADDED = ("sentence", "family", "parts", "source")
+Piece = TypeVar("Piece")
 Name = Annotated[str, Field(json_schema_extra={"minLength": 1})]
 Drawing = Annotated[str, Field(json_schema_extra={"pattern": "^[#+.-]*$"})]
 
@@ -125,6 +127,12 @@ class FindingRecord(Record):
     replay: Mapping[str, Any]
     known: KnownFinding | None = None
 
+    @field_serializer("diagnosis", "location")
+    def _without_empty(self, part: Diagnosis | Location | None) -> dict[str, Any] | None:
+        """Fields that came after the first version are written where they say something."""
+        found = dataclasses.asdict(part) if part is not None else None
+        return found and {name: found[name] for name in found if found[name] or name not in ADDED}
+
     def finding(self) -> Finding:
         """The finding that this record was written from."""
         return _part(Finding, self, cases=tuple(each.measurement() for each in self.cases))
@@ -196,7 +204,7 @@ class ReportRecord(Record):
         return _part(Report, self, targets=targets, fail_on=tuple(map(str, self.fail_on)))
 
 
-def _part(kind: type[Part], record: Record, **given: Any) -> Part:
+def _part(kind: type[Piece], record: Record, **given: Any) -> Piece:
     """An object of this kind, from the fields of a record that have the same names."""
     names = [each.name for each in dataclasses.fields(cast("Any", kind)) if each.init]
     return kind(**{name: getattr(record, name) for name in names if hasattr(record, name)} | given)
