@@ -14,8 +14,10 @@ from torch import Tensor
 
 from attncheck.attention.layers import layer_number
 
-KEYS = ("keys", "key_cache")
-VALUES = ("values", "value_cache")
+KEYS = ("keys", "key_cache", "key", "k", "k_cache")
+VALUES = ("values", "value_cache", "value", "v", "v_cache")
+PAIR = (KEYS[0], VALUES[0])
+"""What the two tensors of a layer are in a cache of tuples, as releases before 4.36 had it."""
 DEPTH = 5
 
 
@@ -29,8 +31,11 @@ class CachedTensor:
 
     @property
     def name(self) -> str:
-        """The last word of the path that is not a number."""
-        return next((part for part in reversed(self.path) if not part.isdigit()), "")
+        """The last word of the path that is not a number; in pairs per layer, what each part is."""
+        words = [part for part in self.path if not part.isdigit()]
+        if not words and len(self.path) == len(PAIR) and int(self.path[1]) < len(PAIR):
+            return PAIR[int(self.path[1])]
+        return words[-1] if words else ""
 
     @property
     def layer(self) -> int | None:

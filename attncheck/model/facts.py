@@ -8,6 +8,7 @@ from typing import Any, final
 from torch import nn
 
 from attncheck.model.compat import text_config
+from attncheck.model.embeddings import token_table
 
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers")
 HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "decoder_attention_heads")
@@ -145,7 +146,7 @@ def reads_ahead(config: Any) -> str | None:
 
 def _vocabulary(model: nn.Module, config: Any) -> int:
     """Ids that the input embedding holds and the config counts as tokens: either may be larger."""
-    embedding = getattr(model, "get_input_embeddings", lambda: None)()
+    embedding = token_table(model)
     rows = (
         getattr(embedding, "num_embeddings", None)
         or getattr(getattr(embedding, "weight", None), "shape", [None])[0]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, final
@@ -19,6 +18,7 @@ from attncheck.core.errors import Unsupported
 from attncheck.model.cache_kinds import own_cache
 from attncheck.model.compat import CACHE_NAMES, cache_of, text_config
 from attncheck.model.inputs import for_rows
+from attncheck.model.signature import LABELS, USUAL, is_opaque, parameters_of, with_fields
 
 Edit = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -46,7 +46,8 @@ class ForwardAdapter:
     fixed: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        parameters = list(inspect.signature(self.model.forward).parameters)
+        self.opaque = is_opaque(self.model)
+        parameters = USUAL if self.opaque else parameters_of(self.model)
 
         def first(*names: str) -> str | None:
             return next((name for name in names if name in parameters), None)
@@ -61,6 +62,8 @@ class ForwardAdapter:
         self.takes_cache_position = "cache_position" in parameters
         self.needs_cache_position = False
         self.needs_own_cache = False
+        self.labels_name = first(*LABELS)
+        self.needs_labels = False
 
     @property
     def text_config(self) -> Any:
@@ -116,8 +119,12 @@ class ForwardAdapter:
         if self.needs_own_cache and wants_cache and given.get("cache") is None:
             given["cache"] = own_cache(self.model, ids_BT.shape[0], self.dtype)
         arguments = {**self.arguments(ids_BT, **given), **(extra or {})}
-        output = self._run(ids_BT, arguments, before, given.get("cache"))
+        if self.needs_labels and self.labels_name:
+            arguments.setdefault(self.labels_name, ids_BT)
+        output = with_fields(self._run(ids_BT, arguments, before, given.get("cache")))
         logits_BTV = getattr(output, "logits", None)
+        if self._keeps_last(logits_BTV, ids_BT):
+            return self.call(ids_BT, before=before, extra=extra, **given)
         if (
             not isinstance(logits_BTV, Tensor)
             or logits_BTV.ndim != 3
@@ -131,6 +138,14 @@ class ForwardAdapter:
                 self.needs_own_cache = True
                 return self.call(ids_BT, before=before, extra=extra, **given)
         return ForwardOutput(logits_BTV, cache, output)
+
+    def _keeps_last(self, logits_BTV: Any, ids_BT: Tensor) -> bool:
+        """Whether the last token alone got logits for want of labels; later calls get them."""
+        alone = isinstance(logits_BTV, Tensor) and logits_BTV.ndim == 3 and logits_BTV.shape[1] == 1
+        if not alone or ids_BT.shape[1] == 1 or self.needs_labels or not self.labels_name:
+            return False
+        self.needs_labels = True
+        return True
 
     def _run(self, ids_BT: Tensor, arguments: dict[str, Any], before: int, cache: Any) -> Any:
         """The model's output, with `cache_position` where the model needs it."""

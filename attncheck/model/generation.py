@@ -6,7 +6,6 @@ Axes: B batch, T positions, S encoder positions, N generated tokens, V vocabular
 from __future__ import annotations
 
 import contextlib
-import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, final
@@ -21,6 +20,7 @@ from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.inputs import Row, Tokens, for_rows
 from attncheck.model.padding import pad_id, padded_ids
 from attncheck.model.passes import REFUSALS
+from attncheck.model.signature import takes_argument
 from attncheck.model.subject import Subject
 from attncheck.numerics.divergence import finitely_beyond
 
@@ -86,10 +86,7 @@ def run(
     Raises:
         Unsupported: the model has no generate(), or generate() raises.
     """
-    generate: Callable[..., Any] | None = getattr(subject.model, "generate", None)
-    can_generate = getattr(subject.model, "can_generate", None)
-    if generate is None or (callable(can_generate) and not can_generate()):
-        raise Unsupported(f"{type(subject.model).__name__} has no generate()")
+    generate = generate_of(subject)
     positions: list[Row | None] = [] if seen is None else seen
     adapter = subject.forward_adapter
     encoder = {name: for_rows(each, ids_BT, subject.dtype) for name, each in adapter.fixed.items()}
@@ -102,6 +99,19 @@ def run(
             return generate(**arguments, generation_config=config)
         except REFUSALS as error:
             raise Unsupported(f"generate() raises {first_line(error)}") from error
+
+
+def generate_of(subject: Subject) -> Callable[..., Any]:
+    """The model's generate().
+
+    Raises:
+        Unsupported: it has none.
+    """
+    generate: Callable[..., Any] | None = getattr(subject.model, "generate", None)
+    can_generate = getattr(subject.model, "can_generate", None)
+    if generate is None or (callable(can_generate) and not can_generate()):
+        raise Unsupported(f"{type(subject.model).__name__} has no generate()")
+    return generate
 
 
 def answer_of(output: Any, start: int) -> Row:
@@ -174,7 +184,7 @@ def kept_logits(subject: Subject, tokens: Tokens, keep: int) -> Tensor:
     Raises:
         Unsupported: forward takes no such argument.
     """
-    if KEEP not in inspect.signature(subject.model.forward).parameters:
+    if not takes_argument(subject.model, KEEP):
         raise Unsupported(f"{type(subject.model).__name__}.forward takes no `{KEEP}`")
     with torch.no_grad(), subject.numerics():
         call = subject.forward_adapter.arguments(subject.passes.ids(tokens), use_cache=False)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from attncheck.core.allocator import returning_memory
 from attncheck.core.errors import Unsupported, first_line
 from attncheck.core.measurement import Comparison, Measurement
+from attncheck.model.embeddings import token_table
 from attncheck.model.passes import REFUSALS
 from attncheck.model.subject import Subject
 from attncheck.numerics.budget import measure_budget
@@ -43,8 +44,7 @@ def _embeddings(model: nn.Module, ids_BT: Tensor) -> Iterator[list[Tensor]]:
     An encoder-decoder has an embedding on each side, and may share it: the call with these tokens
     counts.
     """
-    getter = getattr(model, "get_input_embeddings", None)
-    table = getter() if getter is not None else None
+    table = token_table(model)
     if not isinstance(table, nn.Module):
         raise Unsupported(f"{type(model).__name__} has no input embedding")
     own = set(table) if isinstance(table, nn.ModuleList) else {table}

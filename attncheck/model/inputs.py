@@ -6,7 +6,6 @@ Axes: B batch, T positions, S encoder positions, W hidden width.
 
 from __future__ import annotations
 
-import inspect
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 from attncheck.core.errors import Unsupported
 from attncheck.model.compat import text_config
 from attncheck.model.facts import ROPE_SWITCH, Boundary, Facts, first_int
+from attncheck.model.signature import parameters_of
 
 Row = tuple[int, ...]
 Tokens = tuple[Row, ...]
@@ -189,7 +189,7 @@ def fixed_input(model: nn.Module, pool: tuple[int, ...]) -> dict[str, Any]:
     sound or pictures.
     """
     config = getattr(model, "config", None)
-    parameters = inspect.signature(model.forward).parameters
+    parameters = parameters_of(model)
     if not getattr(config, "is_encoder_decoder", False) or "decoder_input_ids" not in parameters:
         return {}
     generator = torch.Generator().manual_seed(ENCODER_SEED)

@@ -6,7 +6,6 @@ Axes: B batch, T positions, V vocabulary.
 from __future__ import annotations
 
 import contextlib
-import inspect
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from attncheck.model.facts import reads_ahead
 from attncheck.model.forward import ForwardOutput
 from attncheck.model.inputs import Tokens
 from attncheck.model.passes import REFUSALS
+from attncheck.model.signature import KEYWORDS, LABELS, parameters_of
 from attncheck.model.subject import Subject
 from attncheck.model.training import training
 
@@ -65,8 +65,8 @@ def own_shift(subject: Subject) -> int:
         Unsupported: the model generates and reads ahead, so nothing says which label belongs to
             which position.
     """
-    if subject.forward_adapter.fixed:
-        return 0
+    if subject.forward_adapter.fixed or subject.forward_adapter.labels_name == LABELS[1]:
+        return 0  # `targets`, as training loops written by hand name them, come shifted
     if subject.can.decodes:
         return 1
     if reads_ahead(subject.text_config) is not None:
@@ -89,8 +89,7 @@ def takes_items(subject: Subject) -> bool:
     said = getattr(subject.model, "accepts_loss_kwargs", None)
     if said is not None:
         return bool(said)
-    parameters = inspect.signature(subject.model.forward).parameters.values()
-    return any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters)
+    return KEYWORDS in parameters_of(subject.model)
 
 
 def logits_and_loss(subject: Subject, call: LossCall) -> tuple[Tensor, Tensor]:
@@ -127,7 +126,10 @@ def _mode(subject: Subject, call: LossCall) -> AbstractContextManager[None]:
 
 
 def _run(subject: Subject, call: LossCall) -> ForwardOutput:
-    output = subject.passes.call(call.tokens, use_cache=False, extra=call.extra, **call.more)
+    extra = call.extra
+    labels_BT = extra.pop(LABELS[0])
+    extra[subject.forward_adapter.labels_name or LABELS[0]] = labels_BT
+    output = subject.passes.call(call.tokens, use_cache=False, extra=extra, **call.more)
     if getattr(output.output, "loss", None) is None:
         raise Unsupported("the model computes no loss from `labels`")
     return output

@@ -18,13 +18,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
+
+from attncheck.core.errors import CannotInject
 from attncheck.faults.engine import Fault, Hypothesis, Injected, WrongForward, schedule, store_edits
 from attncheck.model.caches import VALUES, CachedTensor
 from attncheck.model.subject import Subject
 
+BOTH = 2
+
 
 def inject(subject: Subject) -> Injected:
-    """Shift all values by one slot against their keys."""
+    """Shift all values by one slot against their keys.
+
+    Raises:
+        CannotInject: the cache holds one latent for both, or neither.
+    """
+    held = {each.name in VALUES: each.tensor for each in store_edits.needs_keys(subject)}
+    if len(held) == BOTH and torch.equal(*held.values()):
+        raise CannotInject("keys and values are one latent, which cannot come apart")
 
     def change(each: CachedTensor, filled: int) -> None:
         if each.name in VALUES:

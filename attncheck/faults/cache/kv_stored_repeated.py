@@ -22,7 +22,9 @@ from typing import Any
 from torch import Tensor
 from transformers import DynamicCache
 
-from attncheck.faults.engine import Fault, store_edits
+from attncheck.core.errors import CannotInject
+from attncheck.faults.engine import Fault, injection, store_edits
+from attncheck.model.cache_kinds import self_attention
 from attncheck.model.subject import Subject
 
 
@@ -31,6 +33,8 @@ def inject(subject: Subject) -> Iterator[None]:
     """Let `DynamicCache.update` repeat every head before it stores, and return each once."""
     groups = max(2, (subject.facts.heads or 1) // (subject.facts.kv_heads or 1))
     store_edits.needs_keys(subject)
+    if not isinstance(self_attention(injection.filled_cache(subject)), DynamicCache):
+        raise CannotInject("the model keeps its keys and values in a cache of its own")
     original = DynamicCache.update
 
     def update(self: Any, key_BGSD: Tensor, value_BGSD: Tensor, *rest: Any, **options: Any) -> Any:

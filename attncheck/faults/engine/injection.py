@@ -22,6 +22,7 @@ from attncheck.model.compat import cached_length
 from attncheck.model.forward import Edit, edited
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.inputs import Row
+from attncheck.model.signature import LABELS
 from attncheck.model.subject import Subject
 from attncheck.numerics.hooks import hooked
 
@@ -118,12 +119,13 @@ def with_labels(subject: Subject, change: Callable[[Tensor], None]) -> AbstractC
     """Change a copy of the labels of every call in place."""
 
     def edit(call: dict[str, Any]) -> dict[str, Any]:
-        labels_BT = call.get("labels")
+        name = subject.forward_adapter.labels_name or LABELS[0]
+        labels_BT = call.get(name)
         if not isinstance(labels_BT, Tensor):
             return call
         changed_BT = labels_BT.clone()
         change(changed_BT)
-        return {**call, "labels": changed_BT}
+        return {**call, name: changed_BT}
 
     return at_arguments(subject, edit)
 

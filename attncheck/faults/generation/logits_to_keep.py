@@ -15,7 +15,6 @@ Axes: B batch, T positions of this call, V vocabulary.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -35,6 +34,7 @@ from attncheck.faults.engine import (
 )
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.provenance import Provenance
+from attncheck.model.signature import takes_argument
 from attncheck.model.subject import Subject
 
 KEEP = "logits_to_keep"
@@ -44,7 +44,7 @@ Column = Callable[[int, int], int]
 
 def inject(subject: Subject) -> Injected:
     """Keep the logits of one position too early."""
-    if KEEP not in inspect.signature(subject.model.forward).parameters:
+    if not takes_argument(subject.model, KEEP):
         raise CannotInject(f"forward takes no `{KEEP}`")
 
     def edit(call: dict[str, Any]) -> dict[str, Any]:

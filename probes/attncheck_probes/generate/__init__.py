@@ -78,6 +78,7 @@ class Generate(Probe):
 
     def measure(self, subject: Subject) -> Iterator[Measurement]:
         """The plain call first, then one change at a time."""
+        generation.generate_of(subject)
         generation.require_causal(subject)
         # a control must find these answered for the healthy model
         _ = subject.can.steps_agree, subject.can.chunks_agree

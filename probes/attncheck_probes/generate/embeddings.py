@@ -6,7 +6,6 @@ Axes: B batch, T positions, W hidden width, N generated tokens, V vocabulary.
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import torch
@@ -21,6 +20,8 @@ from attncheck.probing import (
     Unsupported,
     first_line,
     hooked,
+    takes_argument,
+    token_table,
 )
 from attncheck_probes.generate.answers import answers
 
@@ -55,15 +56,14 @@ def _replaceable(subject: Subject, case: Measurement) -> Measurement:
 
 
 def _table(subject: Subject) -> Any:
-    model: Any = subject.model
-    return model.get_input_embeddings()
+    return token_table(subject.model)
 
 
 def _given(subject: Subject, row: Row) -> dict[str, Any]:
     """The arguments that pass embeddings_BTW in place of ids."""
     if subject.forward_adapter.fixed:
         raise Unsupported("embeddings passed to a model with an encoder go to the encoder")
-    if NAME not in inspect.signature(subject.model.forward).parameters:
+    if not takes_argument(subject.model, NAME):
         raise Unsupported(f"{type(subject.model).__name__}.forward takes no `{NAME}`")
     try:
         with torch.no_grad(), subject.numerics():

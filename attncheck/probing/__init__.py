@@ -19,10 +19,6 @@ the model and decides nothing; `judge` is pure, so that a saved report can be ju
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, ClassVar, Literal
-
 from attncheck.attention.call import AttentionCall
 from attncheck.attention.recorder import capture
 from attncheck.attention.rotary_tables import stored_tables
@@ -41,7 +37,7 @@ from attncheck.core.measurement import (
     skipped,
     verdict_of,
 )
-from attncheck.core.ruling import describe, judge_cases
+from attncheck.core.ruling import describe
 from attncheck.core.verdict import Verdict, worst
 from attncheck.distributed import parts, ranks
 from attncheck.judge import attention_span, layer_results
@@ -59,6 +55,7 @@ from attncheck.model.directional_derivatives import (
     projections,
     why_no_derivative,
 )
+from attncheck.model.embeddings import token_table
 from attncheck.model.forward_spec import (
     ForwardSpec,
     Mask2D,
@@ -95,6 +92,7 @@ from attncheck.model.padding import (
 )
 from attncheck.model.passes import REFUSALS
 from attncheck.model.provenance import AFTER, PIECES, Provenance, with_batch, with_greedy, with_kept
+from attncheck.model.signature import takes_argument
 from attncheck.model.subject import Subject
 from attncheck.model.switching import chosen, not_switched
 from attncheck.model.training import training, without_randomness
@@ -120,13 +118,9 @@ from attncheck.numerics.hooks import hooked
 from attncheck.numerics.label_weighting import Weighting
 from attncheck.numerics.losses import IGNORED, Loss, cross_entropy
 from attncheck.numerics.module_outputs import Event, ModuleOutputs
+from attncheck.probing.probe import Probe, attempt
 from attncheck.targets import sharded
 from attncheck.targets.adapters import adapted_layers
-
-if TYPE_CHECKING:
-    from typing_extensions import TypeVarTuple, Unpack
-
-    Args = TypeVarTuple("Args")
 
 __all__ = [
     "AFTER",
@@ -237,8 +231,10 @@ __all__ = [
     "span_spec",
     "stored_tables",
     "switched_gradient",
+    "takes_argument",
     "takes_items",
     "text_config",
+    "token_table",
     "training",
     "verdict_of",
     "weights_in_memory",
@@ -251,50 +247,3 @@ __all__ = [
     "worst",
     "wrong_pairs",
 ]
-
-Cost = Literal["cheap", "expensive"]
-
-
-class Probe(ABC):
-    """One question about a model's attention, as a frozen dataclass whose fields are its options.
-
-    `needs` names capabilities (`subject.can`): a missing one skips the probe with its reason.
-    `controls` names faults in order of preference: after a pass the first two that can be injected
-    are, and the probe must notice them.
-    """
-
-    name: ClassVar[str]
-    title: ClassVar[str]
-    cost: ClassVar[Cost] = "cheap"
-    needs: ClassVar[tuple[str, ...]] = ()
-    controls: ClassVar[tuple[str, ...]] = ()
-
-    @abstractmethod
-    def measure(self, subject: Subject) -> Iterator[Measurement]:
-        """Yield the cases, the most telling ones first: a control stops at the first that its fault
-        breaks.
-        """
-
-    def judge(self, evidence: Evidence) -> Ruling:
-        """Decide from the evidence alone: unless a probe says otherwise, the worst case decides."""
-        return judge_cases(evidence)
-
-
-def attempt(
-    name: str,
-    measured: Callable[[Unpack[Args]], Measurement],
-    *args: Unpack[Args],
-    may_refuse: bool = False,
-) -> Measurement:
-    """The case that `measured(*args)` returns, or a skipped one with the reason of `Unsupported`.
-
-    With `may_refuse` the model need not support the call: what it raises is a reason to skip, too.
-    """
-    try:
-        return measured(*args)
-    except Unsupported as reason:
-        return skipped(name, str(reason))
-    except REFUSALS as error:
-        if not may_refuse:
-            raise
-        return skipped(name, f"the call raises {first_line(error)}")
