@@ -13,6 +13,7 @@ from attncheck.core.errors import Unsupported, first_line
 from attncheck.core.finding import Diagnosis, Finding, Location
 from attncheck.core.measurement import Measurement, verdict_of
 from attncheck.core.verdict import Verdict
+from attncheck.diagnosis import lost_numbers
 from attncheck.diagnosis.failure import REFUSED, Failure, failing, open_case, unmeasured
 from attncheck.diagnosis.locate import (
     in_attention,
@@ -55,7 +56,8 @@ class Diagnoser:
         until = time.perf_counter() + SHARE * finding.seconds
         known = self.known.get(id(subject), ())
         try:
-            explained = _placed(_searched(subject, finding, until, known))
+            lost = lost_numbers.explained(subject, finding)
+            explained = lost or _placed(_searched(subject, finding, until, known))
         except REFUSED as error:
             text = f"The search for the fault ended early: {first_line(error)}"
             why = Diagnosis(fault="", how="unexplained", advice=text)

@@ -1,20 +1,18 @@
-"""What the author of a probe imports, and all of it: our own probes import nothing else of
-attncheck.
+"""All that the author of a probe imports: our own probes import nothing else of attncheck.
 
 A probe measures a model and judges what it measured, in two steps that never mix: `measure` touches
 the model and decides nothing; `judge` is pure, so that a saved report can be judged again.
 
-- The probe: `Probe` and `attempt`.
-- Its cases, each a `Measurement`: a `Comparison` of two tensors (from `subject.compare`), a number
-  that is `AtMost` a limit, a `Figure` that is only shown, or `skipped`; with `Divergence`, `Cause`,
-  `Rerun`, `merged`, `verdict_of`, `Evidence`, `Ruling`, `Verdict`.
+- The probe, `Probe`, `attempt`, and its cases, each a `Measurement`: a `Comparison` of two tensors
+  (from `subject.compare`), a number `AtMost` a limit, a `Figure` only shown, or `skipped`; with
+  `Divergence`, `Cause`, `Rerun`, `merged`, `verdict_of`, `Evidence`, `Ruling`, `Verdict`.
 - The model: `Subject` (`subject.logits`, `subject.compare`, `subject.inputs`, `subject.can`), with
   `Capability`, `Unsupported` and `REFUSALS`, the exceptions that a model may answer a call with.
 - A forward: `ForwardSpec`, its tokens, positions and masks; `Padded` and `pad_rows` for batches;
   `decode_chunks` and `reference_forward` for decoding.
-- Rounding: `Budget`, `measure_budget`, `own_budget`, `max_abs_diff`, `beyond`, `finitely_beyond`.
-- Attention: `AttentionCall`, with `capture` and `subject.record_calls`.
-- Whole modules for what few probes need: `cache_kinds`, `generation`, `attention_span`, …
+- Rounding: `Budget`, `measure_budget`, `own_budget`, `max_abs_diff`, `beyond`, `finitely_beyond`;
+  attention: `AttentionCall`, with `capture` and `subject.record_calls`.
+- Whole modules that few probes need: `cache_kinds`, `generation`, …; lost numbers: `finite`.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ from attncheck.judge.config_spec import FULL, AttentionSpan, SpanSpec, span_spec
 from attncheck.judge.declared_scale import scale_cases
 from attncheck.judge.heads import projection_cases
 from attncheck.judge.judge import LayerResult
-from attncheck.model import cache_kinds, generation
+from attncheck.model import cache_kinds, finite, generation
 from attncheck.model.caches import CachedTensor, key_values, repeated_heads
 from attncheck.model.compat import cache_of, cached_length, text_config
 from attncheck.model.decoding import decode_chunks, reference_forward
@@ -193,6 +191,7 @@ __all__ = [
     "digests",
     "directional_derivative",
     "ends_compared",
+    "finite",
     "finitely_beyond",
     "first_line",
     "for_rows",

@@ -187,9 +187,8 @@ def _notice(key: str, what: str, names: list[str]) -> Measurement:
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return AtMost(
         key.replace("_", " "),
-        float(len(names)) * 2,
+        float(len(names)),
         "weights",
-        limit=1.0,
         note=f"{what}: {', '.join(names[:SHOWN])}{more}" if names else "",
     )
 

@@ -1,16 +1,11 @@
 """Checks that are no probes: finite values, and losses of accumulation steps.
 
-Axes: B batch, T positions, W hidden width.
+Axes: B batch, T positions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, final
-
 import torch
-from torch import Tensor
 
 from attncheck.attention.layers import layer_number
 from attncheck.core.divergence import Divergence
@@ -18,13 +13,12 @@ from attncheck.core.errors import first_line
 from attncheck.core.finding import Diagnosis, Finding, Location
 from attncheck.core.measurement import AtMost, Cause, Comparison, verdict_of
 from attncheck.core.verdict import Verdict
+from attncheck.diagnosis import lost_numbers
 from attncheck.diagnosis.failure import REFUSED
-from attncheck.model.forward_spec import ForwardSpec
+from attncheck.model.finite import NotFinite, Overflow, bad_weights, overflow
 from attncheck.model.inputs import Tokens
 from attncheck.model.loss import ITEMS, LossCall, logits_and_loss, own_shift, takes_items
 from attncheck.model.subject import Subject
-from attncheck.numerics.divergence import holes, max_abs
-from attncheck.numerics.hooks import hooked
 from attncheck.numerics.losses import IGNORED
 from attncheck.triage.material import Material
 from attncheck.triage.steps import Log
@@ -37,99 +31,51 @@ ACCUMULATION_ADVICE = (
 )
 
 
-@final
-@dataclass
-class Overflow:
-    """The module outputs of some forwards: the largest finite value, and the first module whose
-    output is not finite although its input is, with the number of such values.
-    """
-
-    dtype: torch.dtype
-    largest: float = 0.0
-    module: str = ""
-    lost: int = 0
-
-    def note(self, name: str, given: Any, output: Any) -> None:
-        """Look at one module's output; after the first overflow nothing tells more."""
-        if self.module:
-            return
-        for tensor in _floating(output):
-            lost = int((~torch.isfinite(tensor)).sum())
-            if lost and all(bool(torch.isfinite(each).all()) for each in _floating(given)):
-                self.module, self.lost = name, lost
-                return
-            self.largest = max(self.largest, max_abs(tensor))
-
-    def words(self, dtype: str) -> str:
-        """What happened, in a sentence."""
-        return (
-            f"{self.lost} values that are not finite leave `{self.module}` in {dtype}; the largest "
-            f"value before it is {self.largest:.3g}, {dtype} ends at "
-            f"{torch.finfo(self.dtype).max:.3g}"
-        )
-
-
-def _floating(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        if value.is_floating_point():
-            yield value
-    elif isinstance(value, (tuple, list)):
-        for each in value:
-            yield from _floating(each)
-
-
 def finite_values(subject: Subject, material: Material, dtype: str, log: Log) -> Finding | None:
     """The first module that loses a finite value in a plain forward in the reporter's precision."""
     log.says("values that are not finite")
+    damaged = bad_weights(subject.model)
     try:
         with subject.at(dtype) as view:
-            found = _overflow(view, material.rows)
+            rows = dict.fromkeys(material.rows)
+            found = next(filter(None, (overflow(view, row) for row in rows)), None)
     except REFUSED as reason:
         log.add("finite values", Verdict.SKIP, f"{dtype}: {first_line(reason)}")
         return None
-    if found is None:
+    if found is None or found.first is None:
         words = f"every value of a plain forward is finite in {dtype}"
         log.add("finite values", Verdict.PASS, words)
         return None
     log.add("finite values", Verdict.FAIL, found.words(dtype))
-    return _overflow_finding(found, dtype)
+    return _damaged_finding(damaged[0]) if damaged else _overflow_finding(found, found.first, dtype)
 
 
-def _overflow(subject: Subject, rows: Tokens) -> Overflow | None:
-    found, lost = Overflow(subject.dtype), 0
-
-    def hook(name: str) -> Any:
-        return lambda module, given, output: found.note(name, given, output)
-
-    for row in dict.fromkeys(rows):
-        named = ((name, module) for name, module in subject.model.named_modules() if name)
-        with hooked(module.register_forward_hook(hook(name)) for name, module in named):
-            subject.passes.replay(ForwardSpec((row,)))
-        lost += holes(subject.logits(ForwardSpec((row,))))
-    if lost and not found.module:
-        found.module, found.lost = "the logits", lost
-    return found if lost else None
+def _damaged_finding(weight: NotFinite) -> Finding:
+    words = f"the weights themselves are not finite: {weight.name} holds {weight.words}"
+    return _finding("weights", weight, words, lost_numbers.WEIGHTS, lost_numbers.DAMAGED_ADVICE)
 
 
-def _overflow_finding(found: Overflow, dtype: str) -> Finding:
-    case = AtMost(
-        f"one plain forward in {dtype}",
-        float(found.lost),
+def _overflow_finding(found: Overflow, first: NotFinite, dtype: str) -> Finding:
+    advice = lost_numbers.overflow_advice(dtype)
+    name = f"one plain forward in {dtype}"
+    return _finding(name, first, found.words(dtype), lost_numbers.OVERFLOW, advice)
+
+
+def _finding(case: str, first: NotFinite, words: str, fault: str, advice: str) -> Finding:
+    counted = AtMost(
+        case,
+        float(first.count),
         "values that are not finite",
-        nonfinite=found.lost,
-        cause=Cause(module=found.module),
-    )
-    advice = (
-        f"Run it in bfloat16 or float32, whose range is larger than that of {dtype}, or keep this "
-        "module in float32."
+        nonfinite=first.count,
+        cause=Cause(module=first.module),
     )
     return Finding(
         probe="finite-values",
         verdict=Verdict.FAIL,
-        summary=found.words(dtype),
-        cases=(case,),
-        diagnosis=Diagnosis(fault="overflow", how="reproduced", residual=0.0, advice=advice),
-        location=Location(module=found.module, layer=layer_number(found.module)),
+        summary=words,
+        cases=(counted,),
+        diagnosis=Diagnosis(fault=fault, how="reproduced", residual=0.0, advice=advice),
+        location=Location(module=first.module, layer=layer_number(first.module)),
     )
 
 
