@@ -18,7 +18,7 @@ from attncheck.attention.recorder import capture, record
 from attncheck.core.capability import Answers, Capability, Tried
 from attncheck.core.errors import Unsupported, first_line
 from attncheck.model.compat import recognises_packing
-from attncheck.model.facts import reads_ahead
+from attncheck.model.direction import reads_ahead, whole_row
 from attncheck.model.forward import ForwardAdapter
 from attncheck.model.forward_spec import ForwardSpec, Mask2D, all_ones, blocks, counting
 from attncheck.model.inputs import Inputs
@@ -81,15 +81,10 @@ class Capabilities(Answers):
 
     @Tried
     def decodes(self) -> Capability:
-        """The model says that it can generate, and its config does not say that it reads ahead."""
-        if self._generates:
-            return Capability(reads_ahead(self.forward_adapter.text_config) or "")
-        return Capability(f"{self._kind} cannot generate: it reads in both directions by design")
-
-    @property
-    def _generates(self) -> bool:
-        can_generate = getattr(self.forward_adapter.model, "can_generate", None)
-        return not callable(can_generate) or bool(can_generate())
+        """Neither the config nor the class documents that the model reads ahead: it is judged as a
+        decoder, whatever it does.
+        """
+        return Capability(reads_ahead(self.forward_adapter.model))
 
     @Tried
     def cache(self) -> Capability:
@@ -272,17 +267,7 @@ class Capabilities(Answers):
 
     @Tried
     def keeps_prefix(self) -> Capability:
-        """Appending tokens leaves the earlier logits alone: a decoder that reads ahead, or hashes
-        the whole row, differs by itself.
-
-        Nothing follows from it for an encoder: what its mask hides must not count, however far it
-        reads.
+        """The config documents nothing that makes a token's logits depend on the whole row, as
+        hashing does. This is read, never measured: it is what other probes measure.
         """
-        if not self._generates:
-            return CAN
-        cut = self.inputs.length - 1 - (self.inputs.length // 3)
-        if not self._differ(
-            ForwardSpec((self.inputs.row[:cut],)), self._full, 0, cut, finitely_beyond
-        ):
-            return CAN
-        return Capability("the logits depend on the length of the whole row, without padding too")
+        return Capability(whole_row(self.forward_adapter.text_config))

@@ -120,30 +120,6 @@ def _switches(config: Any, context: int | None) -> list[int]:
     return [length for length in lengths if isinstance(length, int) and length > 0]
 
 
-def reads_ahead(config: Any) -> str | None:
-    """Why a model that can generate reads later tokens by design, as its config says; None where
-    the config does not say so.
-    """
-    said = {
-        name: getattr(config, name, None)
-        for name in ("causal", "is_causal", "attn_type", "attn_layers", "prompt_types")
-    }
-    if said["causal"] is False or said["is_causal"] is False:
-        return "the config says that the model is not causal"
-    if said["attn_type"] == "bi":
-        return "the config says `attn_type: bi`: attention goes both ways"
-    if "lsh" in (said["attn_layers"] or ()):
-        return (
-            "the config has hashing attention: which tokens share a bucket depends on all of them"
-        )
-    if said["prompt_types"]:
-        return (
-            "the config has prompt types: everything that is given at once is a prefix, "
-            "read both ways"
-        )
-    return None
-
-
 def _vocabulary(model: nn.Module, config: Any) -> int:
     """Ids that the input embedding holds and the config counts as tokens: either may be larger."""
     embedding = token_table(model)

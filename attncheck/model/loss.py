@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from attncheck.core.errors import Unsupported, first_line
-from attncheck.model.facts import reads_ahead
+from attncheck.model.direction import encoder
 from attncheck.model.forward import ForwardOutput
 from attncheck.model.inputs import Tokens
 from attncheck.model.passes import REFUSALS
@@ -62,16 +62,16 @@ def own_shift(subject: Subject) -> int:
     that it is given.
 
     Raises:
-        Unsupported: the model generates and reads ahead, so nothing says which label belongs to
+        Unsupported: the model is no encoder and reads ahead, so nothing says which label belongs to
             which position.
     """
     if subject.forward_adapter.fixed or subject.forward_adapter.labels_name == LABELS[1]:
         return 0  # `targets`, as training loops written by hand name them, come shifted
     if subject.can.decodes:
         return 1
-    if reads_ahead(subject.text_config) is not None:
-        raise Unsupported(subject.can.decodes)
-    return 0
+    if encoder(subject.model):
+        return 0
+    raise Unsupported(subject.can.decodes)
 
 
 def caller_shifts(subject: Subject) -> bool:

@@ -44,7 +44,7 @@ from attncheck.judge.config_spec import FULL, AttentionSpan, SpanSpec, span_spec
 from attncheck.judge.declared_scale import scale_cases
 from attncheck.judge.heads import projection_cases
 from attncheck.judge.judge import LayerResult
-from attncheck.model import cache_kinds, finite, generation
+from attncheck.model import cache_kinds, finite, generation, token_sweep
 from attncheck.model.caches import CachedTensor, key_values, repeated_heads
 from attncheck.model.compat import cache_of, cached_length, text_config
 from attncheck.model.decoding import decode_chunks, reference_forward
@@ -233,6 +233,7 @@ __all__ = [
     "takes_argument",
     "takes_items",
     "text_config",
+    "token_sweep",
     "token_table",
     "training",
     "verdict_of",

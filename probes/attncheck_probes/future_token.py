@@ -1,25 +1,30 @@
 """Change the future, watch the past.
 
 What it checks
-    The logits before a cut do not move when tokens from the cut on are replaced: all of them, only
-    the first of them, or only the last token of the row. Nor do they depend on how many tokens
-    follow.
+    The logits before a position do not move when the token at that position is replaced, whichever
+    position it is; nor when all tokens from a cut on are replaced. Nor do they depend on how many
+    tokens follow.
 
 Why it matters
     A decoder that can read ahead has a wonderful training loss and writes nonsense. The mask has
     the right shape in every such bug; only its content is wrong. A leak can sit in one
-    implementation, one mask form or one side of a window.
+    implementation, one mask form, one side of a window, or in front of a single position.
 
 How it measures
-    Two full forwards with one prefix. Cuts lie on both sides of every window, chunk and rotary
-    switch that the config names. Every cut is tried without a mask and with a 2D mask of ones, with
-    the cache off and on. Healthy models move by exactly nothing, or by rounding where a kernel sums
-    in another order. The first 32, 33, 64 and 128 tokens of a row of 130 also run alone, since
-    kernels have block sizes that no config names.
+    One batch holds the row as it is and, for every position, the row with another token there; in
+    front of that position the two must agree. It also holds rows whose whole future is replaced,
+    cut on both sides of every window, chunk and rotary switch that the config names. The batch runs
+    without a mask and with a 2D mask of ones, with the cache off and on, in chunks on a cache and
+    on a static cache, its rows each time in another order. A row that moves is run alone; where it
+    then stays, the batch runs again with this one row restored, so that no neighbour is taken for
+    the future. Healthy models move by exactly nothing, or by rounding where a kernel sums in
+    another order. The first 32, 33, 64 and 128 tokens of a row of 130 also run alone, since kernels
+    have block sizes that no config names.
 
 False alarms
-    Bidirectional and prefix models (XLNet, CPM-Ant, Reformer's hashing) read ahead by design.
-    Mixture models whose experts have a capacity drop tokens depending on later ones.
+    Bidirectional and prefix models read ahead by design: only where the config or the class
+    documents it (XLNet's `attn_type`, CPM-Ant's prompts, Reformer's hashing, masked language
+    models). Any other model is judged as a decoder.
 
 References
     Vaswani et al. 2017, section 3.2.3. Hugging Face transformers issue 48748 (Doge: sdpa ran
@@ -29,7 +34,7 @@ References
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 
 from attncheck.probing import (
@@ -37,14 +42,18 @@ from attncheck.probing import (
     Measurement,
     Probe,
     Subject,
+    Unsupported,
     all_ones,
     attempt,
     ends_compared,
     merged,
+    skipped,
+    token_sweep,
 )
 
 ALL, NEXT, LAST = "all later tokens", "only the next token", "only the last token"
 CHANGES = (ALL, NEXT, LAST)
+TAIL, TOKEN = "tokens from position {} on changed", "the token at position {} changed"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,38 +68,42 @@ class FutureToken(Probe):
     cuts: tuple[int, ...] = ()
 
     def measure(self, subject: Subject) -> Iterator[Measurement]:
-        """Three changes of the future, each with four ways of calling."""
-        for masked, use_cache, change in product((False, True), (False, True), CHANGES):
-            mask, cache = "2D mask" if masked else "no mask", "on" if use_cache else "off"
-            name = f"{change}, {mask}, cache {cache}"
-            yield attempt(name, self._case, subject, name, change, masked, use_cache)
+        """Three changes of the future, each with four ways of calling; every token on a cache."""
+        tokens = subject.inputs.tokens
+        for turn, (masked, use_cache) in enumerate(product((False, True), (False, True))):
+            how = f"{'2D mask' if masked else 'no mask'}, cache {'on' if use_cache else 'off'}"
+            mask = all_ones(tokens) if masked else None
+            usual = ForwardSpec(tokens, mask=mask, use_cache=use_cache)
+            yield from self._cases(subject, how, usual, turn, CHANGES)
+        half = subject.inputs.length // 2
+        chunks = ForwardSpec(tokens, chunks=(half, subject.inputs.length - half))
+        yield from self._cases(subject, "chunks on a cache", chunks, 1, (NEXT,))
+        static = ForwardSpec(tokens, cache_kind="static")
+        yield from self._cases(subject, "static cache", static, 2, (NEXT,))
         name = "prefixes of a long row"
         yield attempt(name, _prefixes, subject, name)
 
-    def _case(
-        self, subject: Subject, name: str, change: str, masked: bool, use_cache: bool
-    ) -> Measurement:
-        if masked:
-            subject.can.mask_2d.require()
-        tokens, compared = subject.inputs.tokens, []
-        usual = ForwardSpec(tokens, mask=all_ones(tokens) if masked else None, use_cache=use_cache)
-        for cut, row in self._futures(subject, change):
-            changed, note = replace(usual, tokens=(row,)), f"tokens from position {cut} on changed"
-            compared.append(
-                subject.compare_forwards(name, changed, usual, at=slice(0, cut), note=note)
-            )
-        return merged(name, compared)
+    def _cases(
+        self, subject: Subject, how: str, usual: ForwardSpec, turn: int, kinds: tuple[str, ...]
+    ) -> Iterator[Measurement]:
+        changes = {f"{kind}, {how}": self._futures(subject, kind) for kind in kinds}
+        try:
+            if usual.mask is not None:
+                subject.can.mask_2d.require()
+            yield from token_sweep.compare_changes(subject, usual, changes, turn).values()
+        except Unsupported as reason:
+            for name in changes:
+                yield skipped(name, str(reason))
 
-    def _futures(self, subject: Subject, change: str) -> list[tuple[int, tuple[int, ...]]]:
-        """(cut, changed row): logits before the cut must stay."""
-        inputs, row = subject.inputs, subject.inputs.row
-        if change == LAST:
-            return [(inputs.length - 1, inputs.other(row, inputs.length - 1))]
-        cuts = self.cuts or inputs.cuts
-        span = 1 if change == NEXT else inputs.length
-        return [(cut, inputs.other(row, cut, cut + span, salt=cut)) for cut in cuts]
+    def _futures(self, subject: Subject, kind: str) -> list[token_sweep.TokenChange]:
+        """The changed rows, each with the cut in front of which the logits must stay."""
+        inputs, row, last = subject.inputs, subject.inputs.row, subject.inputs.length - 1
+        wanted = {ALL: inputs.cuts, NEXT: range(1, last + 1), LAST: ()}[kind]
+        cuts = (self.cuts or wanted) if wanted else (last,)
+        span, note = (inputs.length, TAIL) if kind == ALL else (1, TOKEN)
+        rows = {cut: inputs.other(row, cut, cut + span, salt=cut) for cut in cuts}
+        return [token_sweep.TokenChange(cut, new, note.format(cut)) for cut, new in rows.items()]
 
 
 def _prefixes(subject: Subject, name: str) -> Measurement:
-    subject.can.keeps_prefix.require()
     return merged(name, ends_compared(subject, name))

@@ -1,0 +1,154 @@
+"""Every token of a row replaced in turn, in batches: what stands before it must stay.
+
+Each batch holds the row as it is beside the changed rows, so that all were computed by the same
+kernels. A changed row that moves is run alone. Where it then stays, the batch runs again with this
+one row restored, so that what a neighbour does is not taken for what the future does.
+
+Axes: B batch, T positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import final
+
+from torch import Tensor
+
+from attncheck.core.errors import Unsupported
+from attncheck.core.measurement import Comparison, merged
+from attncheck.model.forward_spec import ForwardSpec, Mask2D
+from attncheck.model.inputs import Row
+from attncheck.model.passes import REFUSALS
+from attncheck.model.subject import Subject
+from attncheck.numerics.divergence import max_abs_diff
+
+MOST_ROWS = 64
+SUSPECTS = 3
+"""Rows that moved and are run again before a batch is cleared."""
+
+
+@final
+@dataclass(frozen=True)
+class TokenChange:
+    """A row that differs from the usual one from position `cut` on, and in which way."""
+
+    cut: int
+    row: Row
+    note: str
+
+
+Changes = Mapping[str, Sequence[TokenChange]]
+
+
+def compare_changes(
+    subject: Subject, usual: ForwardSpec, changes: Changes, turn: int = 0
+) -> dict[str, Comparison]:
+    """One case for each named list of changes of `usual`, a forward of one row: the logits in front
+    of each cut. `turn` puts the rows of the batches in another order.
+
+    Raises:
+        Unsupported: the model cannot be called this way.
+    """
+    found: dict[str, list[Comparison]] = {name: [] for name in changes}
+    for rows in _batches(subject, usual, changes, turn):
+        try:
+            batch = _Batch(subject, usual, rows)
+            for name, each in changes.items():
+                found[name] += batch.compared(name, each)
+        except (Unsupported, *REFUSALS):
+            # it takes no batch, or no such call: then the first row alone raises, too
+            for name, each in changes.items():
+                found[name] += [
+                    _alone(subject, name, usual, one) for one in each if one.row in rows
+                ]
+    return {name: merged(name, cases) for name, cases in found.items()}
+
+
+def _batches(
+    subject: Subject, usual: ForwardSpec, changes: Changes, turn: int
+) -> Iterator[tuple[Row, ...]]:
+    """The changed rows in groups whose logits fit into the memory of passes, with the usual row
+    first or last.
+    """
+    rows = list(dict.fromkeys(one.row for each in changes.values() for one in each))
+    start = turn * len(rows) // 4 % len(rows)
+    rows = rows[start:] + rows[:start]
+    one_row = subject.logits(ForwardSpec(usual.tokens)).nbytes
+    size = max(1, min(MOST_ROWS, subject.passes.memory_limit // one_row) - 1)
+    for begin in range(0, len(rows), size):
+        here = tuple(rows[begin : begin + size])
+        yield (*here, *usual.tokens) if turn % 2 else (*usual.tokens, *here)
+
+
+def _of(usual: ForwardSpec, rows: tuple[Row, ...]) -> ForwardSpec:
+    mask = usual.mask
+    if isinstance(mask, Mask2D):
+        mask = replace(mask, rows=mask.rows * len(rows))
+    return replace(usual, tokens=rows, mask=mask)
+
+
+@final
+class _Batch:
+    """The logits of one batch, and where the usual row is in it."""
+
+    def __init__(self, subject: Subject, usual: ForwardSpec, rows: tuple[Row, ...]) -> None:
+        self.subject, self.usual, self.spec = subject, usual, _of(usual, rows)
+        self.logits_BTV = subject.logits(self.spec)
+        self.number = {row: at for at, row in enumerate(rows)}
+
+    def compared(self, name: str, changes: Sequence[TokenChange]) -> list[Comparison]:
+        """At most one case: the row that moved most, with all positions counted."""
+        here = sorted(
+            (each for each in changes if each.row in self.number), key=self._moved, reverse=True
+        )
+        if not here:
+            return []
+        case = self._in_batch(name, here[0])
+        if case.beyond and not case.nonfinite:
+            case = self._confirmed(name, here[:SUSPECTS])
+        positions = sum(each.cut for each in here)
+        return [replace(case, divergence=replace(case.divergence, positions=positions))]
+
+    def _pair(self, change: TokenChange) -> tuple[Tensor, Tensor]:
+        numbers = self.number[change.row], self.number[self.usual.tokens[0]]
+        got, want = (self.logits_BTV[at : at + 1, : change.cut] for at in numbers)
+        return got, want
+
+    def _moved(self, change: TokenChange) -> float:
+        moved = max_abs_diff(*self._pair(change))
+        return moved if moved == moved else float("inf")
+
+    def _in_batch(self, name: str, change: TokenChange) -> Comparison:
+        both = _alone_specs(self.usual, change)
+        return self.subject.compare(name, *self._pair(change), note=change.note, spec=both)
+
+    def _confirmed(self, name: str, suspects: Sequence[TokenChange]) -> Comparison:
+        """The first suspect that moves alone, or in the batch with nothing else changed."""
+        cases = []
+        for change in suspects:
+            cases.append(_alone(self.subject, name, self.usual, change))
+            if not cases[-1].beyond:
+                cases.append(self._restored(name, change))
+            if cases[-1].beyond:
+                return cases[-1]
+        return cases[0]
+
+    def _restored(self, name: str, change: TokenChange) -> Comparison:
+        """The batch against itself with this one row as usual."""
+        at, rows = self.number[change.row], self.spec.tokens
+        restored = _of(self.usual, (*rows[:at], *self.usual.tokens, *rows[at + 1 :]))
+        note = f"{change.note}, in sequence {at + 1} of a batch of {len(rows)}"
+        before = slice(0, change.cut)
+        return self.subject.compare_forwards(
+            name, self.spec, restored, row=at, at=before, note=note
+        )
+
+
+def _alone_specs(usual: ForwardSpec, change: TokenChange) -> tuple[ForwardSpec, ForwardSpec]:
+    return replace(usual, tokens=(change.row,)), usual
+
+
+def _alone(subject: Subject, name: str, usual: ForwardSpec, change: TokenChange) -> Comparison:
+    both, before = _alone_specs(usual, change), slice(0, change.cut)
+    return subject.compare_forwards(name, *both, at=before, note=change.note)
