@@ -150,11 +150,22 @@ def left_padded(
 def compare_rows(
     subject: Subject, batch: Padded, name: str, got: ForwardSpec, want: ForwardSpec, note: str = ""
 ) -> Comparison:
-    """One case: two forwards of the left-padded batch, where the real tokens of each row are."""
-    return merged(
-        name,
-        [
-            subject.compare_forwards(name, got, want, row=row, at=real, note=note)
-            for row, real in enumerate(batch.real("left"))
-        ],
-    )
+    """One case: two forwards of the left-padded batch, where the real tokens of each row are.
+
+    Each forward is run once for all rows: the logits of a large vocabulary are not remembered.
+    """
+    got_BTV, want_BTV = subject.logits(got), subject.logits(want)
+    cases = []
+    for row, real in enumerate(batch.real("left")):
+        place = slice(row, row + 1), real
+        cases.append(
+            subject.compare(
+                name,
+                got_BTV[place],
+                want_BTV[place],
+                offset=real.start or 0,
+                note=note,
+                spec=(got, want),
+            )
+        )
+    return merged(name, cases)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from attncheck.model.forward_spec import Mask2D
-from attncheck.model.padding import pad_id, pad_rows
+from attncheck.model.padding import compare_rows, left_padded, pad_id, pad_rows
 from attncheck.model.subject import Subject
 
 
@@ -46,3 +48,17 @@ def test_the_padding_id_is_the_models_own_where_it_has_one(subject: Subject) -> 
     assert pad_id(subject) == subject.model.config.pad_token_id == 0
     subject.model.config.pad_token_id = None
     assert pad_id(subject) == subject.inputs.pool[0]
+
+
+def test_two_forwards_serve_all_rows_even_where_nothing_is_remembered(subject: Subject) -> None:
+    batch = pad_rows(subject)
+    run: list[int] = []
+    usual = left_padded(subject, batch)
+    cast = replace(usual, mask=Mask2D(batch.mask("left").rows, dtype="bool"))
+    assert subject.can.takes_positions
+    subject.passes.memory_limit = 0
+    subject.passes.forget()
+    subject.passes.on_forward = run.append
+    case = compare_rows(subject, batch, "mask-bool", cast, usual)
+    assert len(run) == 2
+    assert case.divergence.positions == sum(map(len, batch.rows))
