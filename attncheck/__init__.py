@@ -31,8 +31,13 @@ HOMES = {
 
 
 def __getattr__(name: str) -> Any:
+    import random
     from importlib import import_module
 
     if name not in HOMES:
         raise AttributeError(f"module `attncheck` has no attribute `{name}`")
-    return getattr(import_module(HOMES[name]), name)
+    drawn = random.getstate()
+    try:
+        return getattr(import_module(HOMES[name]), name)
+    finally:
+        random.setstate(drawn)  # rich draws a number while it is imported

@@ -18,6 +18,7 @@ from attncheck.core.errors import UsageError, unknown
 from attncheck.core.settings import Settings
 from attncheck.core.verdict import failing
 from attncheck.model import compat
+from attncheck.model.kept_state import model_untouched, process_untouched
 from attncheck.model.subject import Subject
 from attncheck.report.model import Report
 from attncheck.run.session import Session, load_job
@@ -44,20 +45,22 @@ def check(
     `probes` are names, globs, `FILE.py:Class`, or `{name: {option: value}}`; all installed ones
     when left out. `settings` are those of `attncheck.core.settings.Settings`: `dtype`, `attn`,
     `seed`, `length`, `prompt`, … The model comes back as it was: weights, buffers, dtypes and
-    training mode. Nothing is raised for what is found: `Report.raise_for_failures` does.
+    training mode, gradients, hooks and configs; so do random state, default dtype, log level and
+    progress bars of the process. Checks in several threads run one after the other. Nothing is
+    raised for what is found: `Report.raise_for_failures` does.
 
     Raises:
         UsageError: an unknown probe, option, verdict or setting.
     """
-    job = Job(
-        target=model if isinstance(model, str) else name or type(model).__name__,
-        settings=_settings(settings),
-        probes=tuple(_calls(probes, tuple(skip))),
-        home=Path.cwd(),
-    )
-    for probe, options in job.probes:
-        registry.load(probe, options, job.home)
-    with contextlib.ExitStack() as stack:
+    with process_untouched(), contextlib.ExitStack() as stack:
+        job = Job(
+            target=model if isinstance(model, str) else name or type(model).__name__,
+            settings=_settings(settings),
+            probes=tuple(_calls(probes, tuple(skip))),
+            home=Path.cwd(),
+        )
+        for probe, options in job.probes:
+            registry.load(probe, options, job.home)
         session = Session(
             command=COMMAND,
             listener=lambda event, report: None,
@@ -93,27 +96,7 @@ def _calls(
 def _in_memory(job: Job, model: nn.Module, tokenizer: Any, stack: contextlib.ExitStack) -> Subject:
     compat.quiet()
     model = without_wrapper(model)
-    stack.enter_context(_untouched(model))
+    stack.enter_context(model_untouched(model))
     loaded = in_memory(model, job.target, job.settings, tokenizer)
     stack.enter_context(loaded.using(job.settings.attn))
     return settle_dtype(loaded, job.settings.dtype)
-
-
-@contextlib.contextmanager
-def _untouched(model: nn.Module) -> Iterator[None]:
-    """Give a model back as it came: probes run in another precision and out of training mode."""
-    # A cast gives each parameter new storage, so that the old one is still whole and is put back
-    # bit for bit.
-    weights = {name: parameter.data for name, parameter in model.named_parameters()}
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    training = {name: module.training for name, module in model.named_modules()}
-    try:
-        yield
-    finally:
-        for name, parameter in model.named_parameters():
-            parameter.data = weights[name]
-        for name, saved in buffers.items():
-            home, _, last = name.rpartition(".")
-            setattr(model.get_submodule(home), last, saved)
-        for name, module in model.named_modules():
-            module.training = training.get(name, module.training)

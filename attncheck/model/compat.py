@@ -82,6 +82,21 @@ def quiet() -> None:
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
 
 
+def loudness() -> tuple[int, bool]:
+    """The library's log level, and whether it shows progress bars."""
+    shown = transformers.utils.logging.is_progress_bar_enabled()
+    return transformers.utils.logging.get_verbosity(), bool(shown)
+
+
+def set_loudness(level: int, bars: bool) -> None:
+    """Undo `quiet`."""
+    transformers.utils.logging.set_verbosity(level)
+    if bars:
+        transformers.utils.logging.enable_progress_bar()
+    else:
+        transformers.utils.logging.disable_progress_bar()
+
+
 def cached_length(cache: Any) -> int:
     """How many tokens a cache has seen; 0 for none, and for caches that do not count."""
     if cache is None:
@@ -118,3 +133,23 @@ def plain_experts(model: Any) -> None:
     if setter is not None:
         with contextlib.suppress(ValueError, KeyError):
             setter("eager")
+
+
+EXPERTS = "_experts_implementation_internal"
+
+
+def experts_of(model: Any) -> list[tuple[Any, Any]]:
+    """Each config of a model that chooses how experts are computed, with its choice."""
+    configs = {id(config): config for config in map(_config, model.modules()) if config is not None}
+    return [(each, vars(each)[EXPERTS]) for each in configs.values() if EXPERTS in vars(each)]
+
+
+def _config(module: Any) -> Any:
+    config = getattr(module, "config", None)
+    return config if hasattr(config, "__dict__") else None
+
+
+def set_experts(choices: list[tuple[Any, Any]]) -> None:
+    """Undo `plain_experts`; written as it was, since the library's own setter checks again."""
+    for config, choice in choices:
+        setattr(config, EXPERTS, choice)

@@ -14,14 +14,14 @@ from torch import nn
 from attncheck.core.errors import Unsupported
 from attncheck.core.measurement import Measurement
 from attncheck.core.settings import Settings
-from attncheck.model.compat import plain_experts, text_config
+from attncheck.model.compat import experts_of, plain_experts, set_experts, text_config
 from attncheck.model.facts import Facts, read_facts
 from attncheck.model.forward import ForwardAdapter
 from attncheck.model.inputs import Inputs, build_inputs, fixed_input
 from attncheck.model.passes import Injection
 from attncheck.model.placement import input_device, load_as_stored, why_not_cast
 from attncheck.model.precision import Precision, cast_back, fits, own_dtypes
-from attncheck.model.weights import buffers_of, put_buffers_back
+from attncheck.model.weights import SavedBuffers
 
 
 @final
@@ -160,12 +160,12 @@ class LoadedModel:
 
     @contextlib.contextmanager
     def at(self, dtype: torch.dtype, cast: bool = True) -> Iterator[Precision]:
-        """`settle` for a while: the weights and the buffers come back bit for bit."""
+        """`settle` for a while: weights, buffers and the choice of expert kernels come back."""
         before, stored, own = self.precision, self.stored_dtype, own_dtypes(self.model)
         # a cast to a narrower dtype rounds, so that only the weights themselves can come back
         narrower = dtype.itemsize < stored.itemsize
         weights = [(each, each.data) for each in self.model.parameters()] if narrower else []
-        buffers = buffers_of(self.model)
+        buffers, experts = SavedBuffers(self.model), experts_of(self.model)
         try:
             yield self.settle(dtype, cast)
         finally:
@@ -174,4 +174,5 @@ class LoadedModel:
             for parameter, data in weights:
                 parameter.data = data
             self.precision = before
-            put_buffers_back(self.model, buffers)
+            buffers.put_back()
+            set_experts(experts)

@@ -12,7 +12,7 @@ from attncheck.attention.rotary_tables import nudged, stored_tables
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.passes import Passes
 from attncheck.model.precision import name_of
-from attncheck.model.weights import buffers_of, changed, put_buffers_back
+from attncheck.model.weights import SavedBuffers, buffers_of, changed
 from attncheck.numerics.budget import Budget, measure_budget
 
 
@@ -27,14 +27,14 @@ def own_budget(passes: Passes, spec: ForwardSpec, positions: tuple[int, ...] = (
 def _measured(passes: Passes, spec: ForwardSpec, positions: tuple[int, ...]) -> Budget:
     model, dtype = passes.forward_adapter.model, name_of(passes.dtype)
     tables = (lambda: nudged(model)) if stored_tables(model) else None
-    before = buffers_of(model)
+    before, saved = buffers_of(model), SavedBuffers(model)
 
     def forward() -> Tensor:
         with torch.no_grad():
             return passes.run(spec, positions)
 
     def anew() -> Tensor:
-        put_buffers_back(model, before)
+        saved.put_back()
         return forward()
 
     plain_BTV = passes.logits(spec, positions)
@@ -46,5 +46,5 @@ def _measured(passes: Passes, spec: ForwardSpec, positions: tuple[int, ...]) -> 
     with passes.context():
         plain_BTV = anew()
     budget = measure_budget(anew, plain_BTV, dtype, passes.context, tables)
-    put_buffers_back(model, before)
+    saved.put_back()
     return budget

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import final
+
 import torch
 from torch import Tensor, nn
 
@@ -78,10 +80,41 @@ def _same(now: Tensor | None, before: Tensor | None) -> bool:
     )
 
 
-def put_buffers_back(model: nn.Module, saved: dict[str, Tensor]) -> None:
-    """Give a model copies of the buffers that it had."""
-    for path, value in saved.items():
-        home, _, name = path.rpartition(".")
-        module = model.get_submodule(home)
-        if name in module._buffers:
-            module._buffers[name] = value.clone()
+@final
+class SavedBuffers:
+    """The buffers of a model, to be put back any number of times: the same tensors in the same
+    modules, so that one that two modules share stays one, with the values that they had.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._places = [
+            (module._buffers, name, buffer)
+            for module in model.modules()
+            for name, buffer in module._buffers.items()
+            if buffer is not None
+        ]
+        self._values = {id(each): (each, each.detach().clone()) for _, _, each in self._places}
+
+    @property
+    def ids(self) -> set[int]:
+        """The identities of the tensors."""
+        return set(self._values)
+
+    def put_back(self) -> None:
+        """Give the model its buffers."""
+        for buffers, name, buffer in self._places:
+            if name in buffers:
+                buffers[name] = buffer
+        for buffer, value in self._values.values():
+            put_back(buffer, value)
+
+
+@torch.no_grad()
+def put_back(tensor: Tensor, value: Tensor) -> None:
+    """Give a tensor the values that it had, in place where it can hold them."""
+    if _same(tensor, value):
+        return
+    if tensor.shape == value.shape and tensor.dtype == value.dtype:
+        tensor.copy_(value)
+    else:
+        tensor.data = value.clone()

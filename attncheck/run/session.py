@@ -20,6 +20,7 @@ from attncheck.core.finding import Finding
 from attncheck.core.verdict import Verdict
 from attncheck.core.version import __version__
 from attncheck.diagnosis.diagnose import Diagnoser
+from attncheck.model.kept_state import process_untouched
 from attncheck.model.subject import Subject
 from attncheck.probing import Probe
 from attncheck.report.model import Report, TargetReport, exit_code
@@ -99,11 +100,12 @@ class Session:
 
     def run(self, jobs: Iterable[Job]) -> Report:
         """Run jobs one after the other; a target that cannot be loaded does not stop the others."""
-        for job in jobs:
-            self._tell(TargetStarted(job.target))
-            self._run(job)
-            if self.fail_fast and exit_code(self.report, self.fail_on) in (1, 2, 3):
-                break
+        with process_untouched():
+            for job in jobs:
+                self._tell(TargetStarted(job.target))
+                self._run(job)
+                if self.fail_fast and exit_code(self.report, self.fail_on) in (1, 2, 3):
+                    break
         return self.report
 
     def adopt(self, target: TargetReport) -> None:
