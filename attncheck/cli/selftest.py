@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from attncheck.cli.options import ModelOptions, argument, expanded, option
+from attncheck.cli.random_faults import given_faults, random_faults
 from attncheck.targets.target import DEFAULT
 
 if TYPE_CHECKING:
@@ -23,12 +24,20 @@ LINE = "{:24s} {:18s} {:34s} {:32s} {:>6s}"
 def selftest(
     *,
     targets: list[str] | None = argument("Healthy models to inject faults into.", "TARGET", None),
-    fault: list[str] | None = _faults(None, "Inject only this fault (repeatable).", "NAME"),
+    fault: list[str] | None = _faults(
+        None, "Inject only this fault (repeatable): a name, or parts (what=...,how=...).", "NAME"
+    ),
     probe: list[str] | None = _faults(None, "Run only these probes (globs).", "NAME"),
     coverage: Path | None = _faults(
         None, "Run every probe on every fault; write the table here.", "FILE"
     ),
     each: int | None = _faults(None, "Inject each fault into at most N targets.", "N", min=1),
+    random: int | None = _faults(
+        None, "Compose N faults at random, drawn by --seed, instead of the known ones.", "N", min=1
+    ),
+    record: Path | None = _faults(
+        None, "Keep random faults here as JSON lines; a rerun goes on from them.", "FILE"
+    ),
     options: ModelOptions,
 ) -> None:
     """Inject every known fault and check that a probe catches it.
@@ -39,6 +48,13 @@ def selftest(
 
     settings = options.settings()
     names = registry.select(probe or ())
+    if random is not None:
+        code = random_faults(
+            targets or [], random, settings, names, record=record, coverage=coverage
+        )
+        raise typer.Exit(code)
+    if composed := [each for each in fault or () if "what=" in each]:
+        raise typer.Exit(given_faults(targets or [DEFAULT], composed, settings, names))
     rows: list[Row] = []
     for target in targets or [DEFAULT]:
         remaining = left(_chosen(fault), rows, each)
