@@ -16,10 +16,16 @@ State = tuple[Any, ...]
 @dataclass(frozen=True)
 class Capability:
     """True where the model can; otherwise `reason` is a sentence that becomes the reason of a
-    `skip`.
+    `skip`, or of a `fail` where the model accepts the call and breaks on it (`error`).
     """
 
     reason: str = ""
+    error: type[Unsupported] = Unsupported
+
+    @classmethod
+    def lacking(cls, reason: Unsupported) -> Capability:
+        """What a call showed that cannot be made."""
+        return cls(str(reason), type(reason))
 
     def __bool__(self) -> bool:
         return not self.reason
@@ -27,14 +33,15 @@ class Capability:
     def __and__(self, other: Capability) -> Capability:
         return other if self else self
 
-    def require(self, error: type[Unsupported] = Unsupported) -> None:
+    def require(self, error: type[Unsupported] | None = None) -> None:
         """Do nothing where the model can.
 
         Raises:
             Unsupported: it cannot (or another `error`), with the reason.
+            CallFailed: it accepts the call, and breaks on it.
         """
         if self.reason:
-            raise error(self.reason)
+            raise (error or self.error)(self.reason)
 
 
 @dataclass(kw_only=True)

@@ -35,6 +35,15 @@ class Unsupported(Exception):
     """The model does not support a call; the reason becomes a `skip`."""
 
 
+class CallFailed(Unsupported):
+    """A call that the model accepted raised at `line`, or its reply has the wrong shape: a finding,
+    and no reason to skip.
+    """
+
+    def __init__(self, message: str, line: str = "") -> None:
+        super().__init__(f"{message}, at {line}" if line else message)
+
+
 class CannotInject(Unsupported):
     """This model has no place for a fault; the report states the reason with the controls."""
 

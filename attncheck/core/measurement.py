@@ -12,6 +12,7 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Literal, final
 
 from attncheck.core.divergence import Divergence, PrecisionLevel, excess
+from attncheck.core.errors import CallFailed, Unsupported
 from attncheck.core.verdict import Verdict
 
 BEYOND_ROUNDING = 1e3
@@ -21,7 +22,7 @@ logits.
 RESOLUTION = 1e-3
 """A budget above this share of the logits' own scale could hide a fault."""
 
-Expectation = Literal["equal", "differ", "at-most", "figure", "skip"]
+Expectation = Literal["equal", "differ", "at-most", "figure", "runs", "skip"]
 Relation = Literal["equal", "differ", "figure"]
 """What two compared tensors must be; a `figure` is shown and not judged."""
 
@@ -205,9 +206,30 @@ class Skipped(Measurement):
     """A case that was not run; its note says why."""
 
 
+@final
+@dataclass(frozen=True)
+class BrokenCall(Measurement):
+    """A call that the model accepted and broke on: it raised, or its reply has the wrong shape. The
+    note says how and where.
+    """
+
+    expect: Literal["runs"] = field(default="runs", init=False)
+
+    @property
+    def excess(self) -> float:
+        """No amount is small enough."""
+        return math.inf
+
+
 def skipped(name: str, reason: str) -> Skipped:
     """A case that this model cannot run, with the reason."""
     return Skipped(name, note=reason)
+
+
+def not_measured(name: str, reason: Unsupported) -> Measurement:
+    """The case that a call leaves behind which the model does not support, or breaks on."""
+    kind = BrokenCall if isinstance(reason, CallFailed) else Skipped
+    return kind(name, note=str(reason))
 
 
 def verdict_of(case: Measurement) -> Verdict:
@@ -216,6 +238,8 @@ def verdict_of(case: Measurement) -> Verdict:
     """
     if isinstance(case, Skipped):
         return Verdict.SKIP
+    if isinstance(case, BrokenCall):
+        return case.broken
     if case.positions == 0:
         return Verdict.VACUOUS
     if case.nonfinite:

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from attncheck.core.finding import Evidence, Ruling
-from attncheck.core.measurement import AtMost, Comparison, Measurement, Quantity, verdict_of
+from attncheck.core.measurement import (
+    AtMost,
+    BrokenCall,
+    Comparison,
+    Measurement,
+    Quantity,
+    verdict_of,
+)
 from attncheck.core.verdict import Verdict, worst_of_model
 
 
@@ -38,6 +45,8 @@ def _sentence(verdict: Verdict, decided: list[Measurement], cases: tuple[Measure
 
 def describe(case: Measurement) -> str:
     """What happened in one case, in words."""
+    if isinstance(case, BrokenCall):
+        return case.note
     if case.nonfinite:
         return f"{case.nonfinite} values are not finite"
     if case.positions == 0:

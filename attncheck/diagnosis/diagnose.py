@@ -11,7 +11,7 @@ from typing import Any, final
 from attncheck.attention.layers import layer_number
 from attncheck.core.errors import Unsupported, first_line
 from attncheck.core.finding import Diagnosis, Finding, Location
-from attncheck.core.measurement import Measurement, verdict_of
+from attncheck.core.measurement import BrokenCall, Measurement, verdict_of
 from attncheck.core.verdict import Verdict
 from attncheck.diagnosis import lost_numbers
 from attncheck.diagnosis.failure import REFUSED, Failure, failing, open_case, unmeasured
@@ -93,8 +93,10 @@ def _named_by_the_probe(finding: Finding) -> Finding | None:
 
     A finding that did not fail needs no search either.
     """
-    decisive = (case for case in finding.cases if verdict_of(case) is finding.verdict)
+    decisive = [case for case in finding.cases if verdict_of(case) is finding.verdict]
     case = next((case for case in decisive if case.cause.fault), None)
+    if decisive and all(isinstance(case, BrokenCall) for case in decisive):
+        return finding  # it says itself which line raised
     if case is None:
         return finding if finding.verdict is not Verdict.FAIL else None
     found = Diagnosis(

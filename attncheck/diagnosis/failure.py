@@ -19,8 +19,8 @@ from attncheck.core.measurement import Comparison, Measurement, Rerun, verdict_o
 from attncheck.core.verdict import Verdict
 from attncheck.faults.engine.trusted import Trusted
 from attncheck.model.forward_spec import ForwardSpec, Mask2D
-from attncheck.model.passes import REFUSALS
 from attncheck.model.provenance import AFTER, Provenance
+from attncheck.model.refusal import REFUSALS
 from attncheck.model.subject import Subject
 from attncheck.numerics.divergence import beyond_at, max_abs_diff
 

@@ -15,7 +15,7 @@ from typing import Any, final
 
 from attncheck.attention.layers import layer_type
 from attncheck.core.errors import Unsupported
-from attncheck.core.measurement import AtMost, Cause, Measurement, skipped
+from attncheck.core.measurement import AtMost, Cause, Measurement, not_measured
 from attncheck.judge.layer_calls import LayerCall, read_layers
 from attncheck.judge.projections import COARSE, resolution, source_of
 from attncheck.judge.rotated_states import RotationReader
@@ -43,7 +43,7 @@ def projection_cases(subject: Subject) -> Iterator[Measurement]:
     try:
         read_layers(subject, ForwardSpec(tokens), reader)
     except Unsupported as reason:
-        yield skipped("rotation of every layer", str(reason))
+        yield not_measured("rotation of every layer", reason)
         return
     yield from rotation_cases(rotation)
     yield from _order_cases(orders)

@@ -21,6 +21,7 @@ from attncheck.core.errors import Unsupported, first_line
 from attncheck.model.caches import KEYS, key_values
 from attncheck.model.compat import text_config
 from attncheck.model.placement import input_device
+from attncheck.model.refusal import REFUSALS, classified
 
 SPARE = 5
 """Slots of a static cache beyond what is fed: they expose a model that takes the end of the buffer
@@ -30,16 +31,6 @@ LONG = 136
 """Slots to spare where a buffer is made for a whole answer in advance: more than two unwritten
 blocks of 64.
 """
-REFUSALS = (
-    TypeError,
-    ValueError,
-    ImportError,
-    AttributeError,
-    NotImplementedError,
-    KeyError,
-    RuntimeError,
-    StopIteration,
-)
 
 
 def _dynamic(config: Any, **size: Any) -> Any:
@@ -86,6 +77,16 @@ KINDS: dict[str, Callable[..., Any]] = {
 }
 
 
+def promised(kind: str, model: Any) -> bool:
+    """Whether a model declares that it takes a kind of cache. A static one is declared by its class
+    (under another name before 4.53); for every other kind the library is asked.
+    """
+    if "static" not in kind:
+        return True
+    old = getattr(model, "_supports_static_cache", False)
+    return getattr(model, "_can_compile_fullgraph", old) is True
+
+
 def new_cache(kind: str, model: Any, *, rows: int, length: int, dtype: torch.dtype) -> Any:
     """An empty cache of a kind of `KINDS` for `rows` rows of `length` tokens.
 
@@ -93,8 +94,6 @@ def new_cache(kind: str, model: Any, *, rows: int, length: int, dtype: torch.dty
         Unsupported: this release, this model or this machine has no such cache.
     """
     name, config, device = type(model).__name__, getattr(model, "config", None), input_device(model)
-    if "static" in kind and getattr(model, "_supports_static_cache", True) is False:
-        raise Unsupported(f"{name} declares that it takes no static cache")
     if "offloaded" in kind and device.type == "cpu":
         raise Unsupported(
             "offloading moves layers between an accelerator and the host: "
@@ -104,7 +103,8 @@ def new_cache(kind: str, model: Any, *, rows: int, length: int, dtype: torch.dty
     try:
         made = KINDS[kind](text_config(config), **size)
     except REFUSALS as error:
-        raise Unsupported(f"a {kind} cache for {name}: {first_line(error)}") from error
+        message = f"a {kind} cache for {name}: {first_line(error)}"
+        raise classified(error, message, documented=promised(kind, model)) from error
     if not getattr(config, "is_encoder_decoder", False):
         return made
     # the decoder's cache stands beside one for what it reads of the encoder: one would mix the two
@@ -207,11 +207,14 @@ def copied(cache: Any) -> Any:
     try:
         return copy.deepcopy(cache)
     except REFUSALS as error:
-        raise Unsupported(f"copying {type(cache).__name__}: {first_line(error)}") from error
+        raise classified(error, f"copying {type(cache).__name__}: {first_line(error)}") from error
 
 
 def _attempt(cache: Any, operation: str, call: Callable[[], Any]) -> Any:
     try:
         return call()
     except REFUSALS as error:
-        raise Unsupported(f"{type(cache).__name__}.{operation}: {first_line(error)}") from error
+        if isinstance(error, AttributeError) and error.name == operation:
+            raise Unsupported(f"{type(error.obj).__name__} has no `{operation}`") from error
+        message = f"{type(cache).__name__}.{operation}: {first_line(error)}"
+        raise classified(error, message) from error

@@ -12,6 +12,7 @@ from typing import Any, final
 
 import torch
 from torch import Tensor
+from transformers import Cache
 
 from attncheck.attention.call import AttentionCall
 from attncheck.attention.recorder import capture, record
@@ -22,7 +23,8 @@ from attncheck.model.direction import reads_ahead, whole_row
 from attncheck.model.forward import ForwardAdapter
 from attncheck.model.forward_spec import ForwardSpec, Mask2D, all_ones, blocks, counting
 from attncheck.model.inputs import Inputs
-from attncheck.model.passes import REFUSALS, Passes
+from attncheck.model.passes import Passes
+from attncheck.model.refusal import REFUSALS, classified
 from attncheck.numerics.budget import Budget
 from attncheck.numerics.divergence import beyond, finitely_beyond
 
@@ -61,9 +63,9 @@ class Capabilities(Answers):
         try:
             self.passes.logits(spec)
         except Unsupported as reason:
-            return Capability(str(reason))
+            return Capability.lacking(reason)
         except REFUSALS as error:
-            return Capability(f"{what} raises {first_line(error)}")
+            return Capability.lacking(classified(error, f"{what} raises {first_line(error)}"))
         return CAN
 
     @Tried
@@ -88,7 +90,9 @@ class Capabilities(Answers):
 
     @Tried
     def cache(self) -> Capability:
-        """A cache is returned, and a second chunk can be fed on it."""
+        """A cache is returned, and a second chunk can be fed on it. Only decoders continue."""
+        if not self.decodes:
+            return self.decodes
         halves = ForwardSpec(self.inputs.tokens, chunks=self._halves)
         return self._runs(halves, "a second chunk on the cache")
 
@@ -105,7 +109,9 @@ class Capabilities(Answers):
 
     @Tried
     def steps(self) -> Capability:
-        """A cache is returned, and one token can be fed on it."""
+        """A cache is returned, and one token can be fed on it. Only decoders continue."""
+        if not self.decodes:
+            return self.decodes
         step = ForwardSpec(self.inputs.tokens, chunks=(self.inputs.length - 1, 1))
         return self._runs(step, "a step on the cache")
 
@@ -125,6 +131,16 @@ class Capabilities(Answers):
                     "that is for `decode-paths`"
                 )
         return CAN
+
+    @Tried
+    def library_cache(self) -> Capability:
+        """The model returns a cache of the library's, so that it takes other kinds of those."""
+        if not self.steps:
+            return self.steps
+        cache = self.passes.cache(ForwardSpec(self.inputs.tokens, use_cache=True))
+        if isinstance(cache, Cache):
+            return CAN
+        return Capability(f"{self._kind} keeps a cache of its own kind ({type(cache).__name__})")
 
     @Tried
     def takes_positions(self) -> Capability:

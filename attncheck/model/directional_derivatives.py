@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from attncheck.attention.layers import PROJECTIONS, attention_modules
 from attncheck.core.errors import Unsupported, first_line
 from attncheck.model.gradients import frozen, mixture, room
-from attncheck.model.passes import REFUSALS
 from attncheck.model.placement import why_not_nudged
 from attncheck.model.precision import widens
+from attncheck.model.refusal import REFUSALS
 from attncheck.model.subject import Subject
 from attncheck.numerics.rebuilt import Rebuilding
 from attncheck.numerics.shift import Direction, Shift, drawn

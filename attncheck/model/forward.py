@@ -14,7 +14,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from attncheck.core.errors import Unsupported
+from attncheck.core.errors import CallFailed, Unsupported
 from attncheck.model.cache_kinds import own_cache
 from attncheck.model.compat import CACHE_NAMES, cache_of, text_config
 from attncheck.model.inputs import for_rows
@@ -64,6 +64,7 @@ class ForwardAdapter:
         self.needs_own_cache = False
         self.labels_name = first(*LABELS)
         self.needs_labels = False
+        self.replies_in_shape = False
 
     @property
     def text_config(self) -> Any:
@@ -114,6 +115,7 @@ class ForwardAdapter:
 
         Raises:
             Unsupported: the output holds no logits of shape (B, T, V).
+            CallFailed: it does not, where those of another call did.
         """
         wants_cache = given.get("use_cache") is True
         if self.needs_own_cache and wants_cache and given.get("cache") is None:
@@ -122,15 +124,9 @@ class ForwardAdapter:
         if self.needs_labels and self.labels_name:
             arguments.setdefault(self.labels_name, ids_BT)
         output = with_fields(self._run(ids_BT, arguments, before, given.get("cache")))
-        logits_BTV = getattr(output, "logits", None)
-        if self._keeps_last(logits_BTV, ids_BT):
+        if self._keeps_last(getattr(output, "logits", None), ids_BT):
             return self.call(ids_BT, before=before, extra=extra, **given)
-        if (
-            not isinstance(logits_BTV, Tensor)
-            or logits_BTV.ndim != 3
-            or logits_BTV.shape[1] != ids_BT.shape[1]
-        ):
-            raise Unsupported(f"{type(self.model).__name__} returns no logits for every position")
+        logits_BTV = self._logits(output, ids_BT)
         cache = cache_of(output)
         if cache is None and wants_cache:
             cache = given.get("cache")
@@ -142,10 +138,27 @@ class ForwardAdapter:
     def _keeps_last(self, logits_BTV: Any, ids_BT: Tensor) -> bool:
         """Whether the last token alone got logits for want of labels; later calls get them."""
         alone = isinstance(logits_BTV, Tensor) and logits_BTV.ndim == 3 and logits_BTV.shape[1] == 1
-        if not alone or ids_BT.shape[1] == 1 or self.needs_labels or not self.labels_name:
+        known = self.needs_labels or self.replies_in_shape or not self.labels_name
+        if not alone or ids_BT.shape[1] == 1 or known:
             return False
         self.needs_labels = True
         return True
+
+    def _logits(self, output: Any, ids_BT: Tensor) -> Tensor:
+        """logits_BTV of an output; where one call gave logits of this shape, every other must."""
+        kind, logits_BTV = type(self.model).__name__, getattr(output, "logits", None)
+        if not isinstance(logits_BTV, Tensor) or logits_BTV.ndim != 3:
+            raise Unsupported(f"{kind} returns no logits for every position")
+        if logits_BTV.shape[:2] == ids_BT.shape:
+            self.replies_in_shape = True
+        elif self.replies_in_shape:
+            raise CallFailed(
+                f"{kind} returns logits of shape {tuple(logits_BTV.shape)} "
+                f"for ids of shape {tuple(ids_BT.shape)}"
+            )
+        elif logits_BTV.shape[1] != ids_BT.shape[1]:
+            raise Unsupported(f"{kind} returns no logits for every position")
+        return logits_BTV
 
     def _run(self, ids_BT: Tensor, arguments: dict[str, Any], before: int, cache: Any) -> Any:
         """The model's output, with `cache_position` where the model needs it."""

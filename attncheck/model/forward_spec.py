@@ -5,7 +5,7 @@ Axes: B batch, T positions of the whole forward.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import final
 
@@ -79,6 +79,34 @@ class ForwardSpec:
     def cuts(self) -> tuple[int, ...]:
         """The positions at which a new chunk starts; none where every token is one."""
         return tuple(accumulate(self.chunks))[:-1] if len(self.chunks) < self.length else ()
+
+    @property
+    def promised(self) -> bool:
+        """Whether a signature promises the call: not a 4D mask, nor a mask of another dtype than a
+        tokenizer's.
+        """
+        return self.mask is None or (isinstance(self.mask, Mask2D) and self.mask.dtype == "int64")
+
+    def shortened(self, length: int) -> ForwardSpec:
+        """The same call for the last tokens only, `length` of them: in two chunks, the second of
+        one token or of several as here.
+        """
+        several = max(self.chunks[1:], default=1) > 1
+        prefill = length // 2 if several else length - 1
+        tail = slice(self.length - length, None)
+        positions = self.positions and tuple(row[:length] for row in self.positions)
+        mask: Mask = self.mask
+        if isinstance(mask, Mask2D):
+            mask = replace(mask, rows=tuple(row[tail] for row in mask.rows))
+        if isinstance(mask, Mask4D):
+            mask = replace(mask, segments=tuple(row[tail] for row in mask.segments))
+        return replace(
+            self,
+            tokens=tuple(row[tail] for row in self.tokens),
+            chunks=self.chunks and (prefill, length - prefill),
+            positions=positions,
+            mask=mask,
+        )
 
     @property
     def cached(self) -> bool:

@@ -15,11 +15,12 @@ from torch import Tensor
 from transformers import GenerationConfig
 
 from attncheck.core.errors import Unsupported, first_line
+from attncheck.model.cache_kinds import promised
 from attncheck.model.forward import edited
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.inputs import Row, Tokens, for_rows
 from attncheck.model.padding import pad_id, padded_ids
-from attncheck.model.passes import REFUSALS
+from attncheck.model.refusal import REFUSALS, classified
 from attncheck.model.signature import takes_argument
 from attncheck.model.subject import Subject
 from attncheck.numerics.divergence import finitely_beyond
@@ -98,7 +99,13 @@ def run(
         try:
             return generate(**arguments, generation_config=config)
         except REFUSALS as error:
-            raise Unsupported(f"generate() raises {first_line(error)}") from error
+            raise classified(
+                error,
+                f"generate() raises {first_line(error)}",
+                model=subject.model,
+                documented=promised(str(options.get("cache_implementation", "")), subject.model),
+                option=bool(options or given),
+            ) from error
 
 
 def generate_of(subject: Subject) -> Callable[..., Any]:

@@ -17,7 +17,7 @@ from attncheck.core.allocator import returning_memory
 from attncheck.core.errors import Unsupported, first_line
 from attncheck.core.measurement import Comparison, Measurement
 from attncheck.model.embeddings import token_table
-from attncheck.model.passes import REFUSALS
+from attncheck.model.refusal import REFUSALS, classified
 from attncheck.model.subject import Subject
 from attncheck.numerics.budget import measure_budget
 from attncheck.numerics.divergence import compare_logits
@@ -84,7 +84,7 @@ def input_gradient(subject: Subject, upto: int | None = None, attn: str | None =
             mixed = mixture(subject, output.logits_BTV, upto)
             gradients = torch.autograd.grad(mixed, leaves, allow_unused=True)
         except REFUSALS as error:
-            raise Unsupported(f"a gradient raises {first_line(error)}") from error
+            raise classified(error, f"a gradient raises {first_line(error)}") from error
     for gradient in gradients:
         if gradient is not None and gradient.ndim == 3 and gradient.shape[1] == ids_BT.shape[1]:
             return gradient.detach()

@@ -18,7 +18,7 @@ from attncheck.core.errors import Unsupported, first_line
 from attncheck.model.direction import encoder
 from attncheck.model.forward import ForwardOutput
 from attncheck.model.inputs import Tokens
-from attncheck.model.passes import REFUSALS
+from attncheck.model.refusal import REFUSALS, classified
 from attncheck.model.signature import KEYWORDS, LABELS, parameters_of
 from attncheck.model.subject import Subject
 from attncheck.model.training import training
@@ -115,9 +115,8 @@ def loss_gradient(subject: Subject, call: LossCall) -> Tensor | None:
         try:
             (gradient_BTV,) = torch.autograd.grad(loss, logits_BTV, allow_unused=True)
         except REFUSALS as error:
-            raise Unsupported(
-                f"the loss has no derivative by the logits: {first_line(error)}"
-            ) from error
+            message = f"the loss has no derivative by the logits: {first_line(error)}"
+            raise classified(error, message) from error
     return None if gradient_BTV is None else gradient_BTV.detach()
 
 

@@ -20,25 +20,16 @@ import torch
 from torch import Tensor
 
 from attncheck.core.allocator import return_freed_memory
-from attncheck.core.errors import Unsupported, first_line
-from attncheck.model.cache_kinds import new_cache
+from attncheck.core.errors import CallFailed, Unsupported, first_line
+from attncheck.model.cache_kinds import new_cache, promised
 from attncheck.model.forward import ForwardAdapter, ForwardOutput
 from attncheck.model.forward_spec import ForwardSpec, Mask2D, Mask4D, float_mask
 from attncheck.model.inputs import Tokens
+from attncheck.model.refusal import REFUSALS, classified, of_the_model
 from attncheck.numerics.budget import Budget
 
 Faults = tuple[tuple[int, str], ...]
-REFUSALS = (
-    TypeError,
-    ValueError,
-    RuntimeError,
-    AttributeError,
-    NotImplementedError,
-    LookupError,
-    ImportError,
-    AssertionError,
-)
-"""What models and kernels raise when they are called in a way that they do not support."""
+SHORT = 4
 
 
 @final
@@ -149,9 +140,9 @@ class Passes:
         if arguments.get("positions_BT") is not None:
             arguments["positions_BT"] = arguments["positions_BT"] + self.first_position()
         self._make_room(sum(map(len, tokens)))
-        extra = arguments.get("extra", {})
+        way = f"with {', '.join(arguments.get('extra') or arguments) or 'ids alone'}"
         with self.context():
-            return self._call(self.ids(tokens), "with " + ", ".join(extra), bool(extra), arguments)
+            return self._call(self.ids(tokens), way, None, arguments)
 
     def ids(self, tokens: Tokens) -> Tensor:
         """ids_BT on the model's device."""
@@ -207,20 +198,41 @@ class Passes:
             yield
 
     def _call(
-        self, ids_BT: Tensor, way: str, special: bool, arguments: dict[str, Any]
+        self, ids_BT: Tensor, way: str, spec: ForwardSpec | None, arguments: dict[str, Any]
     ) -> ForwardOutput:
-        """One forward. What a special call raises means that the model does not support it; a plain
-        forward must work.
+        """One forward.
+
+        Raises:
+            Unsupported: the model refuses the call.
+            CallFailed: it accepts the call, and raises.
         """
         self.on_forward(ids_BT.shape[1])
         try:
             return self.forward_adapter.call(ids_BT, **arguments)
         except REFUSALS as error:
-            if not special:
+            if spec is not None and not of_the_model(error):
                 raise
-            raise Unsupported(
-                f"{self._kind} raises {first_line(error)} when called {way}"
+            message = f"{self._kind} raises {first_line(error)} when called {way}"
+            raise classified(
+                error,
+                message,
+                model=self.forward_adapter.model,
+                documented=spec is None or self._promised(spec),
+                works=lambda: spec is not None and self._works_when_short(spec),
             ) from error
+
+    def _promised(self, spec: ForwardSpec) -> bool:
+        return spec.promised and promised(spec.cache_kind, self.forward_adapter.model)
+
+    def _works_when_short(self, spec: ForwardSpec) -> bool:
+        """Whether the same call works with a few tokens: then the model does not refuse it."""
+        if spec.length <= SHORT:
+            return False
+        try:
+            self.replay(spec.shortened(SHORT))
+        except (*REFUSALS, Unsupported):
+            return False
+        return True
 
     def _outputs(self, spec: ForwardSpec) -> Iterator[ForwardOutput]:
         """The forwards of a spec in order; each chunk gets its own slice of positions and mask."""
@@ -235,14 +247,19 @@ class Passes:
                 "use_cache": True if spec.chunks or spec.cache_kind else spec.use_cache,
                 "extra": {"output_attentions": True} if spec.attentions else {},
             }
-            special = spec != ForwardSpec(spec.tokens)
-            output = self._call(ids_BT[:, start:stop], _way(spec, start), special, arguments)
+            output = self._call(ids_BT[:, start:stop], _way(spec, start, size), spec, arguments)
             if spec.cache_kind and output.cache is not cache:
                 raise Unsupported(f"{self._kind} does not use the cache that is passed to it")
             cache, start = output.cache, stop
             if cache is None and stop < spec.length:
-                raise Unsupported(f"{self._kind} returns no cache to continue from")
+                raise self._without_cache()
             yield output
+
+    def _without_cache(self) -> Unsupported:
+        """A model that takes no cache need not return one."""
+        if self.forward_adapter.cache_name is None:
+            return Unsupported(f"{self._kind}.forward takes no cache")
+        return CallFailed(f"{self._kind} takes a cache, and returns none to continue from")
 
     def _prepared_cache(self, spec: ForwardSpec) -> Any:
         kind = spec.cache_kind or (self.chunked_kind if spec.chunks else "")
@@ -272,10 +289,11 @@ class Passes:
         return float_mask(allowed_BTT, self.dtype, self.device)
 
 
-def _way(spec: ForwardSpec, start: int) -> str:
+def _way(spec: ForwardSpec, start: int, size: int) -> str:
     """What is special about a forward, in words."""
+    several = "with several tokens " if size > 1 else ""
     ways = {
-        "on a filled cache": start > 0,
+        f"{several}on a filled cache": start > 0,
         "with a cache": start == 0 and spec.cached,
         "with `position_ids`": spec.positions is not None,
         "with a 2D mask": isinstance(spec.mask, Mask2D),
@@ -283,7 +301,7 @@ def _way(spec: ForwardSpec, start: int) -> str:
         f"with `{spec.attn}` attention": spec.attn is not None,
         "with attention weights": spec.attentions,
     }
-    return " and ".join(way for way, so in ways.items() if so)
+    return " and ".join(way for way, so in ways.items() if so) or f"with {size} tokens"
 
 
 def _joined(parts: Iterator[Tensor], length: int) -> Tensor:

@@ -19,6 +19,7 @@ from attncheck.attention.call import AttentionCall, Handler
 from attncheck.attention.inline import Refusals
 from attncheck.attention.recorder import capture, record
 from attncheck.core.capability import Capability
+from attncheck.core.errors import Unsupported
 from attncheck.core.measurement import Comparison, Relation, Rerun
 from attncheck.core.settings import Settings
 from attncheck.core.verdict import Verdict
@@ -27,8 +28,9 @@ from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.inputs import Inputs, Tokens
 from attncheck.model.loaded import LoadedModel
 from attncheck.model.noise_floor import own_budget
-from attncheck.model.passes import REFUSALS, Passes
+from attncheck.model.passes import Passes
 from attncheck.model.precision import DTYPES, Precision, widens
+from attncheck.model.refusal import REFUSALS
 from attncheck.numerics.budget import Budget
 from attncheck.numerics.divergence import compare_logits, max_abs
 
@@ -272,7 +274,7 @@ class Subject:
             try:
                 with self.at(dtype) as view:
                     known[dtype] = view.logits(ForwardSpec(view.inputs.tokens)).numel() > 0
-            except REFUSALS:
+            except (*REFUSALS, Unsupported):
                 known[dtype] = False
         return known[dtype]
 

@@ -9,7 +9,7 @@ import torch
 from attncheck.attention.call import AttentionCall
 from attncheck.attention.recorder import record
 from attncheck.core.errors import Unsupported, first_line
-from attncheck.model.passes import REFUSALS
+from attncheck.model.refusal import REFUSALS
 from attncheck.model.subject import Subject
 
 SHORT = 4

@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from attncheck.core.errors import Unsupported, first_line
-from attncheck.model.passes import REFUSALS
+from attncheck.model.refusal import REFUSALS, classified
 from attncheck.model.subject import Subject
 from attncheck.model.weights import buffers_of
 
@@ -100,4 +100,5 @@ def _enable(subject: Subject) -> None:
     try:
         _switch(subject.model, "enable")(how)
     except REFUSALS as error:
-        raise Unsupported(f"gradient checkpointing raises {first_line(error)}") from error
+        message = f"gradient checkpointing raises {first_line(error)}"
+        raise classified(error, message) from error

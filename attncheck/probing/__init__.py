@@ -32,6 +32,7 @@ from attncheck.core.measurement import (
     Measurement,
     Rerun,
     merged,
+    not_measured,
     skipped,
     verdict_of,
 )
@@ -88,8 +89,8 @@ from attncheck.model.padding import (
     padded_ids,
     without_padding,
 )
-from attncheck.model.passes import REFUSALS
 from attncheck.model.provenance import AFTER, PIECES, Provenance, with_batch, with_greedy, with_kept
+from attncheck.model.refusal import REFUSALS, classified
 from attncheck.model.signature import takes_argument
 from attncheck.model.subject import Subject
 from attncheck.model.switching import chosen, not_switched
@@ -181,6 +182,7 @@ __all__ = [
     "capture",
     "changed",
     "chosen",
+    "classified",
     "compare_gradients",
     "compare_rows",
     "counting",
@@ -211,6 +213,7 @@ __all__ = [
     "max_abs_diff",
     "measure_budget",
     "merged",
+    "not_measured",
     "not_switched",
     "own_budget",
     "own_pad_id",

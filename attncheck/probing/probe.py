@@ -1,4 +1,4 @@
-"""The base class of all probes, and how a case that the model refuses becomes a skip."""
+"""The base class of all probes, and what becomes of a case that the model refuses or breaks on."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from attncheck.core.errors import Unsupported, first_line
 from attncheck.core.finding import Evidence, Ruling
-from attncheck.core.measurement import Measurement, skipped
+from attncheck.core.measurement import Measurement, not_measured
 from attncheck.core.ruling import judge_cases
-from attncheck.model.passes import REFUSALS
+from attncheck.model.refusal import REFUSALS, classified, of_the_model
 from attncheck.model.subject import Subject
 
 if TYPE_CHECKING:
@@ -47,20 +47,16 @@ class Probe(ABC):
 
 
 def attempt(
-    name: str,
-    measured: Callable[[Unpack[Args]], Measurement],
-    *args: Unpack[Args],
-    may_refuse: bool = False,
+    name: str, measured: Callable[[Unpack[Args]], Measurement], *args: Unpack[Args]
 ) -> Measurement:
-    """The case that `measured(*args)` returns, or a skipped one with the reason of `Unsupported`.
-
-    With `may_refuse` the model need not support the call: what it raises is a reason to skip, too.
+    """The case that `measured(*args)` returns; a skipped one with the reason of `Unsupported`; or a
+    `BrokenCall` where the model accepted a call and broke on it.
     """
     try:
         return measured(*args)
     except Unsupported as reason:
-        return skipped(name, str(reason))
+        return not_measured(name, reason)
     except REFUSALS as error:
-        if not may_refuse:
+        if not of_the_model(error):
             raise
-        return skipped(name, f"the call raises {first_line(error)}")
+        return not_measured(name, classified(error, f"the call raises {first_line(error)}"))

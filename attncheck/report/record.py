@@ -26,6 +26,7 @@ from attncheck.core.divergence import Divergence, PrecisionLevel, Profile
 from attncheck.core.finding import Control, Diagnosis, Finding, KnownFinding, Location
 from attncheck.core.measurement import (
     AtMost,
+    BrokenCall,
     Cause,
     Comparison,
     Expectation,
@@ -101,6 +102,8 @@ class CaseRecord(Record):
         cause = Cause(self.fault, self.fault_residual, self.module)
         if self.expect == "skip":
             return _part(Skipped, self, cause=cause)
+        if self.expect == "runs":
+            return _part(BrokenCall, self, cause=cause)
         if self.expect == "at-most":
             return _part(AtMost, self, cause=cause, visible=self.reach)
         if self.value is not None:

@@ -13,13 +13,13 @@ from dataclasses import replace
 from attncheck.attention.layers import layer_index
 from attncheck.core import registry
 from attncheck.core.errors import Unsupported
-from attncheck.core.finding import Control, Evidence, Finding, Location, skipped_finding
+from attncheck.core.finding import Control, Evidence, Finding, Location
 from attncheck.core.measurement import Comparison, Measurement, verdict_of
 from attncheck.core.verdict import Verdict
 from attncheck.distributed.ranks import failed_alone, working_on
 from attncheck.model.subject import Subject
 from attncheck.probing import Probe
-from attncheck.run.runner import crashed
+from attncheck.run.runner import crashed, not_examined
 
 
 def implicit_findings(subject: Subject) -> list[Finding]:
@@ -33,9 +33,10 @@ def implicit_finding(subject: Subject, name: str) -> Finding | None:
     started = time.perf_counter()
     working_on(f"the probe {name}")
     try:
-        finding = _examined(subject, registry.load(name))
+        probe = registry.load(name)
+        finding = _examined(subject, probe)
     except Unsupported as reason:
-        finding = skipped_finding(name, str(reason))
+        finding = not_examined(probe, reason)
     except Exception as error:
         failed_alone(error)
         finding = crashed(name, error)

@@ -10,9 +10,16 @@ from typing import final
 
 from attncheck.core.allocator import return_freed_memory
 from attncheck.core.divergence import PrecisionLevel
-from attncheck.core.errors import CannotInject, Unsupported, first_line
+from attncheck.core.errors import CallFailed, CannotInject, Unsupported, first_line
 from attncheck.core.finding import Control, Evidence, Finding, skipped_finding
-from attncheck.core.measurement import Comparison, Measurement, Quantity, verdict_of
+from attncheck.core.measurement import (
+    BrokenCall,
+    Comparison,
+    Measurement,
+    Quantity,
+    not_measured,
+    verdict_of,
+)
 from attncheck.core.verdict import Verdict, worst
 from attncheck.distributed.ranks import failed_alone, gathered, working_on
 from attncheck.faults.engine.fault import Fault
@@ -22,6 +29,7 @@ from attncheck.probing import Probe
 
 CONTROLS = 2
 MUCH_WORSE = 1.5
+LOWER = "float32"
 PASSING = frozenset({Verdict.PASS, Verdict.WARN, Verdict.NOISE})
 WITHIN = frozenset({Verdict.PASS, Verdict.NOISE})
 
@@ -70,6 +78,7 @@ def run_probes(
     `diagnose` gets every finding that failed or warned, and returns it with its diagnosis; it never
     raises. Without `controls` a pass is not backed by injected faults.
     """
+    causes: dict[str, str] = {}
     for probe in probes:
         yield ProbeStarted(subject.name, probe.name)
         working_on(f"the probe {probe.name}")
@@ -79,17 +88,42 @@ def run_probes(
             if diagnose is not None and finding.verdict in (Verdict.FAIL, Verdict.WARN):
                 finding = diagnose(subject, replace(finding, seconds=time.perf_counter() - started))
         except Unsupported as reason:
-            finding = skipped_finding(probe.name, str(reason))
+            finding = not_examined(probe, reason)
         except Exception as error:
             failed_alone(error)
             finding = crashed(probe.name, error)
+        finding = _following(finding, causes)
         yield ProbeFinished(subject.name, replace(finding, seconds=time.perf_counter() - started))
+
+
+def _following(finding: Finding, causes: dict[str, str]) -> Finding:
+    """The finding, its broken calls with the probe that met the same one first. `causes` maps what
+    was seen so far to that probe.
+    """
+    cases = []
+    for case in finding.cases:
+        first = causes.setdefault(case.note, finding.probe) if isinstance(case, BrokenCall) else ""
+        follows = first not in ("", finding.probe)
+        note = f"{case.note}; follows from `{first}`" if follows else case.note
+        cases.append(replace(case, note=note))
+    return replace(finding, cases=tuple(cases))
 
 
 def finding_of(subject: Subject, probe: Probe, diagnose: Diagnose | None = None) -> Finding:
     """The finding of one probe without its controls."""
     events = run_probes(subject, [probe], diagnose, controls=False)
     return next(event.finding for event in events if isinstance(event, ProbeFinished))
+
+
+def not_examined(probe: Probe, reason: Unsupported) -> Finding:
+    """The finding of a probe that could not begin: a skip, or a failure where the model accepts a
+    call and breaks on it.
+    """
+    if not isinstance(reason, CallFailed):
+        return skipped_finding(probe.name, str(reason))
+    cases = (not_measured(probe.title, reason),)
+    ruling = probe.judge(Evidence(measurements=cases))
+    return Finding(probe=probe.name, verdict=ruling.verdict, summary=ruling.summary, cases=cases)
 
 
 def crashed(probe: str, error: Exception) -> Finding:
@@ -110,7 +144,7 @@ def _examined(subject: Subject, probe: Probe, controls: bool) -> Examination:
     reason = _missing(subject, probe)
     if reason is not None:
         return reason
-    measured = tuple(_measured(probe, subject))
+    measured = _settled(subject, probe, _all_measured(probe, subject))
     decided, dtype = _escalated(subject, probe, measured)
     replay = {"tokens": list(subject.inputs.row), "seed": subject.settings.seed}
     ruling = probe.judge(Evidence(measurements=decided, replay=replay))
@@ -139,6 +173,34 @@ def _measured(probe: Probe, subject: Subject) -> Iterator[Measurement]:
         yield _worst(gathered(f"the cases of {probe.name}", case))
 
 
+def _all_measured(probe: Probe, subject: Subject) -> tuple[Measurement, ...]:
+    """Every case; where the probe cannot go on, the cases before that stay, with the reason."""
+    found: list[Measurement] = []
+    try:
+        for case in _measured(probe, subject):
+            found.append(case)
+    except Unsupported as reason:
+        if not found:
+            raise
+        found.append(not_measured("the cases behind these", reason))
+    return tuple(found)
+
+
+def _settled(
+    subject: Subject, probe: Probe, measured: tuple[Measurement, ...]
+) -> tuple[Measurement, ...]:
+    """Measure again in float32 what float64 broke on: not every kernel takes float64."""
+    broken = {case.name for case in measured if isinstance(case, BrokenCall)}
+    if not broken or subject.dtype_name != "float64" or subject.passes.injected:
+        return measured
+    with subject.at(LOWER) as lower:
+        try:
+            cases = {case.name: case for case in _all_measured(probe, lower)}
+        except Unsupported:
+            return measured
+    return tuple(cases.get(case.name, case) if case.name in broken else case for case in measured)
+
+
 def _worst(cases: Sequence[Measurement]) -> Measurement:
     order = [verdict_of(case) for case in cases]
     rank = order.index(worst(order))
@@ -148,12 +210,13 @@ def _worst(cases: Sequence[Measurement]) -> Measurement:
 
 def _missing(subject: Subject, probe: Probe) -> Finding | None:
     for need in probe.needs:
-        reason = subject.capability(need).reason
+        capability = subject.capability(need)
+        reason = capability.reason
         if not reason:
             continue
         if need == "sees_history":
             return Finding(probe=probe.name, verdict=Verdict.VACUOUS, summary=reason)
-        return skipped_finding(probe.name, reason)
+        capability.require()
     return None
 
 
@@ -170,7 +233,7 @@ def _escalated(
     try:
         with subject.at(dtype) as higher:
             raised = {case.name: case for case in _measured(probe, higher) if case.name in doubtful}
-    except (RuntimeError, NotImplementedError, TypeError):
+    except (Unsupported, RuntimeError, NotImplementedError, TypeError):
         # A kernel refuses the higher precision: the verdict says that nothing decided.
         return measured, None
     low = subject.dtype_name
@@ -223,11 +286,16 @@ def _control(
     return_freed_memory()
     before = {case.name: case for case in healthy}
     largest: float | None = None
+    raised = ""
     with fault.injected(subject):
         try:
             for case in _measured(probe, subject):
                 if case.max_abs is not None:
                     largest = max(largest or 0.0, case.max_abs)
+                if isinstance(case, BrokenCall) and not isinstance(
+                    before.get(case.name), BrokenCall
+                ):
+                    raised = raised or case.note
                 if noticed(case, before.get(case.name)):
                     return Control(
                         fault=fault.name, detected=True, max_abs=case.max_abs, case=case.name
@@ -238,14 +306,16 @@ def _control(
             raise CannotInject(
                 f"the model raises with it injected ({first_line(error)})"
             ) from error
+    if raised:
+        raise CannotInject(f"the model raises with it injected ({raised})")
     return Control(fault=fault.name, detected=False, max_abs=largest)
 
 
 def noticed(case: Measurement, healthy: Measurement | None) -> bool:
     """Whether a case comes out worse with the fault than without it."""
     now, before = verdict_of(case), verdict_of(healthy) if healthy is not None else Verdict.PASS
-    if now not in (Verdict.FAIL, Verdict.WARN):
-        return False
+    if now not in (Verdict.FAIL, Verdict.WARN) or isinstance(case, BrokenCall):
+        return False  # a model that raises under a fault shows nothing of it
     if before not in (Verdict.FAIL, Verdict.WARN):
         return True
     if now is Verdict.FAIL and before is Verdict.WARN:

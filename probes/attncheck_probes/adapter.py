@@ -39,6 +39,7 @@ from attncheck.probing import (
     Measurement,
     Probe,
     Subject,
+    Unsupported,
     Verdict,
     adapted_layers,
     first_line,
@@ -89,7 +90,7 @@ def _under(
     try:
         with context():
             return subject.logits(spec), ""
-    except REFUSALS as error:
+    except (*REFUSALS, Unsupported) as error:
         return None, first_line(error)
     finally:
         subject.passes.drop(spec)

@@ -26,7 +26,7 @@ import transformers
 from attncheck.core.errors import CannotInject, first_line
 from attncheck.faults.engine import Fault
 from attncheck.model.cache_kinds import crop, may_crop, new_cache
-from attncheck.model.passes import REFUSALS
+from attncheck.model.refusal import REFUSALS
 from attncheck.model.subject import Subject
 
 TOO_MANY = 1

@@ -92,12 +92,12 @@ class CacheKinds(Probe):
                 f"{subject.can.steps_agree.reason}; a fault would change the reference as well"
             )
         for name, operation in OPERATIONS.items():
-            yield attempt(name, operation, subject, name, may_refuse=True)
+            yield attempt(name, operation, subject, name)
         for kind in self.kinds:
             name, measured = f"{kind} cache", _exact if kind in EXACT else _approximate
-            yield attempt(name, measured, subject, name, kind, may_refuse=True)
+            yield attempt(name, measured, subject, name, kind)
         name = "static cache, left-padded batch"
-        yield attempt(name, _static_padded, subject, name, may_refuse=True)
+        yield attempt(name, _static_padded, subject, name)
 
 
 def _decode(subject: Subject, kind: str) -> ForwardSpec:
@@ -107,6 +107,7 @@ def _decode(subject: Subject, kind: str) -> ForwardSpec:
 
 
 def _exact(subject: Subject, name: str, kind: str) -> Measurement:
+    subject.can.library_cache.require()
     full = reference_forward(subject, subject.inputs.row, subject.inputs.length // 2)
     return subject.compare_forwards(name, _decode(subject, kind), full)
 
@@ -117,6 +118,7 @@ def _approximate(subject: Subject, name: str, kind: str) -> Measurement:
     The explanation is measured: a dynamic cache is filled, its contents go once through the same
     storage, and it is continued.
     """
+    subject.can.library_cache.require()
     row, half = subject.inputs.row, subject.inputs.length // 2
     want_BTV = operations.wanted(subject, (row,), half)
     got_BTV = subject.logits(_decode(subject, kind))[:, half:]
@@ -140,7 +142,7 @@ def _approximate(subject: Subject, name: str, kind: str) -> Measurement:
 
 def _static_padded(subject: Subject, name: str) -> Measurement:
     """A padded batch decoded on a static cache against the same on the model's own cache."""
-    subject.can.reads_mask.require()
+    (subject.can.library_cache & subject.can.reads_mask).require()
     batch, length = pad_rows(subject), subject.inputs.length
     usual = left_padded(subject, batch, chunks=decode_chunks(subject, length, length - 3))
     return compare_rows(subject, batch, name, replace(usual, cache_kind="static"), usual)

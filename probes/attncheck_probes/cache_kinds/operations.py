@@ -56,7 +56,7 @@ def wanted(subject: Subject, rows: Tokens, prefill: int) -> Tensor:
 
 def rolled_back(subject: Subject, name: str) -> Measurement:
     """Twice, wrong candidates are fed after the prefix and cropped, and then real tokens follow."""
-    subject.can.steps_agree.require()
+    (subject.can.library_cache & subject.can.steps_agree).require()
     inputs, half = subject.inputs, subject.inputs.length // 2
     cache = cache_kinds.new_cache(
         "dynamic", subject.model, rows=1, length=inputs.length, dtype=subject.dtype

@@ -113,6 +113,8 @@ class Generate(Probe):
         return subject.inputs.row[:length]
 
     def _plain(self, subject: Subject, name: str, options: Options) -> Measurement:
+        if PIECES in options:
+            subject.can.cache.require()
         made = generation.greedy(subject, self._prompt(subject), self.new_tokens, **options)
         case = compare(subject, name, made.prompt, made.tokens, made.logits_BNV)
         case = with_greedy(subject, replace(case, note=made.positions_note), made, **options)
@@ -131,6 +133,8 @@ class Generate(Probe):
 
     def _batch(self, subject: Subject, name: str, options: Options) -> Measurement:
         (subject.can.mask_2d & subject.can.reads_mask).require()
+        if PIECES in options:
+            subject.can.cache.require()
         rows = (self._prompt(subject), self._prompt(subject)[self.padding :])
         found = answers(subject, rows, self.new_tokens, **options)
         case = found.compared(subject, name)

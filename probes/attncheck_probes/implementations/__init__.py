@@ -71,7 +71,7 @@ class Implementations(Probe):
             "attention weights asked for": _weights,
             "training mode without dropout": _training,
         }.items():
-            yield attempt(name, same, subject, name, may_refuse=True)
+            yield attempt(name, same, subject, name)
         compared = 0
         for attn in self.others or _others(subject):
             reason = not_switched(subject, attn)
@@ -79,10 +79,10 @@ class Implementations(Probe):
             for what, measured in COMPARED.items():
                 name = f"{attn} vs {subject.attn}, {what}"
                 case = partial(_switched, reason=reason, measured=measured)
-                yield attempt(name, case, subject, name, attn, may_refuse=True)
+                yield attempt(name, case, subject, name, attn)
         for attn in (str(subject.attn), *_others(subject)):
             name = f"boolean 4D mask, {attn}"
-            yield attempt(name, boolean_mask, subject, name, attn, may_refuse=True)
+            yield attempt(name, boolean_mask, subject, name, attn)
         yield from compiled_cases(subject)
         if not compared and subject.passes.injected:
             raise Unsupported(

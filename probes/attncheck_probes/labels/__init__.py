@@ -45,8 +45,8 @@ from attncheck.probing import (
     Unsupported,
     Verdict,
     attempt,
+    not_measured,
     own_shift,
-    skipped,
     verdict_of,
 )
 from attncheck_probes.labels import calls
@@ -100,7 +100,7 @@ def _plain(subject: Subject, one: LossCall) -> Generator[Measurement, None, bool
     try:
         got = ask(subject, one)
     except Unsupported as reason:
-        yield skipped(name, str(reason))
+        yield not_measured(name, reason)
         return False
     loss = attempt(name, explained, subject, name, got)
     yield loss

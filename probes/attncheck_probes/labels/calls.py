@@ -22,6 +22,7 @@ from attncheck.probing import (
     Subject,
     Unsupported,
     attempt,
+    not_measured,
     skipped,
     takes_items,
 )
@@ -93,7 +94,7 @@ def accumulation(subject: Subject, one: LossCall) -> Iterator[Measurement]:
     try:
         got = ask(subject, first)
     except Unsupported as reason:
-        yield skipped(ITEMS, str(reason))
+        yield not_measured(ITEMS, reason)
         return
     yield attempt(ITEMS, explained, subject, ITEMS, got)
     yield attempt(STEPS, _both, subject, got, second)

@@ -17,9 +17,10 @@ from attncheck.probing import (
     Row,
     Subject,
     Unsupported,
+    classified,
     first_line,
     for_rows,
-    skipped,
+    not_measured,
 )
 
 AHEAD = "labels alone: not read before they are predicted"
@@ -39,7 +40,7 @@ def labels_alone(subject: Subject) -> Iterator[Measurement]:
         before_BTV = _logits(subject, row)
         after_BTV = _logits(subject, subject.inputs.other(row, middle, middle + 1, salt=41))
     except Unsupported as reason:
-        yield skipped(AHEAD, str(reason))
+        yield not_measured(AHEAD, reason)
         return
     kept, following = slice(0, middle + 1), slice(middle + 1, middle + 2)
     note = f"the label of position {middle} was changed"
@@ -59,9 +60,9 @@ def _logits(subject: Subject, labels: Row) -> Tensor:
         try:
             logits_BTV: Tensor = subject.model(**fixed, labels=ids_BT).logits
         except REFUSALS as error:
-            raise Unsupported(
-                f"{type(subject.model).__name__} with `labels` alone raises {first_line(error)}"
-            ) from error
+            kind = type(subject.model).__name__
+            message = f"{kind} with `labels` alone raises {first_line(error)}"
+            raise classified(error, message) from error
     if logits_BTV.shape[:2] != ids_BT.shape:
         raise Unsupported(f"{type(subject.model).__name__} returns no logits for every label")
     return logits_BTV

@@ -79,7 +79,7 @@ class Padding(Probe):
         """What is hidden and what matters first, then each row against itself alone."""
         batch = pad_rows(subject, self.amounts)
         for name, measured in _cases(subject, batch).items():
-            yield attempt(name, measured, subject, batch, name, may_refuse=True)
+            yield attempt(name, measured, subject, batch, name)
 
 
 def _cases(subject: Subject, batch: Padded) -> dict[str, Measured]:

@@ -48,10 +48,10 @@ from attncheck.probing import (
     all_ones,
     layer_results,
     left_padded,
+    not_measured,
     pad_rows,
     projection_cases,
     scale_cases,
-    skipped,
     verdict_of,
 )
 from attncheck_probes.reference.layer_cases import fits, layer_cases
@@ -82,7 +82,7 @@ class Reference(Probe):
         try:
             results = layer_results.judge_forward(subject, ForwardSpec(tokens))
         except Unsupported as reason:
-            yield skipped("attention of every layer", str(reason))
+            yield not_measured("attention of every layer", reason)
             return
         yield from layer_cases(subject, "one forward", results)
         if subject.can.mask_2d:
@@ -124,7 +124,7 @@ def _chunks(
         can.require()
         chunks = layer_results.judge_chunks(subject, spec, results.prefills)
     except Unsupported as reason:
-        yield skipped(calls[-1], str(reason))
+        yield not_measured(calls[-1], reason)
         return
     for call, chunk in zip(calls, chunks, strict=True):
         yield from layer_cases(subject, call, chunk)

@@ -44,7 +44,7 @@ from attncheck.probing import (
     Subject,
     Unsupported,
     all_ones,
-    skipped,
+    not_measured,
     span_spec,
     wrong_pairs,
 )
@@ -83,7 +83,7 @@ def _cases(subject: Subject, how: str, spec: ForwardSpec, can: Capability) -> It
         can.require()
         groups = _by_spec(subject, observed(subject, spec))
     except Unsupported as reason:
-        yield skipped(how, str(reason))
+        yield not_measured(how, reason)
         return
     swapped = _swapped(groups)
     for stated, layers in groups.items():
