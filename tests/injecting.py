@@ -17,7 +17,8 @@ from attncheck.faults.engine.trusted import Trusted
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.subject import Subject
 from attncheck.numerics.divergence import max_abs_diff
-from attncheck.run.runner import finding_of, noticed
+from attncheck.run.controls import noticed
+from attncheck.run.runner import finding_of
 
 
 @lru_cache(maxsize=4)

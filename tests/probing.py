@@ -23,7 +23,8 @@ from attncheck.core.verdict import Verdict
 from attncheck.faults import registry as faults
 from attncheck.model.compat import CACHE_NAMES
 from attncheck.model.subject import Subject
-from attncheck.run.runner import ProbeFinished, noticed, run_probes
+from attncheck.run.controls import noticed
+from attncheck.run.runner import ProbeFinished, run_probes
 from attncheck.targets.load import load
 
 HEALTHY = ("gqa", "mha", "window", "alibi", "moe")

@@ -6,67 +6,26 @@ A capability is true where the model has it; otherwise its `reason` becomes the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 import torch
-from torch import Tensor
 from transformers import Cache
 
-from attncheck.attention.call import AttentionCall
-from attncheck.attention.recorder import capture, record
-from attncheck.core.capability import Answers, Capability, Tried
-from attncheck.core.errors import Unsupported, first_line
+from attncheck.core.capability import Capability, Tried
+from attncheck.core.errors import CallFailed, Unsupported
 from attncheck.model.compat import recognises_packing
 from attncheck.model.direction import reads_ahead, whole_row
-from attncheck.model.forward import ForwardAdapter
-from attncheck.model.forward_spec import ForwardSpec, Mask2D, all_ones, blocks, counting
-from attncheck.model.inputs import Inputs
-from attncheck.model.passes import Passes
-from attncheck.model.refusal import REFUSALS, classified
-from attncheck.numerics.budget import Budget
+from attncheck.model.forward_spec import ForwardSpec, all_ones, counting
+from attncheck.model.mask_capabilities import CAN, MaskCapabilities
+from attncheck.model.refusal import REFUSALS
 from attncheck.numerics.divergence import beyond, finitely_beyond
-
-CAN = Capability()
 
 
 @final
 @dataclass
-class Capabilities(Answers):
+class Capabilities(MaskCapabilities):
     """What one model can take, each found out once."""
-
-    forward_adapter: ForwardAdapter
-    passes: Passes
-    inputs: Inputs
-    budget: Budget
-
-    def __post_init__(self) -> None:
-        row, length = self.inputs.row, self.inputs.length
-        half = length // 2
-        self._full = ForwardSpec((row,))
-        self._halves = half, length - half
-        self._kind = type(self.forward_adapter.model).__name__
-
-    def _differ(
-        self,
-        left: ForwardSpec,
-        right: ForwardSpec,
-        start: int = 0,
-        stop: int | None = None,
-        rule: Callable[[Tensor, Tensor, float], bool] = beyond,
-    ) -> bool:
-        left_BTV, right_BTV = (self.passes.logits(spec)[:, start:stop] for spec in (left, right))
-        return rule(left_BTV, right_BTV, self.budget.value)
-
-    def _runs(self, spec: ForwardSpec, what: str) -> Capability:
-        try:
-            self.passes.logits(spec)
-        except Unsupported as reason:
-            return Capability.lacking(reason)
-        except REFUSALS as error:
-            return Capability.lacking(classified(error, f"{what} raises {first_line(error)}"))
-        return CAN
 
     @Tried
     def sees_history(self) -> Capability:
@@ -90,11 +49,13 @@ class Capabilities(Answers):
 
     @Tried
     def cache(self) -> Capability:
-        """A cache is returned, and a second chunk can be fed on it. Only decoders continue."""
-        if not self.decodes:
-            return self.decodes
+        """A cache is returned, and a second chunk can be fed on it."""
         halves = ForwardSpec(self.inputs.tokens, chunks=self._halves)
-        return self._runs(halves, "a second chunk on the cache")
+        return self._continues(self._runs(halves, "a second chunk on the cache"))
+
+    def _continues(self, found: Capability) -> Capability:
+        """Only a decoder has to continue."""
+        return self.decodes if found.error is CallFailed and not self.decodes else found
 
     @Tried
     def chunks_agree(self) -> Capability:
@@ -109,11 +70,9 @@ class Capabilities(Answers):
 
     @Tried
     def steps(self) -> Capability:
-        """A cache is returned, and one token can be fed on it. Only decoders continue."""
-        if not self.decodes:
-            return self.decodes
+        """A cache is returned, and one token can be fed on it."""
         step = ForwardSpec(self.inputs.tokens, chunks=(self.inputs.length - 1, 1))
-        return self._runs(step, "a step on the cache")
+        return self._continues(self._runs(step, "a step on the cache"))
 
     @Tried
     def steps_agree(self) -> Capability:
@@ -188,34 +147,6 @@ class Capabilities(Answers):
         return not beyond(given_BTV, self.passes.logits(self._full), self.budget.value)
 
     @Tried
-    def mask_2d(self) -> Capability:
-        """A 2D mask is an argument."""
-        masked = ForwardSpec(self.inputs.tokens, mask=all_ones(self.inputs.tokens))
-        return self._runs(masked, "a 2D `attention_mask`")
-
-    @Tried
-    def takes_mask_4d(self) -> Capability:
-        """A 4D mask is an argument, whether or not the model obeys it."""
-        masked = ForwardSpec(self.inputs.tokens, mask=blocks(self._halves))
-        return self._runs(masked, "a 4D `attention_mask`")
-
-    @Tried
-    def mask_4d(self) -> Capability:
-        """A 4D mask is obeyed: tokens that a block in it hides do not move the logits."""
-        if not self.takes_mask_4d:
-            return self.takes_mask_4d
-        cut, row = self._halves[0], self.inputs.row
-        usual, changed = (
-            ForwardSpec((each,), mask=blocks(self._halves))
-            for each in (row, self.inputs.other(row, 0, cut))
-        )
-        if not self._differ(usual, changed, start=cut):
-            return CAN
-        return Capability(
-            "a 4D `attention_mask` is taken, but tokens that it hides still move the logits"
-        )
-
-    @Tried
     def packs(self) -> Capability:
         """Restarted positions are meant to isolate documents: the masks come from the library's
         builder, which recognises them.
@@ -231,55 +162,6 @@ class Capabilities(Answers):
         return Capability(
             "the masks do not come from the library's builder, which recognises packed documents"
         )
-
-    @Tried
-    def kernel(self) -> Capability:
-        """Attention goes through transformers' attention interface, where it can be watched and
-        changed.
-        """
-        with record(self.forward_adapter.model, lambda call: None) as calls:
-            self._run_once()
-        if calls:
-            return CAN
-        return Capability(
-            "attention is computed inside the model, out of reach of the attention interface"
-        )
-
-    @Tried
-    def watch(self) -> Capability:
-        """Attention can be watched, at the attention interface or in the model's own arithmetic."""
-        if self.kernel:
-            return CAN
-        calls: list[None] = []
-
-        def run(call: AttentionCall) -> Any:
-            calls.append(None)
-            return call.run()
-
-        with capture(self.forward_adapter.model, run, inline=True) as refused:
-            self._run_once()
-        if calls:
-            return CAN
-        why = next(iter(refused.values()), "no scores pass a softmax and meet values")
-        return Capability(f"{self._kind} runs no attention that can be watched: {why}")
-
-    def _run_once(self) -> None:
-        with torch.no_grad():
-            self.passes.call(self.inputs.tokens, use_cache=False)
-
-    @Tried
-    def reads_mask(self) -> Capability:
-        """A 2D mask matters: it changes something, or attention goes through the interface, so that
-        it must.
-        """
-        if not self.mask_2d:
-            return self.mask_2d
-        hidden = self.inputs.length // 3
-        mask = Mask2D(((0,) * hidden + (1,) * (self.inputs.length - hidden),))
-        if self._differ(ForwardSpec(self.inputs.tokens, mask=mask), self._full, start=hidden):
-            return CAN
-        reason = self.kernel.reason
-        return Capability(reason and f"the 2D mask is accepted but changes nothing, and {reason}")
 
     @Tried
     def keeps_prefix(self) -> Capability:

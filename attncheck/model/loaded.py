@@ -17,8 +17,8 @@ from attncheck.core.settings import Settings
 from attncheck.model.compat import experts_of, plain_experts, set_experts, text_config
 from attncheck.model.facts import Facts, read_facts
 from attncheck.model.forward import ForwardAdapter
+from attncheck.model.injection import Injection
 from attncheck.model.inputs import Inputs, build_inputs, fixed_input
-from attncheck.model.passes import Injection
 from attncheck.model.placement import input_device, load_as_stored, why_not_cast
 from attncheck.model.precision import Precision, cast_back, fits, own_dtypes
 from attncheck.model.weights import SavedBuffers

@@ -24,35 +24,12 @@ from attncheck.core.errors import CallFailed, Unsupported, first_line
 from attncheck.model.cache_kinds import new_cache, promised
 from attncheck.model.forward import ForwardAdapter, ForwardOutput
 from attncheck.model.forward_spec import ForwardSpec, Mask2D, Mask4D, float_mask
+from attncheck.model.injection import Faults, Injection
 from attncheck.model.inputs import Tokens
 from attncheck.model.refusal import REFUSALS, classified, of_the_model
 from attncheck.numerics.budget import Budget
 
-Faults = tuple[tuple[int, str], ...]
 SHORT = 4
-
-
-@final
-@dataclass
-class Injection:
-    """The faults that are injected into a model now. Each injection has a number of its own: what
-    was found under one is no answer later, not even under the same fault.
-    """
-
-    active: Faults = ()
-    on_cache_only: bool = False
-    count: int = 0
-
-    @contextlib.contextmanager
-    def of(self, fault: str, on_cache_only: bool) -> Iterator[None]:
-        """One more fault is active inside; a fault of the cache leaves uncached forwards alone."""
-        before = self.active, self.on_cache_only
-        self.count += 1
-        self.active, self.on_cache_only = (*self.active, (self.count, fault)), on_cache_only
-        try:
-            yield
-        finally:
-            self.active, self.on_cache_only = before
 
 
 @final
@@ -275,11 +252,14 @@ class Passes:
         return rows_BT + self.first_position()
 
     def _mask(self, spec: ForwardSpec, start: int, stop: int) -> Tensor | None:
-        """A 2D mask covers all that is cached and new (P + T); a 4D mask has a row for each new
-        query.
+        """A 2D mask covers all that is cached and new (P + T), and what a longer one has beyond the
+        whole forward; a 4D mask has a row for each new query.
         """
         if isinstance(spec.mask, Mask2D):
-            rows = [row[:stop] for row in spec.mask.rows]
+            rows = [
+                row[:stop] + (0,) * (len(row) - stop) * (len(row) > spec.length)
+                for row in spec.mask.rows
+            ]
             return torch.tensor(rows, device=self.device, dtype=getattr(torch, spec.mask.dtype))
         if not isinstance(spec.mask, Mask4D):
             return None

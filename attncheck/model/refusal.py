@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any
 
 import torch
-from torch import nn
+import transformers
 
 from attncheck.core.errors import CallFailed, Unsupported
 from attncheck.model.signature import parameters_of
@@ -40,6 +40,8 @@ OURS = tuple(
     if (spec := importlib.util.find_spec(name)) is not None and spec.origin is not None
 )
 TORCH = str(Path(torch.__file__).parent)
+LIBRARY = str(Path(transformers.__file__).parent)
+MODELS = str(Path(LIBRARY, "models"))
 
 
 def classified(
@@ -90,18 +92,24 @@ def where(error: Exception) -> str:
     found = _own_frame(error)
     if found is None:
         return ""
-    name, number = found.tb_frame.f_code.co_filename, found.tb_lineno
+    name, number = _file(found), found.tb_lineno
     text = linecache.getline(name, number).strip()
     return f"{Path(name).name}:{number}" + (f" `{text}`" if text else "")
 
 
 def _own_frame(error: Exception) -> TracebackType | None:
-    """The innermost frame in a method of a module; else the innermost one outside of torch and of
+    """The innermost frame in a file of models; else the innermost one outside of torch and of
     attncheck.
     """
-    own = [each for each in _frames(error) if not _foreign(each.tb_frame.f_code.co_filename)]
-    methods = [each for each in own if isinstance(each.tb_frame.f_locals.get("self"), nn.Module)]
-    return next(reversed(methods or own), None)
+    own = [each for each in _frames(error) if not _foreign(_file(each))]
+    models = [each for each in own if not _file(each).startswith(LIBRARY)]
+    models += [each for each in own if _file(each).startswith(MODELS)]
+    inner = max(models, key=own.index, default=None)
+    return inner or next(reversed(own), None)
+
+
+def _file(frame: TracebackType) -> str:
+    return frame.tb_frame.f_code.co_filename
 
 
 def _frames(error: Exception) -> Iterator[TracebackType]:
@@ -118,7 +126,7 @@ def _foreign(filename: str) -> bool:
 def deliberate(error: Exception) -> bool:
     """Whether the line that raised is a `raise` or an `assert` of the model or its library."""
     last = next(reversed([*_frames(error)]), None)
-    if last is None or _foreign(last.tb_frame.f_code.co_filename):
+    if last is None or _foreign(_file(last)):
         return False
-    line = linecache.getline(last.tb_frame.f_code.co_filename, last.tb_lineno).strip()
+    line = linecache.getline(_file(last), last.tb_lineno).strip()
     return line.startswith(("raise ", "assert "))

@@ -177,7 +177,7 @@ class Subject:
         return self.precision.numerics()
 
     def logits(self, spec: ForwardSpec) -> Tensor:
-        """logits_BTV of one forward, from memory where it ran before."""
+        """logits_BTV of one forward, remembered."""
         return self.passes.logits(spec)
 
     def compare(
@@ -271,11 +271,9 @@ class Subject:
         """Whether a forward works in this dtype: quantized weights and fused kernels may refuse."""
         known = self.loaded.runs_at
         if dtype not in known:
-            try:
-                with self.at(dtype) as view:
-                    known[dtype] = view.logits(ForwardSpec(view.inputs.tokens)).numel() > 0
-            except (*REFUSALS, Unsupported):
-                known[dtype] = False
+            known[dtype] = False
+            with contextlib.suppress(*REFUSALS, Unsupported), self.at(dtype) as view:
+                known[dtype] = view.logits(ForwardSpec(view.inputs.tokens)).numel() > 0
         return known[dtype]
 
     @contextlib.contextmanager

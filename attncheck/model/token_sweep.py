@@ -19,7 +19,7 @@ from attncheck.core.errors import Unsupported
 from attncheck.core.measurement import Comparison, merged
 from attncheck.model.forward_spec import ForwardSpec, Mask2D
 from attncheck.model.inputs import Row
-from attncheck.model.passes import REFUSALS
+from attncheck.model.refusal import REFUSALS
 from attncheck.model.subject import Subject
 from attncheck.numerics.divergence import max_abs_diff
 

@@ -22,7 +22,7 @@ from attncheck.attention.recorder import capture
 from attncheck.attention.rotary_tables import stored_tables
 from attncheck.core.capability import Capability
 from attncheck.core.divergence import Divergence
-from attncheck.core.errors import Unsupported, first_line
+from attncheck.core.errors import CallFailed, Unsupported, first_line
 from attncheck.core.finding import Control, Evidence, Ruling
 from attncheck.core.measurement import (
     AtMost,
@@ -135,6 +135,7 @@ __all__ = [
     "AttentionSpan",
     "Budget",
     "CachedTensor",
+    "CallFailed",
     "Capability",
     "Cause",
     "Comparison",

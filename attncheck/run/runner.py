@@ -8,28 +8,25 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
-from attncheck.core.allocator import return_freed_memory
 from attncheck.core.divergence import PrecisionLevel
-from attncheck.core.errors import CallFailed, CannotInject, Unsupported, first_line
+from attncheck.core.errors import CallFailed, Unsupported, first_line
 from attncheck.core.finding import Control, Evidence, Finding, skipped_finding
 from attncheck.core.measurement import (
     BrokenCall,
     Comparison,
     Measurement,
-    Quantity,
     not_measured,
     verdict_of,
 )
-from attncheck.core.verdict import Verdict, worst
-from attncheck.distributed.ranks import failed_alone, gathered, working_on
-from attncheck.faults.engine.fault import Fault
+from attncheck.core.verdict import Verdict
+from attncheck.distributed.ranks import failed_alone, working_on
 from attncheck.faults.registry import fault
 from attncheck.model.subject import Subject
 from attncheck.probing import Probe
+from attncheck.run.controls import control
+from attncheck.run.measuring import all_cases, measured_cases, settled
 
 CONTROLS = 2
-MUCH_WORSE = 1.5
-LOWER = "float32"
 PASSING = frozenset({Verdict.PASS, Verdict.WARN, Verdict.NOISE})
 WITHIN = frozenset({Verdict.PASS, Verdict.NOISE})
 
@@ -144,7 +141,7 @@ def _examined(subject: Subject, probe: Probe, controls: bool) -> Examination:
     reason = _missing(subject, probe)
     if reason is not None:
         return reason
-    measured = _settled(subject, probe, _all_measured(probe, subject))
+    measured = settled(subject, probe, all_cases(probe, subject))
     decided, dtype = _escalated(subject, probe, measured)
     replay = {"tokens": list(subject.inputs.row), "seed": subject.settings.seed}
     ruling = probe.judge(Evidence(measurements=decided, replay=replay))
@@ -165,58 +162,15 @@ def _examined(subject: Subject, probe: Probe, controls: bool) -> Examination:
         return (yield from _controlled(decided_at, probe, finding, faults))
 
 
-def _measured(probe: Probe, subject: Subject) -> Iterator[Measurement]:
-    """The cases of a probe; where processes share the model, each from the process where it is
-    worst.
-    """
-    for case in probe.measure(subject):
-        yield _worst(gathered(f"the cases of {probe.name}", case))
-
-
-def _all_measured(probe: Probe, subject: Subject) -> tuple[Measurement, ...]:
-    """Every case; where the probe cannot go on, the cases before that stay, with the reason."""
-    found: list[Measurement] = []
-    try:
-        for case in _measured(probe, subject):
-            found.append(case)
-    except Unsupported as reason:
-        if not found:
-            raise
-        found.append(not_measured("the cases behind these", reason))
-    return tuple(found)
-
-
-def _settled(
-    subject: Subject, probe: Probe, measured: tuple[Measurement, ...]
-) -> tuple[Measurement, ...]:
-    """Measure again in float32 what float64 broke on: not every kernel takes float64."""
-    broken = {case.name for case in measured if isinstance(case, BrokenCall)}
-    if not broken or subject.dtype_name != "float64" or subject.passes.injected:
-        return measured
-    with subject.at(LOWER) as lower:
-        try:
-            cases = {case.name: case for case in _all_measured(probe, lower)}
-        except Unsupported:
-            return measured
-    return tuple(cases.get(case.name, case) if case.name in broken else case for case in measured)
-
-
-def _worst(cases: Sequence[Measurement]) -> Measurement:
-    order = [verdict_of(case) for case in cases]
-    rank = order.index(worst(order))
-    found = cases[rank]
-    return replace(found, note=f"{found.note} (rank {rank})".strip()) if rank else found
-
-
 def _missing(subject: Subject, probe: Probe) -> Finding | None:
     for need in probe.needs:
         capability = subject.capability(need)
         reason = capability.reason
-        if not reason:
-            continue
+        if not reason or capability.error is CallFailed:
+            continue  # what breaks in one call need not break in every case
         if need == "sees_history":
             return Finding(probe=probe.name, verdict=Verdict.VACUOUS, summary=reason)
-        capability.require()
+        return skipped_finding(probe.name, reason)
     return None
 
 
@@ -232,10 +186,11 @@ def _escalated(
         return measured, None
     try:
         with subject.at(dtype) as higher:
-            raised = {case.name: case for case in _measured(probe, higher) if case.name in doubtful}
+            cases = [case for case in measured_cases(probe, higher) if case.name in doubtful]
     except (Unsupported, RuntimeError, NotImplementedError, TypeError):
         # A kernel refuses the higher precision: the verdict says that nothing decided.
         return measured, None
+    raised = {case.name: case for case in cases}
     low = subject.dtype_name
     return tuple(_with_levels(each, raised.get(each.name), low, dtype) for each in measured), dtype
 
@@ -261,7 +216,7 @@ def _controlled(
             break
         yield ControlStarted(subject.name, probe.name, name)
         try:
-            controls.append(_control(subject, probe, fault(name), finding.cases))
+            controls.append(control(subject, probe, fault(name), finding.cases))
         except Unsupported as reason:
             reasons.append(f"{name}: {reason}")
     missed = [control.fault for control in controls if not control.detected]
@@ -272,56 +227,3 @@ def _controlled(
             Verdict.VACUOUS, f"with {', '.join(missed)} injected the probe passes as well"
         )
     return finding
-
-
-def _control(
-    subject: Subject, probe: Probe, fault: Fault, healthy: tuple[Measurement, ...]
-) -> Control:
-    """Whether the probe notices one injected fault; it stops at the first case that the fault
-    breaks.
-
-    Raises:
-        CannotInject: the model has no place for the fault, or raises with it injected.
-    """
-    return_freed_memory()
-    before = {case.name: case for case in healthy}
-    largest: float | None = None
-    raised = ""
-    with fault.injected(subject):
-        try:
-            for case in _measured(probe, subject):
-                if case.max_abs is not None:
-                    largest = max(largest or 0.0, case.max_abs)
-                if isinstance(case, BrokenCall) and not isinstance(
-                    before.get(case.name), BrokenCall
-                ):
-                    raised = raised or case.note
-                if noticed(case, before.get(case.name)):
-                    return Control(
-                        fault=fault.name, detected=True, max_abs=case.max_abs, case=case.name
-                    )
-        except Unsupported as reason:
-            raise CannotInject(str(reason)) from reason
-        except Exception as error:
-            raise CannotInject(
-                f"the model raises with it injected ({first_line(error)})"
-            ) from error
-    if raised:
-        raise CannotInject(f"the model raises with it injected ({raised})")
-    return Control(fault=fault.name, detected=False, max_abs=largest)
-
-
-def noticed(case: Measurement, healthy: Measurement | None) -> bool:
-    """Whether a case comes out worse with the fault than without it."""
-    now, before = verdict_of(case), verdict_of(healthy) if healthy is not None else Verdict.PASS
-    if now not in (Verdict.FAIL, Verdict.WARN) or isinstance(case, BrokenCall):
-        return False  # a model that raises under a fault shows nothing of it
-    if before not in (Verdict.FAIL, Verdict.WARN):
-        return True
-    if now is Verdict.FAIL and before is Verdict.WARN:
-        return True
-    return (
-        isinstance(case, Quantity)
-        and isinstance(healthy, Quantity)
-        and case.value > MUCH_WORSE * healthy.value
-    )

@@ -15,7 +15,8 @@ from attncheck.faults import registry
 from attncheck.faults.engine.fault import Fault
 from attncheck.model.subject import Subject
 from attncheck.probing import Probe
-from attncheck.run.runner import finding_of, noticed
+from attncheck.run.controls import noticed
+from attncheck.run.runner import finding_of
 
 
 @final

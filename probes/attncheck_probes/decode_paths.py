@@ -72,7 +72,7 @@ class DecodePaths(Probe):
                 name = f"{named(schedule)}, {way}"
                 yield attempt(name, self._case, subject, name, schedule, way)
         for name, chunks in LONG.items():
-            yield attempt(name, _long, subject, name, chunks)
+            yield attempt(name, decoded, subject, name, chunks)
 
     def _case(self, subject: Subject, name: str, schedule: Schedule, way: str) -> Measurement:
         can, tokens = subject.can, subject.inputs.tokens
@@ -83,14 +83,7 @@ class DecodePaths(Probe):
         if way == WAYS[2]:
             can.mask_2d.require()
             fed = replace(fed, mask=all_ones(tokens))
-        if max(schedule[1:]) > 1:
-            can.cache.require()
         return subject.compare_forwards(name, fed, ForwardSpec(tokens))
-
-
-def _long(subject: Subject, name: str, chunks: Callable[[int], Schedule]) -> Measurement:
-    subject.can.cache.require()
-    return decoded(subject, name, chunks)
 
 
 LONG: dict[str, Callable[[int], Schedule]] = {

@@ -10,7 +10,8 @@ from attncheck.core.finding import Finding
 from attncheck.core.verdict import Verdict
 from attncheck.diagnosis.diagnose import Diagnoser
 from attncheck.model.subject import Subject
-from attncheck.run.runner import finding_of, noticed
+from attncheck.run.controls import noticed
+from attncheck.run.runner import finding_of
 from attncheck.run.selftest import names
 from faulty_models.models import FaultyModel, healthy
 

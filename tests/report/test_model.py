@@ -7,9 +7,9 @@ from probing import finding
 from report.reports import NASTY, crashed, failing, passing, report, skipping, target, vacuous
 
 from attncheck.core.finding import Evidence, KnownFinding
+from attncheck.core.ruling import judge_cases
 from attncheck.core.verdict import Verdict
 from attncheck.model.subject import Subject
-from attncheck.probing import judge_cases
 from attncheck.report.model import Report
 
 

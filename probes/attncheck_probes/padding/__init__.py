@@ -18,14 +18,14 @@ How it measures
     One batch of three rows against three forwards. Left padding with explicit positions (counted
     from the first real token) in each implementation, at once and with the padded batch decoded on
     a cache; with positions left to the model. The rows in reverse order on a cache, and with other
-    tokens under the padding. A row of nothing but padding.
+    tokens under the padding. One padded row by itself. A row of nothing but padding.
 
 False alarms
     Without `position_ids`, models with learned or sinusoidal positions count the padding: a `warn`,
     since generate() passes them. Models without that argument cannot be left-padded by design: a
     figure. So are rows of a model whose logits depend on the length of the whole row (LSH
-    attention, or a fault that `future-token` finds). A mask that changes nothing in a model that
-    computes no attention through the library's interface is by design and skipped. Eager attention
+    attention, or a fault that `future-token` finds). A model that says, when it is passed a
+    mask, that the mask is unused is skipped. Eager attention
     in plain float64 turns padded rows into NaN, since the smallest float64 becomes minus infinity
     in a float32 softmax: `warn`, and `fail` where just that was asked for. Models that make a mask
     from the padding id where none is given: `warn`. A dtype of the mask that a model refuses is
@@ -100,6 +100,8 @@ def _cases(subject: Subject, batch: Padded) -> dict[str, Measured]:
             for how, fed in (("explicit positions", ()), (cached, chunks))
         },
         f"left, rows reversed, {cached}": partial(rows.rows_reversed, chunks=chunks),
+        "left, one row, explicit positions": rows.one_row,
+        f"left, one row, {cached}": partial(rows.one_row, chunks=chunks),
         "a row of nothing but padding": masks_2d.empty_row,
         "a hole in the mask": masks_2d.hole,
         **{

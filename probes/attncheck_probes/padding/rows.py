@@ -59,6 +59,14 @@ def rows_reversed(
     return left(subject, batch.reversed, name, chunks=chunks)
 
 
+def one_row(
+    subject: Subject, batch: Padded, name: str, chunks: tuple[int, ...] = ()
+) -> Measurement:
+    """`left` with the shortest row alone: a mask may be dropped where there is no other row."""
+    shortest = min(batch.rows, key=len)
+    return left(subject, replace(batch, rows=(shortest,)), name, chunks=chunks)
+
+
 def right(subject: Subject, batch: Padded, name: str) -> Measurement:
     """Right padding, positions left to the model."""
     return _alone(subject, batch, name, "right", batch.spec("right", salt=1))

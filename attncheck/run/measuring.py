@@ -1,0 +1,60 @@
+"""All cases of a probe: whichever process has the worst one, whatever ends the probe early, and in
+float32 where float64 breaks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from attncheck.core.errors import Unsupported
+from attncheck.core.measurement import BrokenCall, Measurement, not_measured, verdict_of
+from attncheck.core.verdict import worst
+from attncheck.distributed.ranks import gathered
+from attncheck.model.subject import Subject
+from attncheck.probing import Probe
+
+LOWER = "float32"
+
+
+def measured_cases(probe: Probe, subject: Subject) -> Iterator[Measurement]:
+    """The cases of a probe; where processes share the model, each from the process where it is
+    worst.
+    """
+    for case in probe.measure(subject):
+        yield _worst(gathered(f"the cases of {probe.name}", case))
+
+
+def _worst(cases: Sequence[Measurement]) -> Measurement:
+    order = [verdict_of(case) for case in cases]
+    rank = order.index(worst(order))
+    found = cases[rank]
+    return replace(found, note=f"{found.note} (rank {rank})".strip()) if rank else found
+
+
+def all_cases(probe: Probe, subject: Subject) -> tuple[Measurement, ...]:
+    """Every case; where the probe cannot go on, the cases before that stay, with the reason."""
+    found: list[Measurement] = []
+    try:
+        for case in measured_cases(probe, subject):
+            found.append(case)
+    except Unsupported as reason:
+        if not found:
+            raise
+        found.append(not_measured("the cases behind these", reason))
+    return tuple(found)
+
+
+def settled(
+    subject: Subject, probe: Probe, measured: tuple[Measurement, ...]
+) -> tuple[Measurement, ...]:
+    """Measure again in float32 what float64 broke on: not every kernel takes float64."""
+    broken = {case.name for case in measured if isinstance(case, BrokenCall)}
+    if not broken or subject.dtype_name != "float64" or subject.passes.injected:
+        return measured
+    with subject.at(LOWER) as lower:
+        try:
+            cases = {case.name: case for case in all_cases(probe, lower)}
+        except Unsupported:
+            return measured
+    return tuple(cases.get(case.name, case) if case.name in broken else case for case in measured)
