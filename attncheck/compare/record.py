@@ -105,7 +105,7 @@ def _specs(subject: Subject, rows: Tokens, pad: int) -> Iterator[tuple[str, Forw
         several = subject.can.cache and len(row) > third + 1
         chunks = (third, 1, len(row) - third - 1) if several else (len(row) - 1, 1)
         yield CHUNKED, ForwardSpec((row,), chunks=chunks)
-    if len(rows) > 1 and subject.can.reads_mask and subject.can.takes_positions:
+    if len(rows) > 1 and subject.can.mask_2d and subject.can.takes_positions:
         batch = Padded(rows=rows, length=max(map(len, rows)) + 1, pad=pad, inputs=subject.inputs)
         yield PADDED, batch.spec("left", explicit=True)
 

@@ -8,7 +8,6 @@ import contextlib
 import logging
 import os
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import transformers
@@ -154,22 +153,3 @@ def set_experts(choices: list[tuple[Any, Any]]) -> None:
     """Undo `plain_experts`; written as it was, since the library's own setter checks again."""
     for config, choice in choices:
         setattr(config, EXPERTS, choice)
-
-
-@contextlib.contextmanager
-def said() -> Iterator[list[str]]:
-    """What the library warns about inside, in words, each warning anew."""
-    words: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: words.append(record.getMessage())  # type: ignore[method-assign]
-    logger, level = logging.getLogger("transformers"), transformers.utils.logging.get_verbosity()
-    once: Any = getattr(transformers.utils.logging, "warning_once", None)
-    if hasattr(once, "cache_clear"):
-        once.cache_clear()
-    handlers, logger.handlers = logger.handlers, [handler]
-    transformers.utils.logging.set_verbosity_warning()
-    try:
-        yield words
-    finally:
-        transformers.utils.logging.set_verbosity(level)
-        logger.handlers = handlers

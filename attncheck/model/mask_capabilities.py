@@ -16,7 +16,6 @@ from attncheck.attention.call import AttentionCall
 from attncheck.attention.recorder import capture, record
 from attncheck.core.capability import Answers, Capability, Tried
 from attncheck.core.errors import Unsupported, first_line
-from attncheck.model.compat import said
 from attncheck.model.forward import ForwardAdapter
 from attncheck.model.forward_spec import ForwardSpec, all_ones, blocks
 from attncheck.model.inputs import Inputs
@@ -126,18 +125,3 @@ class MaskCapabilities(Answers):
     def _run_once(self) -> None:
         with torch.no_grad():
             self.passes.call(self.inputs.tokens, use_cache=False)
-
-    @Tried
-    def reads_mask(self) -> Capability:
-        """A 2D mask is an argument, and the model does not say that it leaves it unread: then it
-        must matter, which `padding` holds it to.
-        """
-        if not self.mask_2d:
-            return self.mask_2d
-        with said() as words:
-            self.passes.replay(ForwardSpec(self.inputs.tokens, mask=all_ones(self.inputs.tokens)))
-        unread = next((each for each in words if self._names_the_mask(each)), None)
-        return Capability(f"{self._kind} says: {unread}" if unread else "")
-
-    def _names_the_mask(self, words: str) -> bool:
-        return (self.forward_adapter.mask_name or "") in words and "unused" in words

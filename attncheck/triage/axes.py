@@ -32,7 +32,7 @@ def values(subject: Subject) -> dict[str, tuple[object, ...]]:
     can = subject.can
     # a model that reads both ways may answer otherwise in chunks and beside padding, by design
     decodes = bool(can.steps and can.decodes)
-    padded = bool(can.reads_mask and can.decodes)
+    padded = bool(can.mask_2d and can.decodes)
     offered: dict[str, tuple[object, ...]] = {
         "attn": tuple(name for name in IMPLEMENTATIONS if can.kernel and name != subject.attn),
         "schedule": ("steps", *(("chunks",) if can.cache else ())) if decodes else (),

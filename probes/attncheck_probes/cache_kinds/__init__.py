@@ -144,7 +144,7 @@ def _approximate(subject: Subject, name: str, kind: str) -> Measurement:
 
 def _static_padded(subject: Subject, name: str) -> Measurement:
     """A padded batch decoded on a static cache against the same on the model's own cache."""
-    (subject.can.library_cache & subject.can.reads_mask).require()
+    (subject.can.library_cache & subject.can.mask_2d).require()
     batch, length = pad_rows(subject), subject.inputs.length
     usual = left_padded(subject, batch, chunks=decode_chunks(subject, length, length - 3))
     static = replace(usual, cache_kind="static")

@@ -132,7 +132,7 @@ class Generate(Probe):
         return _of_generate(subject, AtMost(name, number, unit, positions=compared), {})
 
     def _batch(self, subject: Subject, name: str, options: Options) -> Measurement:
-        (subject.can.mask_2d & subject.can.reads_mask).require()
+        subject.can.mask_2d.require()
         if PIECES in options:
             subject.can.cache.require()
         rows = (self._prompt(subject), self._prompt(subject)[self.padding :])

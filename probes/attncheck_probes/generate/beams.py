@@ -32,7 +32,7 @@ def beam_scores(subject: Subject, prompt: Row, padding: int, new_tokens: int) ->
     batch, which `padding` reports.
     """
     rows = (prompt, prompt[padding:])
-    if subject.can.mask_2d and subject.can.reads_mask:
+    if subject.can.mask_2d:
         case, answers = _scored(subject, rows, new_tokens)
         if not case.beyond or _padding_holds(subject, rows, answers):
             return case

@@ -53,7 +53,7 @@ def _blocked(subject: Subject) -> ForwardSpec:
 
 def _padded(subject: Subject, name: str, attn: str) -> Measurement:
     """Real tokens only: implementations may treat the padding itself as they like."""
-    subject.can.reads_mask.require()
+    subject.can.mask_2d.require()
     batch = pad_rows(subject)
     usual = left_padded(subject, batch)
     case = compare_rows(subject, batch, name, replace(usual, attn=attn), usual)

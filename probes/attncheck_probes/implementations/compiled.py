@@ -145,7 +145,7 @@ def _forwards(subject: Subject) -> dict[str, ForwardSpec]:
     if subject.can.cache:
         chunks = (third, subject.inputs.length - third - 2, 1, 1)
         forwards["decoded on a cache"] = replace(plain, chunks=chunks)
-    if subject.can.reads_mask:
+    if subject.can.mask_2d:
         padded = pad_rows(subject).spec("left", salt=1)
         forwards["left-padded batch"] = replace(padded, unpromoted=True)
     return forwards

@@ -24,8 +24,7 @@ False alarms
     Without `position_ids`, models with learned or sinusoidal positions count the padding: a `warn`,
     since generate() passes them. Models without that argument cannot be left-padded by design: a
     figure. So are rows of a model whose logits depend on the length of the whole row (LSH
-    attention, or a fault that `future-token` finds). A model that says, when it is passed a
-    mask, that the mask is unused is skipped. Eager attention
+    attention, or a fault that `future-token` finds). Eager attention
     in plain float64 turns padded rows into NaN, since the smallest float64 becomes minus infinity
     in a float32 softmax: `warn`, and `fail` where just that was asked for. Models that make a mask
     from the padding id where none is given: `warn`. A dtype of the mask that a model refuses is
@@ -43,6 +42,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from attncheck.probing import (
+    Cause,
     ForwardSpec,
     Mask2D,
     Measurement,
@@ -56,6 +56,7 @@ from attncheck.probing import (
 from attncheck_probes.padding import masks_2d, rows
 
 IMPLEMENTATIONS = ("eager", "sdpa")
+IGNORED = "attention-mask-ignored"
 Measured = Callable[[Subject, Padded, str], Measurement]
 
 
@@ -65,12 +66,12 @@ class Padding(Probe):
 
     name = "padding"
     title = "padded rows give the logits that they give alone"
-    needs = ("sees_history", "reads_mask")
+    needs = ("sees_history", "mask_2d")
     controls = (
         "padding-visible",
         "position-ignores-padding",
         "nan-masked-row",
-        "attention-mask-ignored",
+        IGNORED,
     )
 
     amounts: tuple[int, ...] = ()
@@ -117,4 +118,5 @@ def _mask_matters(subject: Subject, batch: Padded, name: str) -> Measurement:
     hidden, usual = batch.length // 3, ForwardSpec(subject.inputs.tokens)
     hiding = replace(usual, mask=Mask2D(((0,) * hidden + (1,) * (batch.length - hidden),)))
     note, at = f"with the first {hidden} tokens masked", slice(hidden, None)
-    return subject.compare_forwards(name, hiding, usual, at=at, expect="differ", note=note)
+    case = subject.compare_forwards(name, hiding, usual, at=at, expect="differ", note=note)
+    return case if case.beyond else replace(case, cause=Cause(IGNORED, case.max_abs))

@@ -80,7 +80,7 @@ def _forwards(subject: Subject) -> dict[str, ForwardSpec]:
     if subject.can.cache:
         chunks = (length // 3, length - length // 3 - 1, 1)
         forwards["in chunks on a cache"] = ForwardSpec(tokens, chunks=chunks)
-    if subject.can.reads_mask:
+    if subject.can.mask_2d:
         forwards["left-padded batch"] = pad_rows(subject).spec("left", salt=1)
     return forwards
 

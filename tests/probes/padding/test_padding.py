@@ -4,14 +4,18 @@ are not accused.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import transformers
 from conftest import SMALL
 from probing import HEALTHY, case, caught_by, finding, loaded
+from torch import Tensor
 
 from attncheck.core.measurement import verdict_of
 from attncheck.core.verdict import Verdict
+from attncheck.model.compat import CACHE_NAMES
 from attncheck.model.subject import Subject
 from attncheck.targets.amplify import amplify
 
@@ -54,13 +58,31 @@ def test_decoders_that_take_no_positions_are_not_accused_of_left_padding() -> No
     assert verdict_of(case(found, "left, tokens under the padding changed")) is Verdict.PASS
 
 
-def test_a_mask_that_means_nothing_to_a_model_without_attention_is_skipped() -> None:
+def test_a_mask_that_is_accepted_and_changes_nothing_fails() -> None:
     found = finding(loaded("config:rwkv"), "padding")
-    assert found.verdict is Verdict.SKIP
-    assert found.skip_reason == (
-        "the 2D mask is accepted but changes nothing, and attention is computed inside the model, "
-        "out of reach of the attention interface"
-    )
+    assert found.verdict is Verdict.FAIL
+    matters = case(found, "the 2D mask matters")
+    assert verdict_of(matters) is Verdict.FAIL
+    assert matters.max_abs == 0.0
+    assert matters.cause.fault == "attention-mask-ignored"
+
+
+@pytest.mark.parametrize("chunks", [False, True], ids=["at once", "on a cache"])
+def test_a_mask_that_is_dropped_for_a_row_alone_is_caught(chunks: bool) -> None:
+    subject = loaded("builtin:gqa")
+    usual, mask_name = subject.model.forward, subject.forward_adapter.mask_name
+
+    def forward(input_ids: Tensor, **named: Any) -> Any:
+        on_cache = any(named.get(name) is not None for name in CACHE_NAMES)
+        if input_ids.shape[0] == 1 and (on_cache or not chunks):
+            named[str(mask_name)] = None
+        return usual(input_ids, **named)
+
+    subject.model.forward = forward
+    found = finding(subject, "padding")
+    assert found.verdict is Verdict.FAIL
+    name = "left, one row, decoded on a padded cache" if chunks else "the 2D mask matters"
+    assert verdict_of(case(found, name)) is Verdict.FAIL
 
 
 @pytest.mark.parametrize(
