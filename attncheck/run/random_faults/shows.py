@@ -14,7 +14,7 @@ from torch import Tensor
 from attncheck.core.errors import CannotInject, Unsupported
 from attncheck.model.forward_spec import ForwardSpec, Mask2D
 from attncheck.model.padding import pad_rows
-from attncheck.model.passes import REFUSALS
+from attncheck.model.refusal import REFUSALS
 from attncheck.model.subject import Subject
 from attncheck.numerics.divergence import beyond, max_abs_diff
 from attncheck.run.random_faults.inject import Injector

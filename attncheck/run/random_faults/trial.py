@@ -14,6 +14,7 @@ from attncheck.core.verdict import Verdict
 from attncheck.diagnosis.diagnose import Diagnoser
 from attncheck.model.subject import Subject
 from attncheck.probing import Probe
+from attncheck.run.controls import noticed
 from attncheck.run.random_faults.draw import drawn
 from attncheck.run.random_faults.inject import Injector
 from attncheck.run.random_faults.judged import claims, explains, places
@@ -21,7 +22,7 @@ from attncheck.run.random_faults.parts import RandomFault
 from attncheck.run.random_faults.shows import Healthy
 from attncheck.run.random_faults.sites import Sites, sites_of
 from attncheck.run.random_faults.stored import layer_of
-from attncheck.run.runner import finding_of, noticed
+from attncheck.run.runner import finding_of
 
 TRIES = 60
 """So many faults are drawn at most until one shows."""
