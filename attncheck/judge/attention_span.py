@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, final
 
 import torch
@@ -30,10 +30,11 @@ ModuleCall = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
 @final
 @dataclass(frozen=True, kw_only=True)
 class ObservedKeys:
-    """What one layer read in one call: reads_TS for the queries at `positions`, its last column
-    being position `stop` - 1.
+    """What one layer read in one call: reads_TS of any head for the queries at `positions`, its
+    last column being position `stop` - 1.
 
-    `heads_agree` says that all heads read the same keys, `masked` that the kernel got a mask.
+    reads_HTS is the same for each head, where it could be seen. `masked` says that the kernel got a
+    mask.
     """
 
     name: str
@@ -42,7 +43,7 @@ class ObservedKeys:
     reads_TS: Tensor
     positions: tuple[int, ...]
     stop: int
-    heads_agree: bool = True
+    reads_HTS: Tensor | None = None
     masked: bool = False
     how: Literal["kernel", "gradient"] = "kernel"
 
@@ -56,6 +57,16 @@ class ObservedKeys:
         """How many of the oldest keys a cache no longer holds."""
         return self.stop - self.reads_TS.shape[1]
 
+    def worst_head(self, span: AttentionSpan) -> tuple[ObservedKeys, int | None]:
+        """What the head reads that departs most from a span, and its number: None where all heads
+        read the same or could not be told apart.
+        """
+        if self.reads_HTS is None or bool((self.reads_HTS == self.reads_TS).all()):
+            return self, None
+        wrong_H = (self.reads_HTS != self.allowed_TS(span)[:, self.cut :]).sum((1, 2))
+        head = int(wrong_H.argmax())
+        return replace(self, reads_TS=self.reads_HTS[head], reads_HTS=None), head
+
 
 def observed_keys(layer: LayerCall, positions: Sequence[int]) -> ObservedKeys:
     """What the kernel of one call reads, for queries at these positions."""
@@ -67,9 +78,9 @@ def observed_keys(layer: LayerCall, positions: Sequence[int]) -> ObservedKeys:
         index=layer.index,
         module=layer.call.module,
         reads_TS=reads_HTS.any(0),
+        reads_HTS=reads_HTS,
         positions=tuple(positions),
         stop=stop,
-        heads_agree=bool((reads_HTS.any(0) == reads_HTS.all(0)).all()),
         masked=layer.call.mask is not None,
     )
 
@@ -180,20 +191,26 @@ def _called_on_leaf(
 
 
 def wrong_pairs(observed: ObservedKeys, span: AttentionSpan) -> int:
-    """(query, key) pairs that are read and not allowed, or allowed and not read; keys that a cache
-    no longer holds count as not read.
+    """(query, key) pairs that are read and not allowed, or allowed and not read, of the head that
+    has most of them; keys that a cache no longer holds count as not read.
     """
-    allowed = observed.allowed_TS(span)
-    cut = observed.cut
-    return int((allowed[:, cut:] != observed.reads_TS).sum() + allowed[:, :cut].sum())
+    shown, _ = observed.worst_head(span)
+    return int(wrong_TS(shown, span).sum())
+
+
+def wrong_TS(observed: ObservedKeys, span: AttentionSpan) -> Tensor:
+    """(T, S) booleans: the pairs that are read and not allowed, or allowed and not read."""
+    return _whole(observed) != observed.allowed_TS(span)
+
+
+def _whole(observed: ObservedKeys) -> Tensor:
+    """reads_TS over all keys up to `stop`."""
+    return torch.nn.functional.pad(observed.reads_TS, (observed.cut, 0))
 
 
 def drawn(observed: ObservedKeys, span: AttentionSpan) -> tuple[str, ...]:
     """The keys that each query reads, as `AtMost.visible` draws them."""
-    allowed_TS = observed.allowed_TS(span)
-    reads_TS = torch.zeros_like(allowed_TS)
-    reads_TS[:, observed.cut :] = observed.reads_TS
-    return signs(reads_TS, allowed_TS)
+    return signs(_whole(observed), observed.allowed_TS(span))
 
 
 def signs(reads_TS: Tensor, allowed_TS: Tensor) -> tuple[str, ...]:
@@ -212,17 +229,15 @@ def reads_ahead(observed: ObservedKeys) -> bool:
 
 def exemption(observed: ObservedKeys, others: list[ObservedKeys]) -> str:
     """Why a layer that reads other keys than its config states has no fault: it chooses keys by
-    head or by content, or declares that it is not causal.
-
-    `others` was observed in the same call with other tokens.
+    content, as `others` show, which was observed in the same call with other tokens.
     """
-    name = observed.name
     if reads_ahead(observed):
-        declared = getattr(observed.module, "is_causal", True) is False and not observed.masked
-        return f"{name} declares that it is not causal" if declared else ""
-    if not observed.heads_agree:
-        return f"{name}: its heads read different keys"
-    twins = [each for each in others if (each.name, each.stop) == (name, observed.stop)]
-    if all(torch.equal(each.reads_TS, observed.reads_TS) for each in twins):
         return ""
-    return f"{name} chooses its keys by content"
+    twins = [each for each in others if (each.name, each.stop) == (observed.name, observed.stop)]
+    if all(torch.equal(_by_head(each), _by_head(observed)) for each in twins):
+        return ""
+    return f"{observed.name} chooses its keys by content"
+
+
+def _by_head(observed: ObservedKeys) -> Tensor:
+    return observed.reads_TS if observed.reads_HTS is None else observed.reads_HTS

@@ -220,8 +220,18 @@ def _variants(
     yield from _changed(case, params, result)
     # last, since a wrong mask may come with another fault that one change alone cannot show
     observed = replace(params, allowed=readable_keys(case.layer))
-    yield _Variant("reach", observed, "it reads other keys than its config states")
+    yield _Variant("reach", observed, _other_keys(params.allowed, observed.allowed))
     yield from _changed(case, observed, result)
+
+
+def _other_keys(stated: Tensor, observed: Tensor) -> str:
+    """Which heads read other keys, where not all of them do; both (B, H, T, S)."""
+    wrong_H = (observed != stated.expand(observed.shape)).any(0).flatten(1).any(1)
+    heads = wrong_H.nonzero().flatten().tolist()
+    if len(heads) in (0, len(wrong_H)):
+        return "it reads other keys than its config states"
+    named = "its head" if len(heads) == 1 else "its heads"
+    return f"{named} {' '.join(map(str, heads))} reads other keys than its config states"
 
 
 def _changed(

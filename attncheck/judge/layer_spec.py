@@ -15,7 +15,7 @@ from torch import Tensor
 
 from attncheck.attention.alibi import corrected_slopes, expected_slopes, slopes_of
 from attncheck.attention.call import weights_of
-from attncheck.attention.masks import bias_in
+from attncheck.attention.masks import bias_in, readable
 from attncheck.attention.reference import AttentionParams, grouped
 from attncheck.judge.config_spec import (
     FULL,
@@ -32,6 +32,8 @@ from attncheck.judge.projections import ProjectionSource
 from attncheck.numerics.divergence import max_abs_diff
 
 SINKS = ("s_aux", "sinks")
+VANISHING = -80.0
+"""exp() of less than this may be zero in float32."""
 UNTRACED = "queries or keys were not traced to a projection"
 
 
@@ -214,7 +216,13 @@ def _spans(
 
 def readable_keys(layer: LayerCall) -> Tensor:
     """What the kernel really reads, (B, H, T, S)."""
-    return weights_of(layer.call, blank=True) > 0
+    read = weights_of(layer.call, blank=True) > 0
+    mask, bias = layer.call.mask, bias_in(layer.call.mask)
+    if bias is None or mask is None:
+        return read
+    # a steep linear bias makes the weight of a key vanish that no mask hides
+    steep = (bias - bias.amax(-1, keepdim=True) < VANISHING) & readable(mask)
+    return read | steep[..., : read.shape[-1]]
 
 
 def _sinks(layer: LayerCall) -> Tensor | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
 import torch
 
 from attncheck.judge.attention_span import (
@@ -46,13 +47,26 @@ def test_keys_that_a_cache_has_dropped_count_as_not_read() -> None:
     assert drawn(step, AttentionSpan("sliding", 5)) == ("." * (LENGTH - 5) + "--###",)
 
 
-def test_layers_that_choose_keys_by_head_or_content_or_read_ahead_by_design_are_exempt() -> None:
+def test_layers_that_choose_keys_by_content_are_exempt_and_no_others() -> None:
     keys, other = observed(AttentionSpan("sliding", 4)), observed(AttentionSpan("sliding", 5))
     assert exemption(keys, [other]) == "layer chooses its keys by content"
-    by_head = dataclasses.replace(keys, heads_agree=False)
-    assert exemption(by_head, [keys]) == "layer: its heads read different keys"
     everything = observed(FULL, reads_TS=torch.ones(LENGTH, LENGTH, dtype=torch.bool), masked=False)
     assert reads_ahead(everything)
-    assert exemption(everything, []) == ""
     everything.module.is_causal = False  # type: ignore[assignment]
-    assert exemption(everything, []) == "layer declares that it is not causal"
+    assert exemption(everything, [other]) == ""
+
+
+@pytest.mark.parametrize("head", [0, 2])
+@pytest.mark.parametrize("size", [WINDOW - 1, WINDOW + 1])
+def test_one_head_that_reads_otherwise_is_counted_by_itself(head: int, size: int) -> None:
+    stated = AttentionSpan("sliding", WINDOW)
+    right, wrong = (
+        AttentionSpan("sliding", each).allowed_TS(LENGTH, LENGTH) for each in (WINDOW, size)
+    )
+    reads_HTS = torch.stack([wrong if each == head else right for each in range(3)])
+    keys = observed(stated, reads_TS=reads_HTS.any(0), reads_HTS=reads_HTS)
+    shown, number = keys.worst_head(stated)
+    assert number == head
+    assert torch.equal(shown.reads_TS, wrong)
+    assert wrong_pairs(keys, stated) == LENGTH - min(size, WINDOW)
+    assert exemption(keys, [keys]) == ""

@@ -41,28 +41,40 @@ def in_words(stated: SpanSpec) -> str:
 def span_case(
     subject: Subject, name: str, stated: SpanSpec, layers: list[ObservedKeys], spec: ForwardSpec
 ) -> Measurement:
-    """The layers of one spec against it, described by the layer that differs most."""
+    """The layers of one spec against it, described by the head that differs most."""
     if not stated.spans:
         return skipped(name, stated.reason)
-    worst = max(layers, key=lambda each: _least_wrong(each, stated))
-    wrong = _least_wrong(worst, stated) or _unkept(subject, stated, layers)
-    if wrong:
-        other = replace(spec, tokens=(subject.inputs.other(subject.inputs.row),))
-        reason = subject.can.decodes.reason or attention_span.exemption(
-            worst, observed(subject, other)
-        )
-        if reason:
-            return skipped(name, reason)
+    unkept = _unkept(subject, stated, layers)
+    wrong = layers if unkept else [each for each in layers if _least_wrong(each, stated)]
+    exempt = _exempt(subject, spec, wrong)
+    guilty = [each for each in wrong if not exempt[each.name]]
+    if wrong and not guilty:
+        return skipped(name, exempt[wrong[0].name])
+    worst = max(guilty or layers, key=lambda each: _least_wrong(each, stated))
     nearest = min(stated.spans, key=lambda span: wrong_pairs(worst, span))
+    shown, head = worst.worst_head(nearest)
+    value = wrong_pairs(shown, nearest) or unkept
     return AtMost(
         name,
-        float(wrong),
+        float(value),
         "(query, key) pairs differ from the config",
         positions=sum(len(each.positions) for each in layers),
-        note=_note(worst, stated, wrong),
-        cause=Cause(_fault(worst, stated), module=worst.name) if wrong else Cause(),
-        visible=attention_span.drawn(worst, nearest) if worst.stop <= DRAWN else (),
+        note=_note(shown, head, stated, value),
+        cause=Cause(_fault(shown, stated), module=worst.name) if value else Cause(),
+        visible=attention_span.drawn(shown, nearest) if worst.stop <= DRAWN else (),
     )
+
+
+def _exempt(subject: Subject, spec: ForwardSpec, wrong: list[ObservedKeys]) -> dict[str, str]:
+    """Why each of these layers may read other keys than the config states; empty where it may
+    not.
+    """
+    design = subject.can.decodes.reason
+    if design or not wrong:
+        return {each.name: design for each in wrong}
+    other = replace(spec, tokens=(subject.inputs.other(subject.inputs.row),))
+    others = observed(subject, other)
+    return {each.name: attention_span.exemption(each, others) for each in wrong}
 
 
 def _least_wrong(layer: ObservedKeys, stated: SpanSpec) -> int:
@@ -80,16 +92,19 @@ def _unkept(subject: Subject, stated: SpanSpec, layers: list[ObservedKeys]) -> i
     return sum(wrong_pairs(each, sliding[0]) for each in layers)
 
 
-def _note(layer: ObservedKeys, stated: SpanSpec, wrong: int) -> str:
+def _note(shown: ObservedKeys, head: int | None, stated: SpanSpec, wrong: int) -> str:
     if not wrong:
-        hidden = max((span.size for span in stated.spans), default=0) >= layer.stop
+        hidden = max((span.size for span in stated.spans), default=0) >= shown.stop
         longer = "; the input is not longer than the window" if hidden else ""
-        return f"seen at the {layer.how}{longer}"
-    if len(stated.spans) > 1 and wrong_pairs(layer, FULL) == 0:
+        return f"seen at the {shown.how}{longer}"
+    if len(stated.spans) > 1 and wrong_pairs(shown, FULL) == 0 and head is None:
         return f"no layer has {stated.spans[0]}, which the config states without naming layers"
-    last, keys = layer.positions[-1], int(layer.reads_TS[-1].sum())
-    ahead = ", some of them ahead of it" if attention_span.reads_ahead(layer) else ""
-    read = f"{layer.name}: the query at position {last} reads {keys} keys{ahead}"
+    nearest = min(stated.spans, key=lambda span: wrong_pairs(shown, span))
+    query = int(attention_span.wrong_TS(shown, nearest).any(1).nonzero()[-1])
+    keys = int(shown.reads_TS[query].sum())
+    ahead = ", some of them ahead of it" if attention_span.reads_ahead(shown) else ""
+    place = shown.name if head is None else f"{shown.name}, head {head}"
+    read = f"{place}: the query at position {shown.positions[query]} reads {keys} keys{ahead}"
     return f"{read}; expected: {in_words(stated)}"
 
 
