@@ -78,7 +78,13 @@ def _read(
         seen = (blank > HIDDEN) & shifted.isfinite()
         mask = torch.where(blank > HIDDEN, blank, torch.finfo(torch.float32).min).to(query.dtype)
         scale, caveat = _scale(raw, shifted, seen, max_abs(torch.where(seen, blank, 0.0)))
-        caveat = caveat or _after_softmax(tape, last)
+        if changed := _after_softmax(tape, last):
+            caveat = caveat or changed
+            # what was set to zero after the softmax is hidden as well
+            weights = tape.replay(
+                torch.zeros_like(tape.product.left), tape.product.right, last.left
+            ).reshape(shape_BHTS)
+            mask = torch.where(weights > 0, mask, torch.finfo(torch.float32).min).to(query.dtype)
     options = {"scaling": scale, "is_causal": False}
     kernel = _Replay(tape, last, mask, scale, caveat)
     return AttentionCall(
@@ -153,12 +159,28 @@ class _Replay:
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float
     ) -> Tensor:
         """Standard attention, which the model's operations are unless there is a caveat."""
-        if self.caveat:
+        if self.caveat and scale != self.scale:
             raise Unsupported(self.caveat)
         allowed = query.new_ones((), dtype=torch.bool) if mask is None else readable(mask)
         heads = grouped(query.shape[1], key.shape[1])
+        if self.caveat:
+            return self._with_keys(query, key, value, allowed)
         bias = bias_in(mask)
         params = AttentionParams(
             scale=scale, allowed=allowed, heads=heads, bias=bias, empty_row=None
         )
         return attend(query, key, value, params)
+
+    def _with_keys(self, query: Tensor, key: Tensor, value: Tensor, allowed_BHTS: Tensor) -> Tensor:
+        """The model's own scores where it reads a key, plain scores for keys that are added: enough
+        to inject a fault of the mask, not to predict one.
+        """
+        assert self.tape.scores is not None
+        first, heads = self.tape.product, list(grouped(query.shape[1], key.shape[1]))
+        left = first.laid_out(0, query, first.row + first.inner)
+        right = first.laid_out(1, key, first.column + first.inner)
+        plain = self.scale * (query @ key[:, heads].mT)
+        own = self.tape.replay(left, right, self.tape.scores).reshape(plain.shape)
+        scores = torch.where(readable(self.mask), own, plain)
+        hidden = scores.masked_fill(~allowed_BHTS, torch.finfo(torch.float32).min)
+        return (hidden.softmax(-1) @ value[:, heads]).transpose(1, 2)

@@ -24,6 +24,8 @@ from attncheck.model.subject import Subject
 from attncheck.numerics.hooks import hooked
 
 PICKS = 6
+ROUNDINGS = 64
+"""Gradients this many units in the last place of the largest one are rounding."""
 ModuleCall = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
 
 
@@ -33,7 +35,8 @@ class ObservedKeys:
     """What one layer read in one call: reads_TS of any head for the queries at `positions`, its
     last column being position `stop` - 1.
 
-    reads_HTS is the same for each head, where it could be seen. `masked` says that the kernel got a
+    reads_HTS is the same for each head, where it could be seen. What is marked in unsure_TS is no
+    more than rounding: such a key is as the config states. `masked` says that the kernel got a
     mask.
     """
 
@@ -44,6 +47,7 @@ class ObservedKeys:
     positions: tuple[int, ...]
     stop: int
     reads_HTS: Tensor | None = None
+    unsure_TS: Tensor | None = None
     masked: bool = False
     how: Literal["kernel", "gradient"] = "kernel"
 
@@ -149,16 +153,22 @@ def _in_gradient(name: str, call: ModuleCall, length: int) -> Iterator[ObservedK
     if context_BTW is None:
         return
     queries = tuple(sorted({round(step * (length - 1) / (PICKS - 1)) for step in range(PICKS)}))
-    rows = []
+    rows, unsure = [], []
     for query in queries:
         (grad_BTW,) = torch.autograd.grad(context_BTW[0, query].sum(), leaf_BTW, retain_graph=True)
-        # a hidden key has a weight of exactly 0, and so an exact zero for a gradient
-        rows.append(grad_BTW[0].abs().amax(-1) > 0)
+        size_S = grad_BTW[0].abs().amax(-1)
+        # a hidden key has a weight of exactly 0 and so an exact zero for a gradient, unless a
+        # maximum or a sum over all keys was divided out again
+        rows.append(size_S > 0)
+        unsure.append(
+            rows[-1] & (size_S < ROUNDINGS * torch.finfo(size_S.dtype).eps * size_S.max())
+        )
     yield ObservedKeys(
         name=name,
         index=layer_index(module, name),
         module=module,
         reads_TS=torch.stack(rows),
+        unsure_TS=torch.stack(unsure),
         positions=queries,
         stop=length,
         how="gradient",
@@ -200,7 +210,8 @@ def wrong_pairs(observed: ObservedKeys, span: AttentionSpan) -> int:
 
 def wrong_TS(observed: ObservedKeys, span: AttentionSpan) -> Tensor:
     """(T, S) booleans: the pairs that are read and not allowed, or allowed and not read."""
-    return _whole(observed) != observed.allowed_TS(span)
+    wrong = _whole(observed) != observed.allowed_TS(span)
+    return wrong if observed.unsure_TS is None else wrong & ~observed.unsure_TS
 
 
 def _whole(observed: ObservedKeys) -> Tensor:
@@ -223,8 +234,8 @@ def signs(reads_TS: Tensor, allowed_TS: Tensor) -> tuple[str, ...]:
 
 def reads_ahead(observed: ObservedKeys) -> bool:
     """Whether any query reads a key after its own."""
-    own = observed.allowed_TS(FULL)[:, observed.cut :]
-    return bool((observed.reads_TS & ~own).any())
+    later = wrong_TS(observed, FULL)[:, observed.cut :]
+    return bool((observed.reads_TS & later).any())
 
 
 def exemption(observed: ObservedKeys, others: list[ObservedKeys]) -> str:

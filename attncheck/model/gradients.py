@@ -17,11 +17,14 @@ from attncheck.core.allocator import returning_memory
 from attncheck.core.errors import Unsupported, first_line
 from attncheck.core.measurement import Comparison, Measurement
 from attncheck.model.embeddings import token_table
+from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.refusal import REFUSALS, classified
 from attncheck.model.subject import Subject
-from attncheck.numerics.budget import measure_budget
-from attncheck.numerics.divergence import compare_logits
+from attncheck.numerics.budget import Budget, measure_budget
+from attncheck.numerics.divergence import compare_logits, max_abs
 from attncheck.numerics.hooks import hooked
+
+NO_GRADIENT = Budget(value=0.0, floor=0.0, source="a causal model has none, to the bit")
 
 
 def mixture(subject: Subject, logits_BTV: Tensor, upto: int | None = None) -> Tensor:
@@ -89,6 +92,23 @@ def input_gradient(subject: Subject, upto: int | None = None, attn: str | None =
         if gradient is not None and gradient.ndim == 3 and gradient.shape[1] == ids_BT.shape[1]:
             return gradient.detach()
     raise Unsupported("no gradient reaches the input embeddings")
+
+
+def later_budget(subject: Subject, gradient_BTW: Tensor, cut: int) -> Budget:
+    """No gradient at all is allowed to what lies behind the cut, except what changes with the order
+    of summation: a softmax over all keys, masked afterwards, leaves that.
+    """
+    later_BTW = gradient_BTW[:, cut:]
+    size = max_abs(subject.logits(ForwardSpec(subject.inputs.tokens)))
+    rounding = subject.budget.value * max_abs(gradient_BTW) / size if size else 0.0
+    if not 0.0 < max_abs(later_BTW) <= rounding:
+        return NO_GRADIENT
+    return measure_budget(
+        lambda: input_gradient(subject, upto=cut)[:, cut:],
+        later_BTW,
+        subject.dtype_name,
+        subject.numerics,
+    )
 
 
 def compare_gradients(subject: Subject, name: str, got_BTW: Tensor, want_BTW: Tensor) -> Comparison:

@@ -65,7 +65,12 @@ from attncheck.model.forward_spec import (
     counting,
 )
 from attncheck.model.generation import greedy
-from attncheck.model.gradients import compare_gradients, input_gradient, switched_gradient
+from attncheck.model.gradients import (
+    compare_gradients,
+    input_gradient,
+    later_budget,
+    switched_gradient,
+)
 from attncheck.model.inputs import Inputs, Row, Tokens, for_rows
 from attncheck.model.long_inputs import decoded, ends_compared
 from attncheck.model.loss import (
@@ -206,6 +211,7 @@ __all__ = [
     "is_sharded",
     "key_values",
     "label_weighting",
+    "later_budget",
     "layer_results",
     "left_padded",
     "logits_and_loss",

@@ -36,7 +36,9 @@ def control(
                 if isinstance(case, BrokenCall) and not isinstance(
                     before.get(case.name), BrokenCall
                 ):
-                    raised = raised or case.note
+                    raised = raised or f"the model raises with it injected ({case.note})"
+                if case.expect == "skip" and _judged(before.get(case.name)):
+                    raised = raised or f"with it injected cases are skipped ({case.note})"
                 if noticed(case, before.get(case.name)):
                     return Control(
                         fault=fault.name, detected=True, max_abs=case.max_abs, case=case.name
@@ -48,8 +50,12 @@ def control(
                 f"the model raises with it injected ({first_line(error)})"
             ) from error
     if raised:
-        raise CannotInject(f"the model raises with it injected ({raised})")
+        raise CannotInject(raised)
     return Control(fault=fault.name, detected=False, max_abs=largest)
+
+
+def _judged(case: Measurement | None) -> bool:
+    return case is not None and case.judged
 
 
 def noticed(case: Measurement, healthy: Measurement | None) -> bool:

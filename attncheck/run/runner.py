@@ -226,4 +226,8 @@ def _controlled(
         return finding.with_verdict(
             Verdict.VACUOUS, f"with {', '.join(missed)} injected the probe passes as well"
         )
+    if faults and not controls and finding.verdict is Verdict.PASS:
+        return finding.with_verdict(
+            Verdict.VACUOUS, f"no fault could be injected that would have failed it: {missing}"
+        )
     return finding

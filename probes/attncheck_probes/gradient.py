@@ -51,6 +51,7 @@ from attncheck.probing import (
     directional_derivative,
     holes,
     input_gradient,
+    later_budget,
     max_abs,
     merged,
     projections,
@@ -97,7 +98,8 @@ class Gradient(Probe):
     def _cut(self, subject: Subject, cut: int) -> Comparison:
         gradient_BTW = input_gradient(subject, upto=cut)
         later_T = gradient_BTW[:, cut:].abs().amax((0, 2))
-        read = (later_T > 0).nonzero()
+        budget = later_budget(subject, gradient_BTW, cut)
+        read = (later_T > budget.value).nonzero()
         divergence = Divergence(
             max_abs=float(later_T.max()),
             scale=max_abs(gradient_BTW),
@@ -108,8 +110,8 @@ class Gradient(Probe):
         return Comparison(
             "no gradient to later embeddings",
             divergence,
-            0.0,
-            "a causal model has none, to the bit",
+            budget.value,
+            budget.source,
             unit="gradients",
             note=f"of the logits before position {cut}",
         )

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from attncheck.attention.call import AttentionCall, weights_of
 from attncheck.attention.inline import observe_inline
+from attncheck.attention.masks import allowed_BHTS, with_allowed
 from attncheck.core.errors import Unsupported
 
 B, H, T, D = 2, 3, 5, 4
@@ -202,9 +203,29 @@ def test_arithmetic_that_is_something_else_is_shown_with_a_doubt(attend: Heads, 
     (call,), out, _ = _observed(attend)
     assert call.caveat == doubt
     assert torch.allclose(call.run()[0].transpose(1, 2), out), "it can be run again all the same"
-    call.mask = torch.zeros(1, 1, T, T)
+    call.options = {**call.options, "scaling": 2 * call.options["scaling"]}
     with pytest.raises(Unsupported, match=doubt):
         call.run()
+
+
+def _masked_after(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    weights = (q @ k.mT).softmax(-1) * torch.ones(T, T).tril()
+    return weights / weights.sum(-1, keepdim=True) @ v
+
+
+def _masked_after_a_cap(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    scores = 2 * torch.tanh(q @ k.mT / 2)
+    return scores.masked_fill(torch.ones(T, T).triu(1).bool(), -1e9).softmax(-1) @ v
+
+
+@pytest.mark.parametrize("attend", [_masked_after, _masked_after_a_cap])
+def test_a_key_can_be_added_wherever_the_mask_is_applied(attend: Heads) -> None:
+    (call,), _, _ = _observed(attend)
+    assert torch.equal(allowed_BHTS(call)[0, 0], torch.ones(T, T).tril().bool())
+    before = weights_of(call, blank=True)
+    with_allowed(call, allowed_BHTS(call) | torch.eye(T).bool().roll(1, 1))
+    added = weights_of(call, blank=True)[0, 0] > 0
+    assert torch.equal(added, (before[0, 0] > 0) | torch.eye(T).bool().roll(1, 1))
 
 
 def _over_queries(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

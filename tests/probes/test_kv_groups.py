@@ -39,7 +39,15 @@ def test_every_head_with_its_own_keys_is_the_identity() -> None:
     assert case(found, "prefill, sdpa").note.endswith(
         "query heads 0 -> KV 0, 1 -> KV 1, 2 -> KV 2, 3 -> KV 3"
     )
-    assert "no groups to mix up" in found.controls_missing
+    assert [(control.fault, control.detected) for control in found.controls] == [
+        ("kv-groups-tiled", True)
+    ]
+
+
+def test_heads_that_read_the_keys_of_the_next_are_caught_and_named() -> None:
+    broken = caught_by(loaded("builtin:mha"), "kv-groups", "kv-groups-tiled")
+    assert broken is not None
+    assert broken.note.endswith("query heads 0 -> KV 1, 1 -> KV 2, 2 -> KV 3, 3 -> KV 0")
 
 
 def test_heads_dealt_out_in_turn_are_caught_and_named(subject: Subject) -> None:
@@ -58,7 +66,8 @@ def test_heads_are_told_apart_where_a_model_attends_by_itself() -> None:
         "query heads 0 -> KV 0, 1 -> KV 1, 2 -> KV 2, 3 -> KV 3"
     )
     shared = finding(loaded("config:falcon"), "kv-groups")
-    assert case(shared, "prefill, sdpa").note.endswith("query heads 0 1 2 3 -> KV 0")
+    assert shared.verdict is Verdict.SKIP
+    assert shared.skip_reason == "all query heads share one KV head: there are none to mix up"
 
 
 def test_a_model_without_attention_is_skipped() -> None:

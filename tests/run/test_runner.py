@@ -4,6 +4,7 @@ nobody.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,12 @@ from probing import ACCUSING
 
 from attncheck.core import registry
 from attncheck.core.finding import Finding
+from attncheck.core.measurement import Measurement
 from attncheck.core.settings import Settings
 from attncheck.core.verdict import Verdict
+from attncheck.model.forward_spec import ForwardSpec
+from attncheck.model.subject import Subject
+from attncheck.probing import Probe
 from attncheck.run.runner import ProbeFinished, run_probes
 from attncheck.targets.amplify import amplify
 from attncheck.targets.load import load
@@ -78,3 +83,25 @@ def test_an_encoder_is_checked_for_padding_and_rows_and_not_accused(bert: str) -
     assert found["padding"].verdict is Verdict.WARN
     assert found["padding"].summary.startswith("left, implicit positions")
     assert found["future-token"].verdict is Verdict.SKIP
+
+
+class OnlyCached(Probe):
+    """Compares two forwards, and names a control that needs a soft-cap."""
+
+    name = "only-cached"
+    title = "two forwards are equal"
+    controls = ("softcap-missing",)
+
+    def measure(self, subject: Subject) -> Iterator[Measurement]:
+        """One case that passes."""
+        same = ForwardSpec(subject.inputs.tokens)
+        yield subject.compare_forwards("twice", same, same)
+
+
+def test_a_pass_that_no_fault_could_have_failed_is_vacuous(subject: Subject) -> None:
+    (event,) = [e for e in run_probes(subject, [OnlyCached()]) if isinstance(e, ProbeFinished)]
+    assert event.finding.verdict is Verdict.VACUOUS
+    assert event.finding.summary == (
+        "no fault could be injected that would have failed it: "
+        "softcap-missing: no layer passes its kernel a soft-cap"
+    )

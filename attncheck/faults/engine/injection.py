@@ -15,10 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from attncheck.attention.call import AttentionCall, Handler
-from attncheck.attention.layers import layer_lists
+from attncheck.attention.layers import attention_modules, layer_lists
 from attncheck.attention.masks import allowed_BHTS, with_allowed
 from attncheck.core.errors import CannotInject
 from attncheck.model.compat import cached_length
+from attncheck.model.embeddings import token_table
 from attncheck.model.forward import Edit, edited
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.inputs import Row
@@ -182,15 +183,57 @@ def decoder_layers(subject: Subject) -> list[nn.Module]:
 
 @contextlib.contextmanager
 def at_hidden(subject: Subject, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """Change the hidden states that leave the first layer, (B, T, W)."""
-    layer = decoder_layers(subject)[0]
+    """Change the hidden states that leave the first layer, (B, T, W); where no numbered list of
+    layers was found, those that leave the token embedding.
+    """
+    try:
+        module = decoder_layers(subject)[0]
+    except CannotInject:
+        module = _embedding(subject)
 
     def hook(module: nn.Module, args: Any, output: Any) -> Any:
-        if isinstance(output, tuple):
-            return (change(output[0]), *output[1:])
-        return change(output) if isinstance(output, Tensor) else output
+        return _with_first(output, change)
 
-    with layer.register_forward_hook(hook):
+    with module.register_forward_hook(hook):
+        yield
+
+
+def _embedding(subject: Subject) -> nn.Module:
+    found = token_table(subject.model)
+    if not isinstance(found, nn.Module):
+        raise CannotInject("neither a list of layers nor a token embedding was found")
+    return found
+
+
+def _with_first(output: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """A module's output with its first tensor changed, in the container that it came in."""
+    if isinstance(output, Tensor):
+        return change(output)
+    if not (isinstance(output, (tuple, list)) and output and isinstance(output[0], Tensor)):
+        return output
+    parts = (change(output[0]), *output[1:])
+    return type(output)(*parts) if hasattr(output, "_fields") else type(output)(parts)
+
+
+@contextlib.contextmanager
+def at_attention_inputs(subject: Subject, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """Change the hidden states that enter each attention module, (B, T, W), where the attention in
+    it is out of reach.
+
+    Raises:
+        CannotInject: no module with a query projection was found.
+    """
+    modules = attention_modules(subject.model).values()
+    if not modules:
+        raise CannotInject("no module with a query projection was found")
+
+    def hook(module: nn.Module, args: Any, named: Any) -> Any:
+        if args:
+            return _with_first(args, change), named
+        key = next((key for key, value in named.items() if isinstance(value, Tensor)), None)
+        return args, named if key is None else {**named, key: change(named[key])}
+
+    with hooked(each.register_forward_pre_hook(hook, with_kwargs=True) for each in modules):
         yield
 
 

@@ -14,7 +14,7 @@ What to change
     Allow key j for query i exactly when j <= i: `tril(diagonal=0)`, counted from the end of the
     cache.
 
-Axes: B batch, H query heads, T query positions, S key positions.
+Axes: B batch, H query heads, T query positions, S key positions, W hidden width.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from attncheck.core.errors import CannotInject
 from attncheck.faults.engine import (
     Allowed,
     Change,
@@ -36,12 +37,24 @@ from attncheck.faults.engine import (
 )
 from attncheck.model.subject import Subject
 
+SHARE = 0.1
+
 
 def inject(subject: Subject) -> Injected:
-    """Let every query read what the next query reads as well; the last one stays as it is."""
+    """Let every query read what the next query reads as well; the last one stays as it is.
+
+    Where the keys are out of reach, each position of an attention module gets a share of the next.
+    """
+    if not subject.can.watch:
+        subject.can.decodes.require(CannotInject)
+        return injection.at_attention_inputs(subject, _next_beside)
     return injection.at_allowed(
         subject, lambda allowed: allowed | torch.cat([allowed[:, :, 1:], allowed[:, :, -1:]], 2)
     )
+
+
+def _next_beside(hidden_BTW: Tensor) -> Tensor:
+    return hidden_BTW + SHARE * torch.cat([hidden_BTW[:, 1:], hidden_BTW[:, -1:]], 1)
 
 
 def _hypotheses(forward: WrongForward) -> Iterator[Hypothesis]:

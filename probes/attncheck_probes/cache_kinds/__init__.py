@@ -75,6 +75,9 @@ OPERATIONS: dict[str, Callable[[Subject, str], Measurement]] = {
     "read with `use_cache=False`": operations.unstored,
 }
 
+RANDOM = "dropout-active"
+"""The fault that makes any two computations differ, whatever they are compared with."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class CacheKinds(Probe):
@@ -83,13 +86,13 @@ class CacheKinds(Probe):
     name = "cache-kinds"
     title = "every cache, cropped, reordered or copied, gives the logits of one forward"
     needs = ("sees_history", "steps")
-    controls = ("cache-crop", "cache-wrong-slot", "cache-layer-mixup", "state-dropped")
+    controls = ("cache-crop", "cache-wrong-slot", "cache-layer-mixup", "state-dropped", RANDOM)
 
     kinds: tuple[str, ...] = (*EXACT, "quantised")
 
     def measure(self, subject: Subject) -> Iterator[Measurement]:
         """The operations, a roll-back first, then the kinds of caches."""
-        if subject.passes.injected and not subject.can.steps_agree:
+        if {*subject.passes.injected} - {RANDOM} and not subject.can.steps_agree:
             raise Unsupported(
                 f"{subject.can.steps_agree.reason}; a fault would change the reference as well"
             )

@@ -70,7 +70,7 @@ class Generate(Probe):
     title = "generate() computes what forward computes"
     cost = "expensive"
     needs = ("sees_history", "decodes")
-    controls = ("generate-positions", "generate-repeats-token", "logits-to-keep")
+    controls = ("generate-positions", "generate-repeats-token", "logits-to-keep", "dropout-active")
 
     new_tokens: int = 4
     padding: int = 3

@@ -73,6 +73,8 @@ def _case(subject: Subject, name: str, attn: str | None, decode: bool) -> Measur
     layers = _layers(subject, attn, decode)
     if not layers:
         raise Unsupported("no layer passes its kernel heads that can be told apart")
+    if all(len(set(layer.expected)) == 1 for layer in layers):
+        raise Unsupported("all query heads share one KV head: there are none to mix up")
     wrong = [layer for layer in layers if layer.wrong]
     shown = (wrong or layers)[0]
     designed = len(wrong) == len(layers) and all(layer.repeated for layer in wrong)

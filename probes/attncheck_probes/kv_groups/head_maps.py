@@ -50,7 +50,9 @@ def layer_heads(call: AttentionCall, name: str) -> LayerHeads | None:
         return None
     repeated = groups_of_equal_keys(call) if kv_heads == heads else None
     if repeated is not None:
-        return LayerHeads(name, *repeated, repeated=True)
+        first, wanted = repeated
+        read = tuple(NOTHING if head == NOTHING else first[head] for head in _map(call, output))
+        return LayerHeads(name, read, wanted, repeated=True)
     expected = tuple(head // (heads // kv_heads) for head in range(heads))
     return LayerHeads(name, _map(call, output), expected)
 
