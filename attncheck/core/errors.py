@@ -5,10 +5,17 @@ Every message is one line: what, where, what was expected, the nearest valid nam
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+import signal
+from collections.abc import Iterable, Iterator
 
 # Exit codes.
 FAILED, USAGE, INTERNAL, NOTHING_RAN, INTERRUPTED = 1, 2, 3, 5, 130
+HUNG_UP, TERMINATED = 129, 143
+STOPPED = (INTERRUPTED, HUNG_UP, TERMINATED)
+"""The exit codes of a run that a signal ended: 128 and the number of the signal."""
+ENDING = (KeyboardInterrupt, GeneratorExit)
+"""What ends a run from outside; everything else that a model raises is a finding about it."""
 
 
 class AttncheckError(Exception):
@@ -44,6 +51,21 @@ class CallFailed(Unsupported):
         super().__init__(f"{message}, at {line}" if line else message)
 
 
+class ForeignExit(Exception):
+    """Code of a model or a probe raised what is no `Exception`, such as `SystemExit`: its cause.
+
+    It would have ended the run, with an exit code of its own.
+    """
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal asks the run to end."""
+
+    def __init__(self, number: int = signal.SIGINT) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.code = 128 + number
+
+
 class CannotInject(Unsupported):
     """This model has no place for a fault; the report states the reason with the controls."""
 
@@ -63,7 +85,29 @@ def unknown(kind: str, name: str, valid: Iterable[str]) -> str:
     return f"unknown {kind} `{name}`: {hint}"
 
 
+@contextlib.contextmanager
+def contained() -> Iterator[None]:
+    """Run code that is not ours, which must not end the run.
+
+    Raises:
+        ForeignExit: it raised what is no `Exception`.
+    """
+    try:
+        yield
+    except (Exception, *ENDING):
+        raise
+    except BaseException as error:
+        raise ForeignExit from error
+
+
+def stop_code(stop: KeyboardInterrupt) -> int:
+    """The exit code of a run that was stopped this way."""
+    return stop.code if isinstance(stop, Stopped) else INTERRUPTED
+
+
 def first_line(error: BaseException) -> str:
     """The first line of an error with its type: what fits on a terminal."""
+    if isinstance(error, ForeignExit) and error.__cause__ is not None:
+        error = error.__cause__
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0].strip()}" if text else type(error).__name__

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from attncheck.core.errors import UsageError, first_line, unknown
+from attncheck.core.errors import UsageError, contained, first_line, unknown
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -111,7 +111,8 @@ def _from_entry_point(name: str) -> Any:
     if name not in entries:
         raise UsageError(unknown("probe", name, installed()))
     try:
-        return entries[name].load()
+        with contained():
+            return entries[name].load()
     except Exception as error:
         raise UsageError(
             f"probe `{name}` ({entries[name].value}) cannot be loaded: {first_line(error)}"
@@ -144,7 +145,8 @@ def import_file(path: Path) -> ModuleType:
     # Frozen dataclasses with postponed annotations look their module up while the body runs.
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        with contained():
+            spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
         raise UsageError(f"{path} raises while it is imported: {first_line(error)}") from error

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, final
 
 from attncheck.attention.layers import layer_number
-from attncheck.core.errors import Unsupported, first_line
+from attncheck.core.errors import ENDING, Unsupported, first_line
 from attncheck.core.finding import Diagnosis, Finding, Location
 from attncheck.core.measurement import BrokenCall, Measurement, verdict_of
 from attncheck.core.verdict import Verdict
@@ -58,7 +58,9 @@ class Diagnoser:
         try:
             lost = lost_numbers.explained(subject, finding)
             explained = lost or _placed(_searched(subject, finding, until, known))
-        except REFUSED as error:
+        except ENDING:
+            raise
+        except BaseException as error:  # the finding stands, whatever its search runs into
             text = f"The search for the fault ended early: {first_line(error)}"
             why = Diagnosis(fault="", how="unexplained", advice=text)
             return _placed(replace(finding, diagnosis=why))
@@ -70,7 +72,7 @@ class Diagnoser:
 def _with_script(subject: Subject, finding: Finding, directory: Path) -> Finding:
     try:
         script = {"script": str(offered(subject, finding, directory))}
-    except REFUSED as reason:
+    except (OSError, *REFUSED) as reason:
         script = {"no_script": str(reason)}
     return replace(finding, replay={**finding.replay, **script})
 

@@ -14,7 +14,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from attncheck.core.errors import CallFailed, Unsupported
+from attncheck.core.errors import CallFailed, Unsupported, contained
 from attncheck.model.cache_kinds import own_cache
 from attncheck.model.compat import CACHE_NAMES, cache_of, text_config
 from attncheck.model.inputs import for_rows
@@ -164,15 +164,19 @@ class ForwardAdapter:
         """The model's output, with `cache_position` where the model needs it."""
         slots_T = torch.arange(before, before + ids_BT.shape[1], device=ids_BT.device)
         if self.needs_cache_position and cache is not None:
-            return self.model(**{**arguments, "cache_position": slots_T})
+            return self._model({**arguments, "cache_position": slots_T})
         try:
-            return self.model(**arguments)
+            return self._model(arguments)
         except (ValueError, TypeError, AttributeError):
             if cache is None or not self.takes_cache_position:
                 raise
-            output = self.model(**{**arguments, "cache_position": slots_T})
+            output = self._model({**arguments, "cache_position": slots_T})
             self.needs_cache_position = True
             return output
+
+    def _model(self, arguments: dict[str, Any]) -> Any:
+        with contained():
+            return self.model(**arguments)
 
 
 def wrap_forward(model: nn.Module, edit: Edit) -> None:

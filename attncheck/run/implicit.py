@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from attncheck.attention.layers import layer_index
 from attncheck.core import registry
-from attncheck.core.errors import Unsupported
+from attncheck.core.errors import ENDING, Unsupported
 from attncheck.core.finding import Control, Evidence, Finding, Location
 from attncheck.core.measurement import Comparison, Measurement, verdict_of
 from attncheck.core.verdict import Verdict
@@ -37,7 +37,9 @@ def implicit_finding(subject: Subject, name: str) -> Finding | None:
         finding = _examined(subject, probe)
     except Unsupported as reason:
         finding = not_examined(probe, reason)
-    except Exception as error:
+    except ENDING:
+        raise
+    except BaseException as error:
         failed_alone(error)
         finding = crashed(name, error)
     return finding and replace(finding, seconds=time.perf_counter() - started)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import final
 
 from attncheck.core.divergence import PrecisionLevel
-from attncheck.core.errors import CallFailed, Unsupported, first_line
+from attncheck.core.errors import ENDING, CallFailed, Unsupported, first_line
 from attncheck.core.finding import Control, Evidence, Finding, skipped_finding
 from attncheck.core.measurement import (
     BrokenCall,
@@ -86,7 +86,9 @@ def run_probes(
                 finding = diagnose(subject, replace(finding, seconds=time.perf_counter() - started))
         except Unsupported as reason:
             finding = not_examined(probe, reason)
-        except Exception as error:
+        except ENDING:
+            raise
+        except BaseException as error:
             failed_alone(error)
             finding = crashed(probe.name, error)
         finding = _following(finding, causes)
@@ -123,7 +125,7 @@ def not_examined(probe: Probe, reason: Unsupported) -> Finding:
     return Finding(probe=probe.name, verdict=ruling.verdict, summary=ruling.summary, cases=cases)
 
 
-def crashed(probe: str, error: Exception) -> Finding:
+def crashed(probe: str, error: BaseException) -> Finding:
     """The finding of a probe that raised."""
     text = "".join(traceback.format_exception(error))
     return Finding(

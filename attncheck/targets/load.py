@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from attncheck.core.errors import AttncheckError, TargetError, first_line
+from attncheck.core.errors import AttncheckError, TargetError, contained, first_line
 from attncheck.core.measurement import AtMost, Measurement
 from attncheck.core.registry import import_file
 from attncheck.core.settings import Settings
@@ -43,7 +43,8 @@ def load(text: str, settings: Settings) -> Subject:
     compat.quiet()
     target = parse(text)
     try:
-        model, tokenizer, info = _read(target, settings)
+        with contained():
+            model, tokenizer, info = _read(target, settings)
     except AttncheckError as error:
         raise TargetError(str(error)) from error
     except Exception as error:
@@ -208,7 +209,8 @@ def _factory(target: Target, settings: Settings) -> Read:
             f"{target.text}: `{target.where}` defines no function `{target.attribute}`"
         )
     try:
-        made = factory()
+        with contained():
+            made = factory()
     except Exception as error:
         raise TargetError(f"{target.text}: the factory raised {first_line(error)}") from error
     model, tokenizer = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
