@@ -17,7 +17,7 @@ from typing import Any, final
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from attncheck.core.errors import TargetError, first_line
@@ -28,6 +28,7 @@ from attncheck.model.padding import Padded, pad_id
 from attncheck.model.subject import Subject
 from attncheck.model.weights import digests
 from attncheck.numerics.module_outputs import ModuleOutput, ModuleOutputs, outputs_with_floors
+from attncheck.report.write import write_bytes
 from attncheck.run.session import environment
 
 SCHEMA = "attncheck-trace/1"
@@ -127,7 +128,11 @@ def _recorded(subject: Subject, name: str, spec: ForwardSpec) -> RecordedForward
 
 
 def save(recording: Recording, path: Path) -> None:
-    """Write a recording."""
+    """Write a recording.
+
+    Raises:
+        OSError: the path cannot be written.
+    """
     tensors = {f"weights/{name}": value for name, value in recording.weights.items()}
     ways = []
     for number, each in enumerate(recording.forwards):
@@ -150,7 +155,7 @@ def save(recording: Recording, path: Path) -> None:
         "meta": recording.meta,
         "ways": ways,
     }
-    save_file(tensors, str(path), metadata={"attncheck": json.dumps(header)})
+    write_bytes(path, to_bytes(tensors, metadata={"attncheck": json.dumps(header)}))
 
 
 def load(path: Path) -> Recording:

@@ -5,6 +5,7 @@ Axes: B batch, T positions, V vocabulary.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import subprocess
@@ -25,6 +26,7 @@ from attncheck.model.subject import Subject
 from attncheck.targets.target import parse
 
 LINES = 30
+LETTERS = 80
 PATIENCE = 180
 UNWANTED = (
     "transformers_version",
@@ -99,7 +101,7 @@ def offered(subject: Subject, finding: Finding, directory: Path) -> Path:
     """
     text = script_of(subject, finding)
     directory.mkdir(parents=True, exist_ok=True)
-    path = directory / f"{_slug(subject.name)}-{finding.probe}.py"
+    path = directory / f"{_slug(subject)}-{finding.probe}.py"
     path.write_text(text, encoding="utf-8")
     try:
         ran = subprocess.run(
@@ -121,8 +123,12 @@ def offered(subject: Subject, finding: Finding, directory: Path) -> Path:
     return path
 
 
-def _slug(name: str) -> str:
-    return "".join(letter if letter.isalnum() else "-" for letter in name).strip("-")
+def _slug(subject: Subject) -> str:
+    """A name for the target under its settings; no other target and no other setting has it."""
+    plain = "".join(letter if letter.isalnum() else "-" for letter in subject.name).strip("-")
+    whole = json.dumps([subject.name, vars(subject.settings)], default=str, sort_keys=True)
+    mark = hashlib.sha256(whole.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return f"{plain[-LETTERS:].strip('-')}-{mark}"
 
 
 def _title(subject: Subject, finding: Finding) -> str:

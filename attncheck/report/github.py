@@ -19,6 +19,8 @@ def workflow_commands(report: Report) -> Iterator[str]:
     """One workflow command for each finding that did not pass, and for each target that could not
     be loaded.
     """
+    if report.incomplete:
+        yield _command("error", "attncheck", f"incomplete: {report.incomplete}")
     for target in report.targets:
         title = f"attncheck: {target.target}"
         if target.error is not None:
@@ -47,7 +49,7 @@ def _escaped(text: str, more: str = "") -> str:
 
 def tell_github(report: Report, environment: Mapping[str, str] | None = None) -> list[str]:
     """Append the step summary to the file that GitHub names, and return the annotations to print;
-    nothing elsewhere.
+    nothing elsewhere. A summary that cannot be written is said in one line.
     """
     variables = os.environ if environment is None else environment
     if variables.get("GITHUB_ACTIONS") != "true":
@@ -55,6 +57,10 @@ def tell_github(report: Report, environment: Mapping[str, str] | None = None) ->
     summary = variables.get("GITHUB_STEP_SUMMARY")
     if summary:
         text = markdown(report).encode()[:MOST_BYTES].decode(errors="ignore")
-        with Path(summary).open("a", encoding="utf-8") as out:
-            out.write(text + "\n")
+        try:
+            with Path(summary).open("a", encoding="utf-8", errors="backslashreplace") as out:
+                out.write(text + "\n")
+        except OSError as error:
+            line = f"attncheck: step summary {summary}: not written: {error.strerror}"
+            return [line, *workflow_commands(report)]
     return list(workflow_commands(report))

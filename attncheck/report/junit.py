@@ -21,6 +21,11 @@ def junit(report: Report) -> str:
     """The whole report as one `testsuites` element."""
     root = ET.Element("testsuites", name="attncheck", time=f"{report.seconds:.3f}")
     root.extend([_suite(report, target) for target in report.targets])
+    if report.incomplete:
+        suite = ET.SubElement(root, "testsuite", name="attncheck")
+        case = ET.SubElement(suite, "testcase", classname="attncheck", name="incomplete")
+        _detail(case, "error", "error", f"incomplete: {report.incomplete}")
+        _count(suite, suite.iter("testcase"))
     _count(root, root.iter("testcase"))
     ET.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode")

@@ -32,6 +32,9 @@ def _lines(report: Report) -> Iterator[str]:
     where = f"on {len(report.targets)} models in {seconds(report.seconds)}"
     yield f"## attncheck: {'failed' if report.exit_code else 'passed'}"
     yield ""
+    if report.incomplete:
+        yield f"**incomplete: {report.incomplete}**"
+        yield ""
     yield f"{counts or 'nothing ran'} {where}, exit code {report.exit_code}."
     yield ""
     yield from (f"- {escape(note)}" for note in report.notes)
@@ -51,7 +54,8 @@ def _target(report: Report, target: TargetReport) -> Iterator[str]:
     yield f"### {escape(target.label)}: {target.verdict.value}"
     yield ""
     if target.error is not None:
-        yield f"💥 not loaded: {escape(target.error)}"
+        yield f"💥 {target.broken}: {escape(target.error)}"
+    if not target.results:
         return
     yield from (f"- {escape(note)}" for note in target.notes)
     yield ""

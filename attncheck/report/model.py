@@ -36,6 +36,13 @@ class TargetReport:
         return Verdict.ERROR if self.error else worst_of_model(verdicts)
 
     @property
+    def broken(self) -> str:
+        """`not loaded`, or `not finished` where its process ended early; empty if neither."""
+        if self.error is None:
+            return ""
+        return "not finished" if self.model else "not loaded"
+
+    @property
     def label(self) -> str:
         """The target and how it was loaded: `builtin:gqa (sdpa, float64, cpu)`."""
         spec = self.settings.get("asked") or {}
@@ -47,7 +54,9 @@ class TargetReport:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """A whole run."""
+    """A whole run. `incomplete` says how much of it was done before it was stopped, such as
+    `8 of 16 probes`; it is empty where nothing is missing.
+    """
 
     attncheck: str
     command: str
@@ -58,6 +67,7 @@ class Report:
     targets: tuple[TargetReport, ...] = ()
     notes: tuple[str, ...] = ()
     fail_on: tuple[str, ...] = ()
+    incomplete: str = ""
 
     @property
     def findings(self) -> Iterator[tuple[TargetReport, Finding]]:

@@ -190,7 +190,7 @@ class ReportRecord(Record):
     command: str
     started: str = Field(json_schema_extra={"pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d"})
     seconds: NonNegativeFloat
-    exit_code: Literal[0, 1, 2, 3, 5, 130]
+    exit_code: Literal[0, 1, 2, 3, 5, 129, 130, 143]
     environment: Mapping[str, Any]
     targets: tuple[TargetRecord, ...]
     summary: Summary
@@ -199,6 +199,9 @@ class ReportRecord(Record):
     )
     fail_on: tuple[Verdict, ...] = Field(
         (), description="Verdicts that counted as failure in addition to fail."
+    )
+    incomplete: str = Field(
+        "", description="How much was done before the run was stopped, such as `8 of 16 probes`."
     )
 
     def report(self) -> Report:
@@ -253,6 +256,8 @@ def finding_json(finding: Finding) -> dict[str, Any]:
 def to_json(report: Report, indent: int | None = 1) -> str:
     """The report as JSON text."""
     data = finite(ReportRecord.model_validate(report).model_dump(by_alias=True))
+    if not report.incomplete:  # a whole report looks as it did in the first version
+        del data["incomplete"]
     text = json.dumps(data, indent=indent, ensure_ascii=False, allow_nan=False)
     return ONE_BELOW_THE_OTHER.sub(lambda found: f"[{' '.join(found.group(1).split())}]", text)
 

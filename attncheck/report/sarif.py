@@ -53,7 +53,9 @@ def _rule(name: str) -> dict[str, Any]:
 
 def _invocation(report: Report) -> dict[str, Any]:
     errors = [target.error for target in report.targets if target.error is not None]
-    notes = [("error", error) for error in errors] + [("note", note) for note in report.notes]
+    stopped = [f"incomplete: {report.incomplete}"] if report.incomplete else []
+    notes = [("error", error) for error in (*stopped, *errors)]
+    notes += [("note", note) for note in report.notes]
     return {
         "executionSuccessful": not errors and report.exit_code in (0, 1),
         "exitCode": report.exit_code,

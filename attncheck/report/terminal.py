@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from rich.console import Console
 from rich.text import Text
 
@@ -36,7 +38,9 @@ def target_line(target: TargetReport) -> Text:
     line = Text(overflow="fold").append(mark(target.verdict))
     line.append(f" {target.target}", style="bold")
     if target.error is not None:
-        return line.append(f"  {target.error}")
+        line.append(f"  {target.error}")
+        if not target.results:
+            return line
     ran = sum(finding.verdict is not Verdict.SKIP for finding in target.results)
     what = f"{ran} of {len(target.results)} probes ran in {seconds(target.seconds)}"
     line.append(f"  {what}", style="dim")
@@ -48,21 +52,25 @@ def target_line(target: TargetReport) -> Text:
 
 
 def summary_line(report: Report) -> Text:
-    """The last line: how many probes have each verdict, and how long the run took."""
+    """The last line: how many probes have each verdict, and how long the run took. A run that was
+    stopped says first how much of it was done.
+    """
     counts = [
         (f"{amount} {name}", STYLES[Verdict(name)])
         for name, amount in report.summary.items()
         if amount
     ]
-    broken = sum(target.error is not None for target in report.targets)
-    if broken:
-        counts.append((f"{broken} not loaded", STYLES[Verdict.ERROR]))
+    broken = Counter(target.broken for target in report.targets if target.broken)
+    counts += [(f"{amount} {how}", STYLES[Verdict.ERROR]) for how, amount in broken.items()]
     line = Text(", ").join(Text(words, style=style) for words, style in counts)
     known = sum(finding.known is not None for _, finding in report.findings)
     if known:
         line.append(f" ({known} known)", style="dim")
     if not line:
         line.append("nothing ran", style=STYLES[Verdict.SKIP])
+    if report.incomplete:
+        words = f"incomplete: {report.incomplete}; "
+        line = Text(words, style=STYLES[Verdict.ERROR]).append(line)
     models = f"{len(report.targets)} model{'s' if len(report.targets) != 1 else ''}"
     return line.append(f" on {models} in {seconds(report.seconds)}", style="dim")
 
