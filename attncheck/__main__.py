@@ -6,36 +6,47 @@ import os
 import sys
 from collections.abc import Sequence
 
-from attncheck.core.errors import INTERNAL, INTERRUPTED, USAGE, AttncheckError, first_line
+from attncheck.cli.stopping import stoppable
+from attncheck.cli.streams import steady
+from attncheck.core.errors import (
+    INTERNAL,
+    INTERRUPTED,
+    USAGE,
+    AttncheckError,
+    ForeignExit,
+    first_line,
+    stop_code,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. ATTNCHECK_DEBUG=1 shows internal tracebacks."""
     os.environ.setdefault("TQDM_DISABLE", "1")
+    with steady(), stoppable():
+        return _command(list(sys.argv[1:] if arguments is None else arguments))
+
+
+def _command(arguments: list[str]) -> int:
     from attncheck.cli.app import app
 
     try:
-        code = app(
-            args=list(sys.argv[1:] if arguments is None else arguments),
-            prog_name="attncheck",
-            standalone_mode=False,
-        )
+        code = app(args=arguments, prog_name="attncheck", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except AttncheckError as error:
         return _say(str(error), USAGE)
-    except KeyboardInterrupt:
-        return _say("interrupted", INTERRUPTED)
-    except BrokenPipeError:
-        # The reader of our output has gone; a write at exit would raise again.
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
-        return 0
-    except Exception as error:
+    except KeyboardInterrupt as stop:
+        return _say("interrupted", stop_code(stop))
+    except ForeignExit as error:
+        return _say(f"code of the model raised {first_line(error)}", INTERNAL)
+    except BaseException as error:
         return _unexpected(error)
 
 
-def _unexpected(error: Exception) -> int:
+def _unexpected(error: BaseException) -> int:
     if type(error).__name__ == "Abort":
-        return _say("interrupted", INTERRUPTED)
+        stop = error.__cause__
+        code = stop_code(stop) if isinstance(stop, KeyboardInterrupt) else INTERRUPTED
+        return _say("interrupted", code)
     # Click's usage errors, which typer raises from a copy of its own in newer releases.
     message = getattr(error, "format_message", None)
     if message is not None:

@@ -19,7 +19,8 @@ def sweep(every: int, jobs: int, pattern: str = "config:*") -> dict[str, Any]:
     """Minutes for a sample of the types with all probes, and for all of them at that rate."""
     from attncheck.core import registry
     from attncheck.core.settings import Settings
-    from attncheck.run.sweep import Limits, expand, run_jobs
+    from attncheck.run.sweep import expand, run_jobs
+    from attncheck.run.task import Limits
     from attncheck.suite.plan import Job
 
     every_type = expand([pattern])
@@ -28,7 +29,8 @@ def sweep(every: int, jobs: int, pattern: str = "config:*") -> dict[str, Any]:
     work = [Job(target=each, settings=Settings(), probes=calls, home=Path.cwd()) for each in chosen]
     started = time.perf_counter()
     with TemporaryDirectory() as folder:
-        reports = list(run_jobs(work, workers=jobs, limits=Limits(), folder=Path(folder)))
+        found = run_jobs(work, workers=jobs, limits=Limits(), folder=Path(folder))
+        reports = [report for _, report in found]
     minutes = (time.perf_counter() - started) / 60
     slowest = max(reports, key=lambda report: report.seconds)
     return {

@@ -8,6 +8,7 @@ import typer
 
 from attncheck.cli.options import DisplayOptions, ModelOptions, argument, expanded, option
 from attncheck.cli.ranked import ended, hush
+from attncheck.cli.streams import guarded
 from attncheck.cli.terminal import ProgressLine, console
 from attncheck.core.errors import UsageError
 
@@ -40,7 +41,7 @@ def compare(
     settings = changed(base, of_left or []), changed(base, of_right or [])
     if any(each.tp for each in settings):
         hush()
-    with ProgressLine(not display.no_progress) as line:
+    with guarded(), ProgressLine(not display.no_progress) as line:
         compared = compare_sides(left, right or left, *settings, line.show)
     print_page(compared, console(not display.no_color))
     raise typer.Exit(ended(1 if compared.verdict == "different" else 0))

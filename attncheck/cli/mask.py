@@ -17,6 +17,8 @@ from attncheck.cli.options import (
     option,
     shown,
 )
+from attncheck.cli.outputs import check_files, written
+from attncheck.cli.streams import guarded
 from attncheck.cli.terminal import ProgressLine, console
 from attncheck.core.errors import UsageError
 from attncheck.core.settings import Settings
@@ -54,7 +56,10 @@ def mask(
     side, slots = _padding(padding)
     sizes, documents = _lengths("--chunks", chunks), _lengths("--packed", packed)
     call = {"padding": slots, "side": side, "chunks": sizes, "documents": documents}
-    with ProgressLine(not display.no_progress) as line:
+    pictures = (("--svg", svg), ("--png", png))
+    check_files((f"{option} {path}", path) for option, path in pictures if path is not None)
+    svg, png = (path and path.absolute() for path in (svg, png))
+    with guarded(), ProgressLine(not display.no_progress) as line:
         line.show(f"loading {target}")
         found = _maps(target, settings, call, layer or [])
     _show(found, not display.no_color)
@@ -127,6 +132,6 @@ def _write(found: list[LayerMap], svg: Path | None, png: Path | None) -> None:
     from attncheck.cli import mask_drawing
 
     if svg is not None:
-        svg.write_text(mask_drawing.svg(found), encoding="utf-8")
+        written(f"--svg {svg}", svg, mask_drawing.svg(found))
     if png is not None:
-        png.write_bytes(mask_drawing.png(found))
+        written(f"--png {png}", png, mask_drawing.png(found))

@@ -136,7 +136,7 @@ def destination(text: str, formats: Sequence[str] = REPORTS) -> tuple[str, Path]
     """The format and the path of a report, from FORMAT=PATH.
 
     Raises:
-        UsageError: no such format, no path, or a missing folder.
+        UsageError: no such format, or no path.
     """
     kind, equals, path = text.partition("=")
     if not equals or not path:
@@ -144,8 +144,6 @@ def destination(text: str, formats: Sequence[str] = REPORTS) -> tuple[str, Path]
         raise UsageError(f"--report {text}: expected FORMAT=PATH, for instance {example}")
     if kind not in formats:
         raise UsageError(f"--report {text}: {unknown('report format', kind, formats)}")
-    if not Path(path).resolve().parent.is_dir():
-        raise UsageError(f"--report {text}: no such folder `{Path(path).parent}`")
     return kind, Path(path)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import final
 
+from attncheck.cli.stopping import stop_if_asked
 from attncheck.cli.terminal import ProgressLine, console
 from attncheck.core.allocator import return_freed_memory
 from attncheck.report import terminal
@@ -38,11 +39,17 @@ class Presenter:
         self.writer = Writer(destinations)
         self.verbose = verbose
         self.noted = 0
+        self.stdout = sys.stdout
         self.console = console(color)
         self.progress = ProgressLine(progress, probes)
 
     def listen(self, event: SessionEvent, report: Report) -> None:
-        """Show an event; update the reports if it brought a result."""
+        """Show an event; update the reports if it brought a result.
+
+        Raises:
+            Stopped: a signal has arrived, and code of a model has swallowed it.
+        """
+        stop_if_asked()
         self._show_progress(event)
         if self.output == "table":
             self._print(event)
@@ -50,18 +57,18 @@ class Presenter:
             self.console.print(terminal.target_line(event.target))
         elif self.output == "jsonl" and isinstance(event, ProbeFinished):
             line = {"target": event.target, **finding_json(event.finding)}
-            print(json.dumps(line, ensure_ascii=False), flush=True)
+            print(json.dumps(line, ensure_ascii=False), file=self.stdout, flush=True)
         if isinstance(event, (ProbeFinished, TargetFinished)):
             return_freed_memory()
             self.writer.write(report, must=isinstance(event, TargetFinished))
 
     def finish(self, report: Report) -> None:
         """Print the summary line, or the whole report as JSON."""
-        self.writer.write(report, must=True)
+        self.writer.finish(report)
         for line in tell_github(report):
             print(line, file=sys.stderr)
         if self.output == "json":
-            print(to_json(report))
+            print(to_json(report), file=self.stdout)
         elif self.output in ("table", "lines", "quiet"):
             self._print_notes(report.notes)
             if self.output == "quiet":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from attncheck.core.errors import INTERRUPTED, UsageError
+from attncheck.core.errors import STOPPED, UsageError
 
 
 def is_first() -> bool:
@@ -42,6 +42,6 @@ def ended(code: int) -> int:
     """The exit code of this process, once all have got here: 0 in all but the first."""
     from attncheck.distributed import ranks
 
-    if code != INTERRUPTED:
+    if code not in STOPPED:
         ranks.part()
     return code if is_first() else 0

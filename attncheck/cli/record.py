@@ -7,6 +7,8 @@ from pathlib import Path
 import typer
 
 from attncheck.cli.options import TARGET, DisplayOptions, ModelOptions, argument, expanded, shown
+from attncheck.cli.outputs import check_files
+from attncheck.cli.streams import guarded
 from attncheck.core.errors import UsageError
 
 
@@ -27,18 +29,22 @@ def record(
     """
     if output.suffix != ".safetensors":
         raise UsageError(f"--output {output}: expected a name that ends in `.safetensors`")
-    if not output.resolve().parent.is_dir():
-        raise UsageError(f"--output {output}: no such folder `{output.parent}`")
+    check_files([(f"--output {output}", output)])
+    place = output.absolute()
     settings = options.settings()
     from attncheck.cli.terminal import ProgressLine
     from attncheck.compare.record import record as recorded
     from attncheck.compare.record import save
+    from attncheck.report.write import reason_of
     from attncheck.targets.load import load
 
-    with ProgressLine(not display.no_progress) as line:
+    with guarded(), ProgressLine(not display.no_progress) as line:
         line.show(f"loading {target}")
         recording = recorded(load(target, settings))
-    save(recording, output)
+    try:
+        save(recording, place)
+    except OSError as error:
+        raise UsageError(f"--output {output}: not written: {reason_of(error)}") from error
     typer.echo(
         f"{output}: {recording}, {len(recording.forwards)} call patterns, "
         f"{len(recording.weights)} weights"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from attncheck.cli.options import ModelOptions, argument, expanded, shown
+from attncheck.cli.streams import guarded
 from attncheck.core.errors import UsageError, unknown
 from attncheck.core.settings import Settings
 
@@ -80,7 +81,8 @@ def _again(target: TargetReport, finding: Finding, settings: Settings) -> bool:
     from attncheck.diagnosis.replay import run_again
     from attncheck.targets.load import load
 
-    outcome = run_again(load(target.target, settings), finding)
+    with guarded():
+        outcome = run_again(load(target.target, settings), finding)
     typer.echo(f"{target.target}/{finding.probe}: {outcome.text}")
     return outcome.fails
 
@@ -95,7 +97,8 @@ def _script(target: TargetReport, finding: Finding, settings: Settings) -> bool:
 
     with tempfile.TemporaryDirectory() as folder:
         try:
-            script = offered(load(target.target, settings), finding, Path(folder))
+            with guarded():
+                script = offered(load(target.target, settings), finding, Path(folder))
         except Unsupported as reason:
             typer.echo(f"{target.target}/{finding.probe}: no script: {reason}", err=True)
             return False

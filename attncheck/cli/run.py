@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,9 +23,12 @@ from attncheck.cli.options import (
     expanded,
     model,
 )
+from attncheck.cli.outputs import check_files, check_folders
 from attncheck.cli.ranked import ended, is_first, tp_size
 from attncheck.cli.run_options import GateOptions, OutputOptions, SelectionOptions, SweepOptions
-from attncheck.core.errors import INTERRUPTED, UsageError
+from attncheck.cli.streams import guarded
+from attncheck.core.errors import STOPPED, USAGE, UsageError, stop_code
+from attncheck.core.settings import Settings
 from attncheck.core.verdict import Verdict, failing
 from attncheck.suite.plan import Job, Plan
 from attncheck.suite.request import RunRequest
@@ -33,8 +36,12 @@ from attncheck.targets.target import is_glob
 
 if TYPE_CHECKING:
     from attncheck.cli.present import Presenter
+    from attncheck.report.model import Report
+    from attncheck.run.session import Session
 
 GIB = 1 << 30
+COMPILING = "implementations"
+"""The probe that compares the compiled model."""
 
 
 @expanded
@@ -68,19 +75,53 @@ def run(
         quick=selection.quick,
     ).plan()
     fail_on = failing(gate.fail_on or (), gate.strict or plan.strict) | plan.fail_on
-    presenter = _presenter(plan, reporting, display)
-    separate = limits.jobs > 1 or limits.sweep_dir is not None
+    separate = limits.separate or any(is_glob(job.target) for job in plan.jobs)
     if tp and separate:
         raise UsageError("--tp runs one model after the other: leave out --jobs and --sweep-dir")
-    if separate or any(is_glob(job.target) for job in plan.jobs):
-        raise typer.Exit(sweep(plan.jobs, presenter, fail_on, limits))
-    raise typer.Exit(execute(plan, presenter, fail_on, gate, reporting.repro))
+    limits.check(separate)
+    _check_options(plan, settings)
+    reports = _reports(plan, reporting, gate, limits)
+    presenter = _presenter(plan, reports, reporting, display)
+    raise typer.Exit(execute(plan, presenter, fail_on, gate, limits, reporting.scripts, separate))
 
 
-def _presenter(plan: Plan, output: OutputOptions, display: DisplayOptions) -> Presenter:
-    reports = [*plan.reports, *(destination(text) for text in output.report or [])]
+def _check_options(plan: Plan, settings: Settings) -> None:
+    """Refuse what nothing in this run would notice.
+
+    Raises:
+        UsageError: `--compile` without the probe that compiles.
+    """
+    names = {name for job in plan.jobs for name, _ in job.probes}
+    if settings.compiled and COMPILING not in names:
+        raise UsageError(f"--compile is for the probe `{COMPILING}`, which this run leaves out")
+
+
+def _reports(
+    plan: Plan, output: OutputOptions, gate: GateOptions, limits: SweepOptions
+) -> list[tuple[str, Path]]:
+    """The reports to write, by format and absolute path, since a model may change the folder.
+
+    Raises:
+        UsageError: one of them, or another output, cannot be written.
+    """
     for _, path in plan.reports:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(OSError):  # the check below says why
+            path.parent.mkdir(parents=True, exist_ok=True)
+    asked = [(text, *destination(text)) for text in output.report or []]
+    files = [(f"{plan.file}: reports: {kind}: {path}", path) for kind, path in plan.reports]
+    files += [(f"--report {text}", path) for text, _, path in asked]
+    if gate.write_baseline is not None:
+        files.append((f"--write-baseline {gate.write_baseline}", gate.write_baseline))
+    targets = [Path(job.target.rpartition(":")[0] or job.target) for job in plan.jobs]
+    check_files(files, [plan.file, *targets])
+    check_folders([("--repro", output.repro), ("--sweep-dir", limits.sweep_dir)])
+    chosen = [*plan.reports, *((kind, path) for _, kind, path in asked)]
+    return [(kind, path.absolute()) for kind, path in chosen]
+
+
+def _presenter(
+    plan: Plan, reports: list[tuple[str, Path]], output: OutputOptions, display: DisplayOptions
+) -> Presenter:
     from attncheck.cli.present import Presenter
 
     return Presenter(
@@ -98,63 +139,97 @@ def execute(
     presenter: Presenter,
     fail_on: frozenset[Verdict],
     gate: GateOptions,
+    limits: SweepOptions,
     repro: Path | None = None,
+    separate: bool = False,
 ) -> int:
-    """Run the jobs in this process; an interrupted run still reports what it finished."""
+    """Run the jobs; a run that is stopped still reports what it finished."""
     from attncheck.core.allocator import keep_threshold
-    from attncheck.diagnosis.diagnose import Diagnoser
     from attncheck.report import baseline
-    from attncheck.report.write import write_text
     from attncheck.run.gate import Gate
-    from attncheck.run.runner import run_probes
     from attncheck.run.session import Session
 
     keep_threshold()
     accepted = None if gate.write_baseline else gate.baseline or plan.baseline
+    session = Session(
+        command=command_line(),
+        listener=presenter.listen,
+        fail_on=fail_on,
+        fail_fast=gate.fail_fast or plan.fail_fast,
+        gate=Gate(baseline=baseline.read(accepted) if accepted is not None else None),
+    )
+    check = partial(_swept, limits=limits) if separate else partial(_checked, limits=limits)
     with presenter.progress:
-        session = Session(
-            command=command_line(),
-            listener=presenter.listen,
-            fail_on=fail_on,
-            fail_fast=gate.fail_fast or plan.fail_fast,
-            on_forward=presenter.progress.forward,
-            gate=Gate(baseline=baseline.read(accepted) if accepted is not None else None),
-            examine=partial(run_probes, diagnose=Diagnoser(repro)),
-        )
         try:
-            session.run(plan.jobs)
+            with guarded():
+                check(plan.jobs, session, presenter, repro=repro)
             code = session.report.exit_code
-        except KeyboardInterrupt:
-            code = INTERRUPTED
+        except KeyboardInterrupt as stop:
+            code = stop_code(stop)
+        if code not in STOPPED:
+            code = _with_baseline(gate.write_baseline, session.report, code)
         presenter.finish(session.finished(code))
-    if gate.write_baseline is not None and code != INTERRUPTED and is_first():
-        write_text(gate.write_baseline, baseline.to_text(baseline.of_report(session.report)))
     return ended(code)
 
 
-def sweep(
-    jobs: Sequence[Job], presenter: Presenter, fail_on: frozenset[Verdict], options: SweepOptions
-) -> int:
+def _checked(
+    jobs: Sequence[Job],
+    session: Session,
+    presenter: Presenter,
+    limits: SweepOptions,
+    repro: Path | None,
+) -> None:
+    """Run the jobs in this process."""
+    from attncheck.diagnosis.diagnose import Diagnoser
+    from attncheck.run.deadline import time_limit
+    from attncheck.run.runner import run_probes
+
+    if limits.timeout is not None:
+        session.limit = partial(time_limit, limits.timeout)
+    session.on_forward = presenter.progress.forward
+    session.examine = partial(run_probes, diagnose=Diagnoser(repro))
+    session.run(jobs)
+
+
+def _swept(
+    jobs: Sequence[Job],
+    session: Session,
+    presenter: Presenter,
+    limits: SweepOptions,
+    repro: Path | None,
+) -> None:
     """Run the jobs in worker processes; show one line for each and write one report of all."""
     from attncheck.run import sweep as sweeps
-    from attncheck.run.session import Session, TargetFinished
+    from attncheck.run.task import Limits
 
-    session = Session(command=command_line(), listener=presenter.listen, fail_on=fail_on)
     every = [replace(job, target=target) for job in jobs for target in sweeps.expand([job.target])]
-    limits = sweeps.Limits(seconds=options.timeout, memory=int(options.memory * GIB))
+    usual = Limits()
+    allowed = Limits(
+        seconds=usual.seconds if limits.timeout is None else limits.timeout,
+        memory=usual.memory if limits.memory is None else int(limits.memory * GIB),
+    )
     presenter.output = "lines" if presenter.output == "table" else presenter.output
-    kept = nullcontext(options.sweep_dir) if options.sweep_dir else TemporaryDirectory()
-    with presenter.progress, kept as folder:
-        try:
-            for target in sweeps.run_jobs(
-                every, workers=options.jobs, limits=limits, folder=Path(folder)
-            ):
-                session.adopt(target)
-                presenter.listen(TargetFinished(target), session.report)
-            code = session.report.exit_code
-        except KeyboardInterrupt:
-            code = INTERRUPTED
-        presenter.finish(session.finished(code))
+    kept = nullcontext(limits.sweep_dir) if limits.sweep_dir else TemporaryDirectory()
+    with kept as folder:
+        place = Path(str(folder)).absolute()
+        found = sweeps.run_jobs(
+            every, workers=limits.jobs, limits=allowed, folder=place, repro=repro
+        )
+        session.collect(every, found)
+
+
+def _with_baseline(path: Path | None, report: Report, code: int) -> int:
+    """Write the baseline of a report. The exit code is that of the run, or 2 if it is lost."""
+    from attncheck.report import baseline
+    from attncheck.report.write import reason_of, write_text
+
+    if path is None or not is_first():
+        return code
+    try:
+        write_text(path, baseline.to_text(baseline.of_report(report)))
+    except OSError as error:
+        print(f"attncheck: baseline {path}: not written: {reason_of(error)}", file=sys.stderr)
+        return USAGE
     return code
 
 

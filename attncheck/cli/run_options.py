@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import final
 
 from attncheck.cli.options import option, reports_in_lines, shown
+from attncheck.core.errors import UsageError
 from attncheck.suite.plan import Selection
 
 _select = partial(option, panel="Selection")
@@ -73,8 +75,31 @@ class SweepOptions:
     sweep_dir: Path | None = _sweep(
         None, "Write one report per target here; a rerun resumes.", "FOLDER"
     )
-    timeout: float = _sweep(180.0, "Seconds that one target may take.", "SECONDS")
-    memory: float = _sweep(6.0, "GiB of memory that one target may take.", "GIB")
+    timeout: float | None = _sweep(
+        None, "Seconds that one target may take; 180 in a sweep.", "SECONDS"
+    )
+    memory: float | None = _sweep(
+        None, "GiB of memory that one target of a sweep may take; 6 by default.", "GIB"
+    )
+
+    @property
+    def separate(self) -> bool:
+        """Whether these options ask for a process for each target."""
+        return self.jobs > 1 or self.sweep_dir is not None
+
+    def check(self, sweep: bool) -> None:
+        """Refuse limits that limit nothing.
+
+        Raises:
+            UsageError: no number above 0, or a limit on memory where one process checks all.
+        """
+        for name, value in (("--timeout", self.timeout), ("--memory", self.memory)):
+            if value is not None and not 0 < value < math.inf:
+                raise UsageError(f"{name} {value:g}: expected a number above 0")
+        if self.memory is not None and not sweep:
+            raise UsageError(
+                "--memory limits the processes of a sweep: give --jobs or --sweep-dir too"
+            )
 
 
 @final
@@ -92,6 +117,11 @@ class OutputOptions:
     repro: Path | None = shown(None, "Write a stand-alone script for each failure.", "FOLDER")
     verbose: bool = shown(False, "Show every case.", None, "-v", "--verbose")
     quiet: bool = shown(False, "Print the summary line only.", None, "-q", "--quiet")
+
+    @property
+    def scripts(self) -> Path | None:
+        """The folder for scripts, wherever a model changes to."""
+        return self.repro.absolute() if self.repro is not None else None
 
     @property
     def format(self) -> str:

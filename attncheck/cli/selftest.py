@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 import typer
 
 from attncheck.cli.options import ModelOptions, argument, expanded, option
+from attncheck.cli.outputs import check_files, written
 from attncheck.cli.random_faults import given_faults, random_faults
+from attncheck.cli.streams import guarded
 from attncheck.targets.target import DEFAULT
 
 if TYPE_CHECKING:
@@ -47,6 +49,8 @@ def selftest(
     from attncheck.core import registry
 
     settings = options.settings()
+    check_files([] if coverage is None else [(f"--coverage {coverage}", coverage)])
+    coverage = coverage and coverage.absolute()
     names = registry.select(probe or ())
     if random is not None:
         code = random_faults(
@@ -93,11 +97,11 @@ def _one(
 
     typer.echo(f"{target}\n{LINE.format('fault', 'caught by', 'named', 'located', 's')}")
     rows = []
-    for row in Selftest(
-        load(target, settings), [registry.load(name) for name in probes], thorough
-    ).run(faults):
-        rows.append(row)
-        typer.echo(line(row))
+    with guarded() as out:
+        chosen = [registry.load(name) for name in probes]
+        for row in Selftest(load(target, settings), chosen, thorough).run(faults):
+            rows.append(row)
+            typer.echo(line(row), file=out)
     return rows
 
 
@@ -119,5 +123,4 @@ def _said(missed: list[str]) -> str:
 def _write(path: Path, rows: list[Row], probes: list[str], each: int | None) -> None:
     from attncheck.run.selftest import coverage
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(coverage(rows, probes, each), encoding="utf-8")
+    written(f"--coverage {path}", path, coverage(rows, probes, each))

@@ -69,6 +69,6 @@ def console(color: bool) -> Console:
     """A console for results on stdout, at least 80 columns wide."""
     from rich.console import Console
 
-    out = Console(no_color=not color, highlight=False, emoji=False, markup=False)
+    out = Console(file=sys.stdout, no_color=not color, highlight=False, emoji=False, markup=False)
     out.width = max(80, out.width)
     return out

@@ -24,7 +24,9 @@ from attncheck.cli.options import (
     shown,
     tokens,
 )
+from attncheck.cli.outputs import check_files, check_folders, written
 from attncheck.cli.run import command_line
+from attncheck.cli.streams import guarded
 from attncheck.cli.terminal import ProgressLine, console
 from attncheck.core.errors import TargetError, Unsupported, UsageError, unknown
 from attncheck.core.settings import Settings
@@ -83,7 +85,13 @@ def triage(
         passes=max_passes,
     )
     paths = [destination(text, ("markdown",))[1] for text in report or []]
-    answer = _answered(target, settings, question, against, repro, progress=not display.no_progress)
+    check_files((f"--report markdown={path}", path) for path in paths)
+    check_folders([("--repro", repro)])
+    paths, repro = [path.absolute() for path in paths], repro.absolute() if repro else None
+    with guarded():
+        answer = _answered(
+            target, settings, question, against, repro, progress=not display.no_progress
+        )
     _show(answer, paths, color=not display.no_color)
     raise typer.Exit(answer.answer.exit_code)
 
@@ -141,4 +149,4 @@ def _show(answer: Triage, paths: list[Path], color: bool) -> None:
 
     print_page(answer, console(color))
     for path in paths:
-        path.write_text(markdown(answer), encoding="utf-8")
+        written(f"--report markdown={path}", path, markdown(answer))

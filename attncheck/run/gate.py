@@ -30,6 +30,14 @@ class Gate:
             settled = self.baseline.mark(target, settled)
         return settled, replace(target, notes=(*target.notes, *notes))
 
+    def settle_all(self, job: Job, target: TargetReport) -> TargetReport:
+        """A target that was checked elsewhere, with every finding settled."""
+        settled: list[Finding] = []
+        for finding in target.results:
+            found, target = self.settle(job, target, finding)
+            settled.append(found)
+        return replace(target, results=tuple(settled))
+
     def closing(self, report: Report) -> Report:
         """The report with a line for each finding of the baseline that is gone."""
         gone = self.baseline.vanished(report) if self.baseline is not None else ()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import gc
 import platform
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, final
@@ -15,7 +17,14 @@ import torch
 import transformers
 
 from attncheck.core import registry
-from attncheck.core.errors import NOTHING_RAN, Unsupported
+from attncheck.core.errors import (
+    ENDING,
+    FAILED,
+    INTERNAL,
+    INTERRUPTED,
+    NOTHING_RAN,
+    USAGE,
+)
 from attncheck.core.finding import Finding
 from attncheck.core.verdict import Verdict
 from attncheck.core.version import __version__
@@ -24,6 +33,8 @@ from attncheck.model.kept_state import process_untouched
 from attncheck.model.subject import Subject
 from attncheck.probing import Probe
 from attncheck.report.model import Report, TargetReport, exit_code
+from attncheck.run.beginning import failed_to_load, loaded_report
+from attncheck.run.deadline import TimeUp, at_home, hung
 from attncheck.run.gate import Gate
 from attncheck.run.implicit import implicit_findings
 from attncheck.run.runner import ControlStarted, Event, ProbeFinished, ProbeStarted, run_probes
@@ -72,7 +83,7 @@ def load_job(job: Job) -> Subject:
 @dataclass
 class Session:
     """One run. `report` is valid at any moment; `listener` gets every event with the report so
-    far.
+    far. `limit` makes the context in which one target is loaded and checked: it may raise `TimeUp`.
     """
 
     command: str
@@ -83,10 +94,15 @@ class Session:
     examine: Examine = field(default_factory=lambda: partial(run_probes, diagnose=Diagnoser()))
     loader: Loader = load_job
     gate: Gate = field(default_factory=Gate)
+    limit: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
     report: Report = field(init=False)
+    timed_out: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         self._clock = time.perf_counter()
+        self._implicit = set(registry.installed(registry.IMPLICIT))
+        self._jobs: Sequence[Job] = ()
+        self._done, self._running = 0, ""
         now = datetime.datetime.now(datetime.timezone.utc)
         started = now.strftime("%Y-%m-%dT%H:%M:%SZ")
         self.report = Report(
@@ -98,19 +114,36 @@ class Session:
             fail_on=tuple(sorted(verdict.value for verdict in self.fail_on)),
         )
 
-    def run(self, jobs: Iterable[Job]) -> Report:
+    def run(self, jobs: Sequence[Job]) -> Report:
         """Run jobs one after the other; a target that cannot be loaded does not stop the others."""
+        self._expect(jobs)
         with process_untouched():
             for job in jobs:
                 self._tell(TargetStarted(job.target))
                 self._run(job)
-                if self.fail_fast and exit_code(self.report, self.fail_on) in (1, 2, 3):
+                if self._stops():
                     break
-        return self.report
+        return self._completed()
 
-    def adopt(self, target: TargetReport) -> None:
-        """Take in the report of a target that ran elsewhere."""
-        self._keep((*self.report.targets, target))
+    def collect(self, jobs: Sequence[Job], found: Generator[tuple[int, TargetReport]]) -> Report:
+        """Take in the reports of jobs that run elsewhere, as they are finished.
+
+        `found` yields the place of a job with its report; the report lists them in the order of
+        `jobs`.
+        """
+        self._expect(jobs)
+        targets: dict[int, TargetReport] = {}
+        with contextlib.closing(found):
+            for place, target in found:
+                targets[place] = self.gate.settle_all(jobs[place], target)
+                self._done += 1
+                self._keep(tuple(targets[each] for each in sorted(targets)))
+                for finding in targets[place].results:
+                    self._tell(ProbeFinished(target.target, finding))
+                self._tell(TargetFinished(targets[place]))
+                if self._stops():
+                    break
+        return self._completed()
 
     def finished(self, code: int) -> Report:
         """The report with the exit code of the whole command."""
@@ -121,18 +154,40 @@ class Session:
         )
         return self.report
 
+    def _expect(self, jobs: Sequence[Job]) -> None:
+        self._jobs, self._done = jobs, 0
+        self._keep(self.report.targets)
+
     def _run(self, job: Job) -> None:
-        started = time.perf_counter()
+        started, self._running = time.perf_counter(), ""
+        try:
+            with at_home(), self.limit():
+                self._check(job, started)
+        except TimeUp as hang:
+            self.timed_out = True
+            if self._running:
+                self._found(job, hung(self._running, hang), started)
+            else:
+                self._adopt(failed_to_load(job, hang, time.perf_counter() - started))
+        self._done += 1
+        self._keep(self.report.targets)
+        self._tell(TargetFinished(self._last))
+        gc.collect()
+
+    def _check(self, job: Job, started: float) -> None:
         try:
             probes = [registry.load(name, options, job.home) for name, options in job.probes]
             subject = self.loader(job)
             subject.loaded.on_forward = self.on_forward
-        except Exception as error:
-            self.adopt(failed_to_load(job, error, time.perf_counter() - started))
-            self._tell(TargetFinished(self._last))
+            loaded = loaded_report(subject, time.perf_counter() - started)
+        except ENDING:
+            raise
+        except BaseException as error:
+            self._adopt(failed_to_load(job, error, time.perf_counter() - started))
             return
-        self.adopt(loaded_report(subject, time.perf_counter() - started))
-        self._tell(TargetLoaded(self._last))
+        self._adopt(loaded)
+        self._running = registry.FIRST[0]
+        self._tell(TargetLoaded(loaded))
         for finding in implicit_findings(subject):
             self._found(job, finding, started)
         for event in self.examine(subject, probes):
@@ -141,10 +196,8 @@ class Session:
                 if self.fail_fast and found.verdict is Verdict.FAIL and found.known is None:
                     break
             else:
+                self._running = event.probe
                 self._tell(event)
-        self._tell(TargetFinished(self._last))
-        del subject, probes
-        gc.collect()
 
     def _found(self, job: Job, finding: Finding, started: float) -> Finding:
         finding, target = self.gate.settle(job, self._last, finding)
@@ -154,14 +207,42 @@ class Session:
         self._tell(ProbeFinished(target.target, finding))
         return finding
 
+    def _stops(self) -> bool:
+        return self.fail_fast and exit_code(self.report, self.fail_on) in (FAILED, USAGE, INTERNAL)
+
     @property
     def _last(self) -> TargetReport:
         return self.report.targets[-1]
 
+    def _adopt(self, target: TargetReport) -> None:
+        self._keep((*self.report.targets, target))
+
     def _keep(self, targets: tuple[TargetReport, ...]) -> None:
-        seconds = time.perf_counter() - self._clock
-        report = replace(self.report, targets=targets, seconds=seconds)
-        self.report = replace(report, exit_code=exit_code(report, self.fail_on))
+        """The report so far: whoever finds it after a crash reads that it is not whole."""
+        done, total, what = self._progress(targets)
+        self.report = replace(
+            self.report,
+            targets=targets,
+            seconds=time.perf_counter() - self._clock,
+            exit_code=INTERRUPTED,
+            incomplete=f"{done} of {total} {what}",
+        )
+
+    def _progress(self, targets: Sequence[TargetReport]) -> tuple[int, int, str]:
+        if len(self._jobs) != 1:
+            return self._done, len(self._jobs), "targets"
+        ran = [finding.probe for target in targets[-1:] for finding in target.results]
+        done = sum(probe not in self._implicit for probe in ran)
+        return done, len(self._jobs[0].probes), "probes"
+
+    def _completed(self) -> Report:
+        report = self.report
+        done, total, _ = self._progress(report.targets)
+        if self._stops() and done < total:
+            words = f"stopped at the first failure, after {report.incomplete}"
+            report = replace(report, notes=(*report.notes, words))
+        self.report = replace(report, exit_code=exit_code(report, self.fail_on), incomplete="")
+        return self.report
 
     def _tell(self, event: SessionEvent) -> None:
         self.listener(event, self.report)
@@ -176,42 +257,3 @@ def environment() -> dict[str, Any]:
         "platform": platform.platform(),
         "device": "cuda" if torch.cuda.is_available() else "cpu",
     }
-
-
-def failed_to_load(job: Job, error: Exception, seconds: float) -> TargetReport:
-    """The report of a target that could not be loaded, with the reason in one line."""
-    line = " ".join(str(error).split()) or type(error).__name__
-    return TargetReport(target=job.target, settings=vars(job.settings), error=line, seconds=seconds)
-
-
-def loaded_report(subject: Subject, load_seconds: float) -> TargetReport:
-    """The report of a loaded target before any probe ran."""
-    settings = {
-        "attn": subject.attn,
-        "dtype": subject.dtype_name,
-        "device": str(subject.device),
-        "seed": subject.settings.seed,
-        "asked": {
-            name: value
-            for name, value in vars(subject.settings).items()
-            if value not in (None, False)
-        },
-    }
-    try:
-        settings["length"] = subject.inputs.length
-        size = f"input ({subject.inputs.length} tokens)"
-        notes = tuple(
-            f"{size} is shorter than the {each.kind} ({each.length})"
-            for each in subject.inputs.unreached
-        )
-    except Unsupported as reason:
-        notes = (str(reason),)
-    notes = (*subject.loaded.remarks, *notes)
-    return TargetReport(
-        target=subject.name,
-        model=subject.facts.as_dict(),
-        settings=settings,
-        seconds=load_seconds,
-        load_seconds=load_seconds,
-        notes=notes,
-    )

@@ -2,43 +2,35 @@
 hang ends one of them only.
 
 The report of each target is written as soon as it is finished. A second sweep with the same folder
-resumes the first: it takes a report from the folder where versions, settings and probes are the
-same.
+resumes the first: it takes a report from the folder where what is loaded, code, settings and probes
+are the same.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
+import contextlib
 import multiprocessing
-import re
+import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, final
 
+from attncheck.core.errors import UsageError
 from attncheck.report.model import TargetReport
-from attncheck.report.record import from_json
-from attncheck.report.write import write_report
-from attncheck.run.session import Session, environment
+from attncheck.run.task import Limits, Task
+from attncheck.run.worker import TIMED_OUT, run_alone
 from attncheck.suite.plan import Job
 from attncheck.targets import random_init
 from attncheck.targets.target import is_glob
 
 PRELOADED = ("torch", "transformers", "attncheck.run.session")
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """What one target may use: seconds of wall-clock time, bytes of memory of its own."""
-
-    seconds: float = 180.0
-    memory: int = 6 << 30
+LOCK = ".lock"
+GRACE = 10.0
+"""Seconds in which a process whose time is up may still write what it has found."""
 
 
 def expand(targets: Sequence[str]) -> list[str]:
@@ -52,59 +44,62 @@ def expand(targets: Sequence[str]) -> list[str]:
 
 
 def run_jobs(
-    jobs: Sequence[Job], *, workers: int, limits: Limits, folder: Path
-) -> Iterator[TargetReport]:
-    """Run jobs, at most `workers` at a time, and yield each report as it is finished. The folder is
-    created where it is missing, and keeps one report per target.
+    jobs: Sequence[Job],
+    *,
+    workers: int,
+    limits: Limits,
+    folder: Path,
+    repro: Path | None = None,
+) -> Generator[tuple[int, TargetReport]]:
+    """Run jobs, at most `workers` at a time, and yield the place of each with its report as it is
+    finished. The folder is created where it is missing, and keeps one report per target; scripts
+    that show failures go to `repro`.
+
+    Raises:
+        UsageError: another run works in this folder.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    known = [(job, _saved(folder, job)) for job in jobs]
-    yield from (report for _, report in known if report is not None)
-    waiting = [job for job, report in known if report is None]
-    yield from _Pool(workers, limits, folder).run(waiting)
+    with _alone_in(folder):
+        tasks = [Task(place, job, folder, repro) for place, job in enumerate(jobs)]
+        waiting = []
+        for task in tasks:
+            known = task.saved() if task.known else None
+            if known is None:
+                waiting.append(task)
+            else:
+                yield task.place, known
+        yield from _Pool(workers, limits).run(waiting)
 
 
-def key_of(job: Job) -> str:
-    """What makes two runs of a target the same: versions, settings, probes with their options."""
-    here = {name: value for name, value in environment().items() if name != "platform"}
-    text = json.dumps([here, vars(job.settings), job.probes], default=str, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-def _path(folder: Path, job: Job) -> Path:
-    return folder / f"{re.sub(r'[^A-Za-z0-9._-]+', '_', job.target)}.{key_of(job)}.json"
-
-
-def _saved(folder: Path, job: Job) -> TargetReport | None:
+@contextlib.contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Hold the lock of a sweep's folder, and remove what killed runs left half written."""
     try:
-        return from_json(_path(folder, job).read_text(encoding="utf-8")).targets[0]
-    except (OSError, ValueError, IndexError):
-        return None
-
-
-def _run_alone(job: Job, path: Path, memory: int) -> None:
-    """Run one job in this process and write its report, whole or not at all."""
-    import torch
-
-    torch.set_num_threads(1)
-    _limit_memory(memory)
-    session = Session(command="sweep", listener=lambda event, report: None)
-    write_report(session.run([job]), "json", path)
-
-
-def _limit_memory(limit: int) -> None:
-    try:
-        import resource
+        import fcntl
     except ImportError:  # not on Windows
+        yield
         return
-    with suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    with (folder / LOCK).open("a+", encoding="utf-8") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            raise UsageError(
+                f"--sweep-dir {folder}: process {lock.read().strip()} is running a sweep there: "
+                "wait for it, or give another folder"
+            ) from None
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        for half in folder.glob(".*.part"):
+            half.unlink(missing_ok=True)
+        yield
 
 
 @final
 @dataclass
 class _Running:
-    job: Job
+    task: Task
     process: Any
     started: float = field(default_factory=time.perf_counter)
 
@@ -120,11 +115,10 @@ class _Pool:
 
     workers: int
     limits: Limits
-    folder: Path
     running: list[_Running] = field(default_factory=list)
 
-    def run(self, jobs: Sequence[Job]) -> Iterator[TargetReport]:
-        waiting = list(reversed(jobs))
+    def run(self, tasks: Sequence[Task]) -> Iterator[tuple[int, TargetReport]]:
+        waiting = list(reversed(tasks))
         context = _context()
         try:
             while waiting or self.running:
@@ -134,38 +128,45 @@ class _Pool:
         finally:
             for left in self.running:
                 left.process.kill()
+            for left in self.running:
+                left.process.join()
 
-    def _start(self, context: Any, job: Job) -> None:
-        arguments = (job, _path(self.folder, job), self.limits.memory)
-        process = context.Process(target=_run_alone, args=arguments, daemon=True)
+    def _start(self, context: Any, task: Task) -> None:
+        process = context.Process(target=run_alone, args=(task, self.limits), daemon=True)
         process.start()
-        self.running.append(_Running(job, process))
+        self.running.append(_Running(task, process))
 
-    def _ended(self) -> Iterator[TargetReport]:
+    def _ended(self) -> Iterator[tuple[int, TargetReport]]:
         """Wait until a process ends or its time is up; the reports of those processes."""
-        left = min(self.limits.seconds - each.seconds for each in self.running)
+        longest = self.limits.seconds + GRACE
+        left = min(longest - each.seconds for each in self.running)
         wait([each.process.sentinel for each in self.running], timeout=max(0.0, left))
         for each in list(self.running):
             if not each.process.is_alive():
                 yield self._report(each, f"its process ended with {_code(each.process.exitcode)}")
-            elif each.seconds >= self.limits.seconds:
+            elif each.seconds >= longest:
                 each.process.kill()
                 yield self._report(each, f"not finished after {each.seconds:.0f} seconds")
 
-    def _report(self, each: _Running, failure: str) -> TargetReport:
-        """The report that the process wrote, or one that says why there is none."""
-        seconds, job = each.seconds, each.job
+    def _report(self, each: _Running, failure: str) -> tuple[int, TargetReport]:
+        """The report that the process wrote; one that is not whole says why."""
+        seconds, task = each.seconds, each.task
         each.process.join()
         self.running.remove(each)
-        failed = TargetReport(
-            target=job.target, settings=vars(job.settings), error=f"{job.target}: {failure}"
-        )
-        return replace(_saved(self.folder, job) or failed, seconds=seconds)
+        found = task.saved()
+        if found is None:
+            partly, job = task.read(), task.job
+            begun = partly.targets[0] if partly else None
+            asked = TargetReport(target=job.target, settings=vars(job.settings))
+            found = replace(begun or asked, error=f"{job.target}: {failure}")
+        elif each.process.exitcode == TIMED_OUT or task.changed():
+            task.forget()
+        return task.place, replace(found, seconds=seconds)
 
 
 def _code(code: int | None) -> str:
     if code is not None and code < 0:
-        with suppress(ValueError):
+        with contextlib.suppress(ValueError):
             return f"signal {signal.Signals(-code).name}"
     return f"exit code {code}"
 

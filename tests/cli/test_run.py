@@ -258,7 +258,8 @@ PROBE = """
 from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
-from attncheck.probing import AtMost, judge_cases
+from attncheck.core.ruling import judge_cases
+from attncheck.probing import AtMost
 
 @dataclass(frozen=True)
 class Mine:

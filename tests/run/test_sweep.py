@@ -1,15 +1,17 @@
 """A sweep: globs, one process a target, limits, resuming."""
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from attncheck.core.errors import TargetError
+from attncheck.core.errors import TargetError, UsageError
 from attncheck.core.settings import Settings
 from attncheck.core.verdict import Verdict
 from attncheck.report.model import TargetReport
 from attncheck.run import sweep
+from attncheck.run.task import Limits
 from attncheck.suite.plan import Job
 
 PROBES = (("future-token", dict[str, Any]()),)
@@ -17,8 +19,8 @@ PROBES = (("future-token", dict[str, Any]()),)
 
 def run(*targets: str, folder: Path, seconds: float = 180.0) -> list[TargetReport]:
     jobs = [Job(target=each, settings=Settings(), probes=PROBES) for each in targets]
-    limits = sweep.Limits(seconds=seconds)
-    return list(sweep.run_jobs(jobs, workers=2, limits=limits, folder=folder))
+    found = sweep.run_jobs(jobs, workers=2, limits=Limits(seconds=seconds), folder=folder)
+    return [report for _, report in sorted(found, key=lambda pair: pair[0])]
 
 
 def test_globs_expand_without_repeats() -> None:
@@ -45,16 +47,6 @@ def test_targets_run_apart_and_a_second_sweep_takes_their_reports(
     assert [report.verdict for report in again] == [Verdict.PASS, Verdict.ERROR]
 
 
-def test_settings_and_probes_make_another_report() -> None:
-    job = Job(target="builtin:gqa", settings=Settings(), probes=PROBES)
-    assert sweep.key_of(job) != sweep.key_of(
-        Job(target="builtin:gqa", settings=Settings(seed=1), probes=job.probes)
-    )
-    assert sweep.key_of(job) != sweep.key_of(
-        Job(target="builtin:gqa", settings=Settings(), probes=(("kv-repeat", {}),))
-    )
-
-
 def test_a_target_that_takes_too_long_ends_alone(tmp_path: Path) -> None:
     hang = tmp_path / "hang.py"
     hang.write_text("import time\n\ndef model():\n    time.sleep(600)\n")
@@ -65,5 +57,51 @@ def test_a_target_that_takes_too_long_ends_alone(tmp_path: Path) -> None:
     targets = [f"{hang}:model", f"{crash}:model"]
     reports = run(*targets, folder=tmp_path / "reports", seconds=8)
     said = {report.target: str(report.error) for report in reports}
-    assert "not finished after 8 seconds" in said[targets[0]]
-    assert "signal SIGSEGV" in said[targets[1]]
+    assert said[targets[0]] == (f"{targets[0]}: not finished after 8 seconds, in model (hang.py:4)")
+    assert said[targets[1]] == f"{targets[1]}: its process ended with signal SIGSEGV"
+    # Neither is taken for a result by a run that may have more time.
+    assert [path.suffix for path in (tmp_path / "reports").glob("*.json")] == []
+
+
+def test_what_was_found_before_a_crash_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(ENDING)
+    probes = (("kv-repeat", dict[str, Any]()), (f"{tmp_path}/mine.py:Mine", {}))
+    job = Job(target="builtin:gqa", settings=Settings(), probes=probes)
+    ((place, report),) = sweep.run_jobs([job], workers=1, limits=Limits(), folder=tmp_path / "kept")
+    assert (place, report.verdict) == (0, Verdict.ERROR)
+    assert [finding.probe for finding in report.results] == ["kv-repeat"]
+    assert report.error == "builtin:gqa: its process ended with exit code 0"
+
+
+ENDING = """
+import os
+from dataclasses import dataclass
+from attncheck.probing import Probe
+
+@dataclass(frozen=True, kw_only=True)
+class Mine(Probe):
+    name = "mine"
+    title = "ends its process"
+
+    def measure(self, subject):
+        os._exit(0)
+        yield
+"""
+
+
+def test_two_runs_in_one_folder_say_that_they_do_not_share_it(tmp_path: Path) -> None:
+    first = sweep.run_jobs(
+        [Job(target="config:nosuch", settings=Settings(), probes=PROBES)] * 2,
+        workers=1,
+        limits=Limits(),
+        folder=tmp_path,
+    )
+    next(first)
+    with pytest.raises(UsageError) as refused:
+        run("builtin:gqa", folder=tmp_path)
+    first.close()
+    assert str(refused.value) == (
+        f"--sweep-dir {tmp_path}: process {os.getpid()} is running a sweep there: "
+        "wait for it, or give another folder"
+    )
+    assert run("config:nosuch", folder=tmp_path)[0].verdict is Verdict.ERROR

@@ -1,0 +1,49 @@
+"""The report of a target before any probe ran: what was loaded, or why nothing was."""
+
+from __future__ import annotations
+
+from attncheck.core.errors import AttncheckError, Unsupported, first_line
+from attncheck.model.subject import Subject
+from attncheck.report.model import TargetReport
+from attncheck.run.deadline import TimeUp
+from attncheck.suite.plan import Job
+
+
+def failed_to_load(job: Job, error: BaseException, seconds: float) -> TargetReport:
+    """The report of a target that could not be loaded, with the reason in one line."""
+    text = str(error) if isinstance(error, (AttncheckError, TimeUp)) else first_line(error)
+    line = " ".join(text.split()) if isinstance(error, AttncheckError) else f"{job.target}: {text}"
+    return TargetReport(target=job.target, settings=vars(job.settings), error=line, seconds=seconds)
+
+
+def loaded_report(subject: Subject, load_seconds: float) -> TargetReport:
+    """The report of a loaded target before any probe ran."""
+    settings = {
+        "attn": subject.attn,
+        "dtype": subject.dtype_name,
+        "device": str(subject.device),
+        "seed": subject.settings.seed,
+        "asked": {
+            name: value
+            for name, value in vars(subject.settings).items()
+            if value not in (None, False)
+        },
+    }
+    try:
+        settings["length"] = subject.inputs.length
+        size = f"input ({subject.inputs.length} tokens)"
+        notes = tuple(
+            f"{size} is shorter than the {each.kind} ({each.length})"
+            for each in subject.inputs.unreached
+        )
+    except Unsupported as reason:
+        notes = (str(reason),)
+    notes = (*subject.loaded.remarks, *notes)
+    return TargetReport(
+        target=subject.name,
+        model=subject.facts.as_dict(),
+        settings=settings,
+        seconds=load_seconds,
+        load_seconds=load_seconds,
+        notes=notes,
+    )
