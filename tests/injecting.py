@@ -50,6 +50,17 @@ def assert_found(
     assert (found.location.module if found.location else None) == module
 
 
+def assert_found_by_one(fault: str, target: str, probe: str, *, named: str | None = None) -> None:
+    """The probe catches and names the fault, and no other probe notices it."""
+    subject = healthy(target)
+    assert_found(fault, target, probe, named=named)
+    for other in (name for name in registry.installed() if name != probe):
+        known = {case.name: case for case in healthy_finding(target, other).cases}
+        with faults.fault(fault).injected(subject):
+            found = finding_of(subject, registry.load(other))
+        assert not [case for case in found.cases if noticed(case, known.get(case.name))], other
+
+
 def assert_refused(fault: str, target: str, reason: str) -> None:
     """The target has no place for the fault, and the reason says why."""
     with pytest.raises(CannotInject, match=reason), faults.fault(fault).injected(healthy(target)):

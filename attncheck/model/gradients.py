@@ -18,8 +18,10 @@ from attncheck.core.errors import Unsupported, first_line
 from attncheck.core.measurement import Comparison, Measurement
 from attncheck.model.embeddings import token_table
 from attncheck.model.forward_spec import ForwardSpec
+from attncheck.model.inputs import Tokens
 from attncheck.model.refusal import REFUSALS, classified
 from attncheck.model.subject import Subject
+from attncheck.model.training import training
 from attncheck.numerics.budget import Budget, measure_budget
 from attncheck.numerics.divergence import compare_logits, max_abs
 from attncheck.numerics.hooks import hooked
@@ -109,6 +111,28 @@ def later_budget(subject: Subject, gradient_BTW: Tensor, cut: int) -> Budget:
         subject.dtype_name,
         subject.numerics,
     )
+
+
+def training_step(subject: Subject, tokens: Tokens) -> None:
+    """One forward in training mode and its backward pass, without randomness; no weight changes,
+    and nothing is kept of it.
+
+    Raises:
+        Unsupported: no gradient reaches the embeddings, or a kernel has none.
+    """
+    ids_BT = subject.passes.ids(tokens)
+    with (
+        training(subject, checkpointing=False),
+        frozen(subject.model),
+        _embeddings(subject.model, ids_BT) as leaves,
+        torch.enable_grad(),
+        subject.numerics(),
+    ):
+        try:
+            mixed = mixture(subject, subject.passes.call(tokens).logits_BTV)
+            torch.autograd.grad(mixed, leaves, allow_unused=True)
+        except REFUSALS as error:
+            raise Unsupported(f"a gradient raises {first_line(error)}") from error
 
 
 def compare_gradients(subject: Subject, name: str, got_BTW: Tensor, want_BTW: Tensor) -> Comparison:

@@ -48,7 +48,7 @@ from attncheck.judge.judge import LayerResult
 from attncheck.model import cache_kinds, finite, generation, token_sweep
 from attncheck.model.caches import CachedTensor, key_values, repeated_heads
 from attncheck.model.compat import cache_of, cached_length, text_config
-from attncheck.model.decoding import decode_chunks, reference_forward
+from attncheck.model.decoding import decode_chunks, reference_forward, rollback_cache
 from attncheck.model.directional_derivatives import (
     directional_derivative,
     projections,
@@ -70,6 +70,7 @@ from attncheck.model.gradients import (
     input_gradient,
     later_budget,
     switched_gradient,
+    training_step,
 )
 from attncheck.model.inputs import Inputs, Row, Tokens, for_rows
 from attncheck.model.long_inputs import decoded, ends_compared
@@ -233,6 +234,7 @@ __all__ = [
     "ranks",
     "reference_forward",
     "repeated_heads",
+    "rollback_cache",
     "same_digest",
     "scale_cases",
     "sharded",
@@ -246,6 +248,7 @@ __all__ = [
     "token_sweep",
     "token_table",
     "training",
+    "training_step",
     "verdict_of",
     "weights_in_memory",
     "why_no_derivative",

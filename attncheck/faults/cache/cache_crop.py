@@ -21,11 +21,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-import transformers
 
 from attncheck.core.errors import CannotInject, first_line
 from attncheck.faults.engine import Fault
-from attncheck.model.cache_kinds import crop, may_crop, new_cache
+from attncheck.faults.engine.store_edits import wrapped_method
+from attncheck.model.cache_kinds import crop, self_attention
+from attncheck.model.decoding import rollback_cache
 from attncheck.model.refusal import REFUSALS
 from attncheck.model.subject import Subject
 
@@ -36,36 +37,25 @@ TRIED = 3
 @contextlib.contextmanager
 def inject(subject: Subject) -> Iterator[None]:
     """Let `crop` keep one token more than it should."""
-    owner = next((each for each in transformers.DynamicCache.__mro__ if "crop" in vars(each)), None)
-    if owner is None:
-        raise CannotInject("the library's cache has no `crop`")
-    _require_cropping(subject)
-    original = owner.crop
 
-    def cropped(self: Any, length: int) -> None:
+    def cropped(original: Any, cache: Any, length: int) -> None:
         # A negative length says how many tokens to remove, a positive one (older releases) how many
         # to keep: one added keeps one more either way.
-        original(self, length + TOO_MANY)
+        original(cache, length + TOO_MANY)
 
-    owner.crop = cropped
-    try:
+    with wrapped_method(type(cropped_cache(subject)), "crop", cropped):
         yield
-    finally:
-        owner.crop = original
 
 
-def _require_cropping(subject: Subject) -> None:
-    """Try to roll the cache back and to continue on it.
+def cropped_cache(subject: Subject) -> Any:
+    """The cache of this model behind a roll-back and a continuation: its own, or the library's.
 
     Raises:
         CannotInject: this model's cache does not allow it, so nothing would go wrong.
     """
     row, half = subject.inputs.row, subject.inputs.length // 2
-    cache = new_cache(
-        "dynamic", subject.model, rows=1, length=subject.inputs.length, dtype=subject.dtype
-    )
-    may_crop(cache)
     try:
+        cache = rollback_cache(subject)
         with torch.no_grad():
             for part in (row[:half], row[half : half + TRIED]):
                 cache = subject.passes.call((part,), cache=cache, use_cache=True).cache
@@ -75,6 +65,7 @@ def _require_cropping(subject: Subject) -> None:
         raise CannotInject(
             f"the cache of this model cannot be rolled back and continued ({first_line(error)})"
         ) from error
+    return self_attention(cache)
 
 
 FAULT = Fault(name="cache-crop", inject=inject, on_cache_only=True)

@@ -5,7 +5,8 @@ Axes: B batch, G key/value heads, S stored positions, D head width.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -21,6 +22,29 @@ from attncheck.model.caches import CachedTensor, key_values, tensors_of
 from attncheck.model.compat import cached_length
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.subject import Subject
+
+
+@contextlib.contextmanager
+def wrapped_method(kind: type, name: str, method: Callable[..., None]) -> Iterator[None]:
+    """Replace a method of a class of caches, where it is defined, by `method(original, cache,
+    *arguments)`.
+
+    Raises:
+        CannotInject: no class above has this method.
+    """
+    owner: Any = next((each for each in kind.__mro__ if name in vars(each)), None)
+    if owner is None:
+        raise CannotInject(f"{kind.__name__} has no `{name}`")
+    original = vars(owner)[name]
+
+    def wrapped(cache: Any, *arguments: Any) -> None:
+        method(original, cache, *arguments)
+
+    setattr(owner, name, wrapped)
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
 
 
 def at_cache(subject: Subject, change: Callable[[Any], None]) -> AbstractContextManager[None]:

@@ -4,7 +4,8 @@ What it checks
     Decoding on a cache that the caller passes in (dynamic, static, offloaded, quantized) gives the
     logits of one forward. So does decoding after tokens were rolled back, after rows were
     reordered, selected or repeated, and on each copy of a cache that holds a shared prefix. With
-    `use_cache=False` a filled cache is still read.
+    `use_cache=False` a filled cache is still read. A buffer that was made in advance takes prompts
+    of one token, of a whole window, and of one token less and more.
 
 Why it matters
     The usual path never crops, reorders or copies a cache; beam search, assisted decoding and
@@ -21,9 +22,10 @@ How it measures
     explains.
 
 False alarms
-    Models that create a cache of their own kind, and caches that say that they cannot be rolled
-    back (recurrent states), are skipped for that case. Where single steps on the model's own cache
-    already differ from one forward, `decode-paths` says so, and the reference here is that decode.
+    A cache of the model's own is rolled back and reordered as it is. Caches that say that they
+    cannot be rolled back (recurrent states) are skipped for that case. Where single steps on the
+    model's own cache already differ from one forward, `decode-paths` says so, and the reference
+    here is that decode.
 
 References
     Hugging Face transformers documentation, "Caching"; Leviathan et al. 2023 (speculative
@@ -36,33 +38,29 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-import torch
-
 from attncheck.probing import (
-    HEADROOM,
-    AtMost,
     CallFailed,
-    ForwardSpec,
     Mask2D,
     Measurement,
     Probe,
     Subject,
     Unsupported,
-    Verdict,
     attempt,
     cache_kinds,
     compare_rows,
     decode_chunks,
-    holes,
     left_padded,
-    max_abs_diff,
     pad_rows,
     reference_forward,
 )
 from attncheck_probes.cache_kinds import operations
+from attncheck_probes.cache_kinds.rounding import approximate, decode_on
+from attncheck_probes.cache_kinds.short_prompts import short_prompts
 
 # Axes: B batch, T positions, V vocabulary.
 
+HANDLED = ("static", "offloaded", "static offloaded")
+"""Kinds on which the operations are repeated: a dynamic cache is what most models make."""
 EXACT = ("dynamic", "static", "long static", "offloaded", "static offloaded")
 OPERATIONS: dict[str, Callable[[Subject, str], Measurement]] = {
     "tokens rolled back": operations.rolled_back,
@@ -86,7 +84,16 @@ class CacheKinds(Probe):
     name = "cache-kinds"
     title = "every cache, cropped, reordered or copied, gives the logits of one forward"
     needs = ("sees_history", "steps")
-    controls = ("cache-crop", "cache-wrong-slot", "cache-layer-mixup", "state-dropped", RANDOM)
+    controls = (
+        "cache-crop",
+        "cache-wrong-slot",
+        "cache-layer-mixup",
+        "state-dropped",
+        "static-crop",
+        "static-reorder",
+        "short-prompt-lost",
+        RANDOM,
+    )
 
     kinds: tuple[str, ...] = (*EXACT, "quantised")
 
@@ -99,50 +106,31 @@ class CacheKinds(Probe):
         for name, operation in OPERATIONS.items():
             yield attempt(name, operation, subject, name)
         for kind in self.kinds:
-            name, measured = f"{kind} cache", _exact if kind in EXACT else _approximate
+            name, measured = f"{kind} cache", _exact if kind in EXACT else approximate
             yield attempt(name, measured, subject, name, kind)
+        yield from _handled(subject, [kind for kind in self.kinds if kind in HANDLED])
         name = "static cache, left-padded batch"
         yield attempt(name, _static_padded, subject, name)
 
 
-def _decode(subject: Subject, kind: str) -> ForwardSpec:
-    length = subject.inputs.length
-    chunks = decode_chunks(subject, length, length // 2)
-    return ForwardSpec(subject.inputs.tokens, chunks=chunks, cache_kind=kind)
+def _handled(subject: Subject, kinds: list[str]) -> Iterator[Measurement]:
+    """Buffers that hold every token exactly, rolled back, reordered, and behind short prompts."""
+    for kind in kinds:
+        for what, measured in {
+            "tokens rolled back": partial(operations.rolled_back, kind=kind),
+            "rows turned round": partial(
+                operations.rows_moved, how="reorder_cache", index=(1, 0), kind=kind
+            ),
+            "short prompts": partial(short_prompts, kind=kind),
+        }.items():
+            name = f"{kind} cache, {what}"
+            yield attempt(name, measured, subject, name)
 
 
 def _exact(subject: Subject, name: str, kind: str) -> Measurement:
     subject.can.library_cache.require()
     full = reference_forward(subject, subject.inputs.row, subject.inputs.length // 2)
-    return subject.compare_forwards(name, _decode(subject, kind), full)
-
-
-def _approximate(subject: Subject, name: str, kind: str) -> Measurement:
-    """A cache that rounds may be no further from one forward than its rounding explains.
-
-    The explanation is measured: a dynamic cache is filled, its contents go once through the same
-    storage, and it is continued.
-    """
-    subject.can.library_cache.require()
-    row, half = subject.inputs.row, subject.inputs.length // 2
-    want_BTV = operations.wanted(subject, (row,), half)
-    got_BTV = subject.logits(_decode(subject, kind))[:, half:]
-    store = cache_kinds.new_cache(kind, subject.model, rows=1, length=len(row), dtype=subject.dtype)
-    cache = operations.filled(subject, (row[:half],))
-    with torch.no_grad(), subject.numerics():
-        cache_kinds.send_through(cache, store)
-    rounded_BTV = operations.continued(subject, cache, (row[half:],))
-    difference, explained = (max_abs_diff(each, want_BTV) for each in (got_BTV, rounded_BTV))
-    return AtMost(
-        name,
-        difference,
-        "largest logit difference",
-        limit=HEADROOM * max(explained, subject.budget.value),
-        broken=Verdict.WARN,
-        positions=got_BTV.shape[1],
-        nonfinite=holes(got_BTV),
-        note=f"one trip through {type(store).__name__} moves the logits by {explained:.2g}",
-    )
+    return subject.compare_forwards(name, decode_on(subject, kind), full)
 
 
 def _static_padded(subject: Subject, name: str) -> Measurement:

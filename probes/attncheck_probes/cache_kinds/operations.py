@@ -23,21 +23,29 @@ from attncheck.probing import (
     max_abs_diff,
     merged,
     reference_forward,
+    rollback_cache,
 )
 
 ROLLED_BACK = 3
 
 
-def filled(subject: Subject, rows: Tokens) -> Any:
-    """A cache of the model's own kind that holds these rows."""
-    return subject.passes.cache(ForwardSpec(rows, use_cache=True))
+def filled(subject: Subject, rows: Tokens, cache: Any = None) -> Any:
+    """A cache that holds these rows: of the model's own kind, or the one that is given."""
+    if cache is None:
+        return subject.passes.cache(ForwardSpec(rows, use_cache=True))
+    return fed(subject, cache, rows, prefill=True)[1]
 
 
 def continued(subject: Subject, cache: Any, rows: Tokens) -> Tensor:
-    """Feed rows on a cache, logits_BTV; token by token where a chunk of several tokens does not
-    agree with one forward.
+    """The logits of `fed`, logits_BTV."""
+    return fed(subject, cache, rows)[0]
+
+
+def fed(subject: Subject, cache: Any, rows: Tokens, prefill: bool = False) -> tuple[Tensor, Any]:
+    """Feed rows on a cache: (logits_BTV, the cache); token by token where a chunk of several tokens
+    behind others does not agree with one forward.
     """
-    size = len(rows[0]) if subject.can.chunks_agree else 1
+    size = len(rows[0]) if prefill or subject.can.chunks_agree else 1
     parts = []
     with torch.no_grad():
         for start in range(0, len(rows[0]), size):
@@ -45,7 +53,7 @@ def continued(subject: Subject, cache: Any, rows: Tokens) -> Tensor:
             output = subject.passes.call(chunk, cache=cache, use_cache=True)
             cache = output.cache
             parts.append(output.logits_BTV)
-    return torch.cat(parts, 1)
+    return torch.cat(parts, 1), cache
 
 
 def wanted(subject: Subject, rows: Tokens, prefill: int) -> Tensor:
@@ -54,23 +62,24 @@ def wanted(subject: Subject, rows: Tokens, prefill: int) -> Tensor:
     return torch.cat(alone)[:, prefill:]
 
 
-def rolled_back(subject: Subject, name: str) -> Measurement:
-    """Twice, wrong candidates are fed after the prefix and cropped, and then real tokens follow."""
-    (subject.can.library_cache & subject.can.steps_agree).require()
+def rolled_back(subject: Subject, name: str, kind: str = "") -> Measurement:
+    """Twice, wrong candidates are fed after the prefix and cropped, and then real tokens follow: on
+    a cache of a kind, otherwise on the one that the model makes.
+    """
+    subject.can.steps_agree.require()
+    if kind:
+        subject.can.library_cache.require()
     inputs, half = subject.inputs, subject.inputs.length // 2
-    cache = cache_kinds.new_cache(
-        "dynamic", subject.model, rows=1, length=inputs.length, dtype=subject.dtype
-    )
-    cache_kinds.may_crop(cache)
-    continued(subject, cache, (inputs.row[:half],))
+    _, cache = fed(subject, rollback_cache(subject, kind), (inputs.row[:half],), prefill=True)
     start, parts = half, []
     for stop in (half + 1, inputs.length):
-        continued(subject, cache, (inputs.fresh(ROLLED_BACK, salt=21),))
+        _, cache = fed(subject, cache, (inputs.fresh(ROLLED_BACK, salt=21),))
         cache_kinds.crop(cache, ROLLED_BACK)
-        parts.append(continued(subject, cache, (inputs.row[start:stop],)))
+        logits_BTV, cache = fed(subject, cache, (inputs.row[start:stop],))
+        parts.append(logits_BTV)
         start = stop
     got_BTV, want_BTV = torch.cat(parts, 1), wanted(subject, inputs.tokens, half)
-    note = f"{ROLLED_BACK} tokens cropped, twice"
+    note = f"{ROLLED_BACK} tokens cropped, twice, on {type(cache).__name__}"
     case = subject.compare(name, got_BTV, want_BTV, offset=half, note=note)
     return _named(subject, case, got_BTV, half) if case.beyond else case
 
@@ -92,18 +101,25 @@ def _named(subject: Subject, case: Comparison, got_BTV: Tensor, half: int) -> Me
     return case
 
 
-def rows_moved(subject: Subject, name: str, how: str, index: Row) -> Measurement:
+def rows_moved(subject: Subject, name: str, how: str, index: Row, kind: str = "") -> Measurement:
     """Rows of one cache moved by the method that beam search calls; each continues as the row that
     it has become.
     """
-    half = subject.inputs.length // 2
+    half, length = subject.inputs.length // 2, subject.inputs.length
     rows = (subject.inputs.row, subject.inputs.other(subject.inputs.row, salt=22))
-    cache = filled(subject, tuple(row[:half] for row in rows))
+    if kind:
+        subject.can.library_cache.require()
+    given = kind and cache_kinds.new_cache(
+        kind, subject.model, rows=len(rows), length=length, dtype=subject.dtype
+    )
+    cache = filled(subject, tuple(row[:half] for row in rows), given or None)
     cache_kinds.rearrange(cache, how, index, subject.passes.device)
     moved = tuple(rows[i] for i in index)
     got_BTV = continued(subject, cache, tuple(row[half:] for row in moved))
     want_BTV = wanted(subject, moved, half)
-    return subject.compare(name, got_BTV, want_BTV, offset=half, note=f"`{how}`")
+    case = subject.compare(name, got_BTV, want_BTV, offset=half, note=f"`{how}`")
+    # on a dynamic cache the same operation is a case of its own
+    return replace(case, cause=Cause("static-reorder")) if kind and case.beyond else case
 
 
 def prefix_shared(subject: Subject, name: str) -> Measurement:

@@ -2,17 +2,22 @@
 
 What it checks
     In evaluation mode a call gives the same logits every time: at once again, after a longer input,
-    after a conversation on a cache, in one forward and in steps. No weight changes on the way.
+    after a conversation on a cache, a batch, a training step, a roll-back, another dtype and a
+    forward that an exception ended; in one forward and in steps. No weight changes on the way, and
+    no tensor that the caller passed in. A row of the same tokens in another order is another row.
 
 Why it matters
     Dropout left on, a cache that outlives its conversation, a rotary table that grew for a long
-    prompt and never shrank: each makes an answer depend on earlier requests. No comparison of two
-    paths proves anything where one path disagrees with itself.
+    prompt and never shrank, a prompt memory with too short a key, embeddings scaled in place: each
+    makes an answer depend on earlier requests. No comparison of two paths proves anything where one
+    path disagrees with itself.
 
 How it measures
     Calls really run again, and are compared. The same short input runs after a shorter and after a
-    longer one, with lengths on both sides of every rotary switch. Weights are compared before and
-    after; buffers that changed are listed.
+    longer one, with lengths on both sides of every rotary switch. Other things run before the main
+    row does again: the exception comes from a hook behind the last layer, the training step has
+    every dropout at zero. Two rows that differ by a swap run alone and in one batch. Weights and
+    arguments are compared before and after; buffers that changed are listed.
 
 False alarms
     Kernels that add atomically (on a GPU) differ by rounding, which the budget covers; the note
@@ -27,7 +32,7 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -36,9 +41,8 @@ from torch import Tensor
 
 from attncheck.probing import (
     AFTER,
-    AtMost,
+    Cause,
     Comparison,
-    Figure,
     ForwardSpec,
     Measurement,
     Probe,
@@ -48,15 +52,27 @@ from attncheck.probing import (
     Subject,
     attempt,
     buffers_of,
-    changed,
-    weights_in_memory,
 )
+from attncheck_probes.repeatability import arguments, between, weights
 
 # Axes: B batch, T positions, V vocabulary.
 
 SHORTEST = 2
 SHORTS = 3
-Between = Callable[[Subject], None]
+AFTER_WHAT: dict[str, between.Between] = {
+    "another conversation": between.conversation,
+    "a batch": between.batch,
+    "tokens were rolled back": between.rollback,
+    "a training step": between.training,
+    "another dtype": between.other_dtype,
+    "an exception": between.interruption,
+}
+KEPT_FROM = {
+    "a training step": "kept-from-training",
+    "another dtype": "kept-from-dtype",
+    "an exception": "kept-from-error",
+}
+"""The fault that each of these shows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,46 +82,69 @@ class Repeatability(Probe):
     name = "repeatability"
     title = "the same call gives the same logits, whatever ran before"
     needs = ("sees_history",)
-    controls = ("dropout-active", "rope-scale-switch")
+    controls = (
+        "dropout-active",
+        "rope-scale-switch",
+        "input-overwritten",
+        "kept-from-error",
+        "kept-from-training",
+        "kept-from-dtype",
+        "remembers-content",
+    )
 
     def measure(self, subject: Subject) -> Iterator[Measurement]:
         """Twice at once, short after long, after another conversation, in steps; then the weights
         and buffers.
         """
-        samples, buffers = _samples(subject), buffers_of(subject.model)
+        samples, buffers = weights.samples(subject), buffers_of(subject.model)
         row = subject.inputs.row
-        yield _attempted(subject, "the same forward twice", row, _nothing)
+        name = "the same forward twice"
+        yield attempt(name, _twice, subject, name, row, between.nothing)
         for length in _shorts(subject):
             name = f"{length} tokens after {_shorter(length)} and after {len(row)}"
             yield attempt(name, _around, subject, name, length)
-        yield _attempted(subject, "the same forward after another conversation", row, _converse)
+        _run(subject, ForwardSpec((row,)))
+        for what, runs in AFTER_WHAT.items():
+            name = f"the same forward after {what}"
+            yield attempt(name, _after, subject, name, KEPT_FROM.get(what, ""), runs)
         yield attempt("the same steps twice", _steps, subject, "the same steps twice")
-        yield from _changes(subject, samples, buffers)
+        name = "the same tokens in another order"
+        yield attempt(name, arguments.another_order, subject, name)
+        yield from arguments.argument_cases(subject)
+        yield from weights.changes(subject, samples, buffers)
 
 
-def _attempted(subject: Subject, name: str, row: Row, between: Between) -> Measurement:
-    return attempt(name, _twice, subject, name, row, between)
+def _twice(subject: Subject, name: str, row: Row, runs: between.Between) -> Comparison:
+    """A row before and after something else."""
+    _run(subject, ForwardSpec((row,)))
+    return _once_more(subject, name, row, runs)
 
 
-def _twice(subject: Subject, name: str, row: Row, between: Between) -> Measurement:
+def _once_more(subject: Subject, name: str, row: Row, runs: between.Between) -> Comparison:
+    """A row after something else, against what it gave when it ran last."""
     spec = ForwardSpec((row,))
-    first_BTV = _run(subject, spec)
-    case = _compared(subject, name, _again(spec, between, subject), first_BTV)
-    provenance = Provenance(AFTER, partial(_again, spec, between))
+    first_BTV = subject.logits(spec)
+    case = _compared(subject, name, _again(spec, runs, subject), first_BTV)
+    provenance = Provenance(AFTER, partial(_again, spec, runs))
     return replace(case, rerun=Rerun(spec, spec, provenance))
+
+
+def _after(subject: Subject, name: str, fault: str, runs: between.Between) -> Measurement:
+    case = _once_more(subject, name, subject.inputs.row, runs)
+    return replace(case, cause=Cause(fault)) if fault and case.beyond else case
 
 
 def _around(subject: Subject, name: str, length: int) -> Measurement:
     row = subject.inputs.row
     _run(subject, ForwardSpec((row[: _shorter(length)],)))
-    return _twice(subject, name, row[:length], _whole_row)
+    return _twice(subject, name, row[:length], between.whole_row)
 
 
 def _steps(subject: Subject, name: str) -> Measurement:
     subject.can.steps.require()
     spec = ForwardSpec(subject.inputs.tokens, chunks=(subject.inputs.length - 3, 1, 1, 1))
     first_BTV = _run(subject, spec)
-    return _compared(subject, name, _again(spec, _converse, subject), first_BTV)
+    return _compared(subject, name, _again(spec, between.conversation, subject), first_BTV)
 
 
 def _run(subject: Subject, spec: ForwardSpec) -> Tensor:
@@ -114,8 +153,8 @@ def _run(subject: Subject, spec: ForwardSpec) -> Tensor:
     return subject.logits(spec)
 
 
-def _again(spec: ForwardSpec, between: Between, subject: Subject) -> Tensor:
-    between(subject)
+def _again(spec: ForwardSpec, runs: between.Between, subject: Subject) -> Tensor:
+    runs(subject)
     return _run(subject, spec)
 
 
@@ -136,39 +175,3 @@ def _shorts(subject: Subject) -> tuple[int, ...]:
     lengths = (*(switch + step for switch in switches for step in (4, -2)), whole // 2)
     fitting = dict.fromkeys(each for each in lengths if 2 * SHORTEST <= each < whole)
     return tuple(fitting)[:SHORTS]
-
-
-def _nothing(subject: Subject) -> None:
-    """Nothing runs in between."""
-
-
-def _whole_row(subject: Subject) -> None:
-    subject.passes.replay(ForwardSpec(subject.inputs.tokens))
-
-
-def _converse(subject: Subject) -> None:
-    """Another conversation: other tokens, with a cache where the model has one."""
-    other, half = subject.inputs.fresh(subject.inputs.length, salt=17), subject.inputs.length // 2
-    chunks = (half, subject.inputs.length - half) if subject.can.cache else ()
-    subject.passes.replay(ForwardSpec((other,), chunks=chunks))
-
-
-def _samples(subject: Subject) -> dict[str, Tensor]:
-    """A few numbers of each weight: copies of all weights would double the memory."""
-    return {name: _sample(value) for name, value in weights_in_memory(subject.model).items()}
-
-
-def _sample(weight: Tensor) -> Tensor:
-    return weight.detach().flatten()[:: max(1, weight.numel() // 4096)].clone()
-
-
-def _changes(
-    subject: Subject, samples: dict[str, Tensor], buffers: dict[str, Tensor]
-) -> Iterator[Measurement]:
-    now = _samples(subject)
-    weights = sorted(name for name in now if not torch.equal(now[name], samples[name]))
-    name, compared = "weights changed by a forward", len(samples) + len(buffers)
-    note = ", ".join(weights[:3])
-    yield AtMost(name, float(len(weights)), "weights", positions=compared, note=note)
-    name, found = "buffers changed by a forward", sorted(changed(subject.model, buffers))
-    yield Figure(name, float(len(found)), "buffers", note=", ".join(found[:3]))

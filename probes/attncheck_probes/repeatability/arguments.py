@@ -1,0 +1,122 @@
+"""Whether a forward leaves the tensors that it is given alone, and a row the next one of the same
+tokens.
+
+Axes: B batch, T positions, W hidden width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attncheck.probing import (
+    REFUSALS,
+    AtMost,
+    Cause,
+    ForwardSpec,
+    Measurement,
+    Subject,
+    Unsupported,
+    finitely_beyond,
+    first_line,
+    skipped,
+    takes_argument,
+    token_table,
+)
+
+EMBEDDINGS = "inputs_embeds"
+KEPT, TWICE = "arguments changed by a forward", "the same inputs_embeds twice"
+WRITTEN = Cause("input-overwritten")
+
+
+def argument_cases(subject: Subject) -> Iterator[Measurement]:
+    """Token ids, mask, positions and embeddings are bit for bit what they were before a forward,
+    and a second forward over the same embeddings gives the same logits.
+    """
+    ids_BT = subject.passes.ids(subject.inputs.tokens)
+    tokens = {subject.forward_adapter.ids_name: ids_BT, **_beside(subject, ids_BT)}
+    _, written = _watched(subject, tokens)
+    outputs, count = [], len(tokens)
+    try:
+        embedded = _embedded(subject, ids_BT)
+        for _ in range(2):
+            logits_BTV, changed = _watched(subject, embedded)
+            outputs.append(logits_BTV)
+            written += [name for name in changed if name not in written]
+        count += 1
+        reason = ""
+    except Unsupported as refusal:
+        reason = str(refusal)
+    note = f"a forward writes into {', '.join(written)}" if written else ""
+    case = AtMost(KEPT, float(len(written)), "arguments", positions=count, note=note)
+    yield replace(case, cause=WRITTEN) if written else case
+    if reason:
+        yield skipped(TWICE, reason)
+        return
+    twice = subject.compare(TWICE, outputs[1], outputs[0])
+    yield replace(twice, cause=WRITTEN) if twice.beyond else twice
+
+
+def another_order(subject: Subject, name: str) -> Measurement:
+    """Two rows of the same tokens, two of them swapped: the second row gives alone what it gives
+    in a batch beside the first, as the first does.
+    """
+    first = subject.inputs.fresh(subject.inputs.length, salt=61)
+    second = _swapped(first)
+    alone = [subject.logits(ForwardSpec((row,))) for row in (first, second)]
+    together_BTV = subject.logits(ForwardSpec((first, second)))
+    if finitely_beyond(together_BTV[:1], alone[0], subject.budget.value):
+        raise Unsupported("a row of a batch differs from the row alone: that is for `batch-rows`")
+    note = "after a row of the same length, sum and first tokens"
+    case = subject.compare(name, alone[1], together_BTV[1:], note=note)
+    return replace(case, cause=Cause("remembers-content")) if case.beyond else case
+
+
+def _swapped(row: tuple[int, ...]) -> tuple[int, ...]:
+    """The row with two unequal tokens behind its middle swapped; the last one stays."""
+    places = range(len(row) // 2, len(row) - 1)
+    pairs = ((i, j) for i in places for j in places if i < j and row[i] != row[j])
+    i, j = next(pairs, (0, 0))
+    if i == j:
+        raise Unsupported("the row has no two unequal tokens behind its middle")
+    swapped = list(row)
+    swapped[i], swapped[j] = row[j], row[i]
+    return tuple(swapped)
+
+
+def _beside(subject: Subject, ids_BT: Tensor) -> dict[str, Tensor]:
+    """A mask and positions for these tokens, where the model takes them."""
+    adapter, found = subject.forward_adapter, dict[str, Tensor]()
+    if subject.can.mask_2d:
+        mask_BT = torch.ones_like(ids_BT)
+        mask_BT[:, : ids_BT.shape[1] // 3] = 0
+        found[str(adapter.mask_name)] = mask_BT
+    if subject.can.takes_positions:
+        positions_T = torch.arange(ids_BT.shape[1], device=ids_BT.device)
+        found[str(adapter.positions_name)] = positions_T[None] + subject.can.first_position
+    return found
+
+
+def _embedded(subject: Subject, ids_BT: Tensor) -> dict[str, Any]:
+    """The arguments of a forward over embeddings in place of ids."""
+    if subject.forward_adapter.fixed or not takes_argument(subject.model, EMBEDDINGS):
+        raise Unsupported(f"{type(subject.model).__name__} takes no `{EMBEDDINGS}` for its decoder")
+    try:
+        with torch.no_grad(), subject.numerics():
+            embeddings_BTW = token_table(subject.model)(ids_BT)
+    except REFUSALS as error:
+        raise Unsupported(f"the table of embeddings raises {first_line(error)}") from error
+    return {subject.forward_adapter.ids_name: None, EMBEDDINGS: embeddings_BTW.clone()}
+
+
+def _watched(subject: Subject, call: dict[str, Any]) -> tuple[Tensor, list[str]]:
+    """The logits of a call, and the names of the tensors that it changed."""
+    before = {name: each.clone() for name, each in call.items() if each is not None}
+    with torch.no_grad():
+        reply = subject.passes.call(subject.inputs.tokens, use_cache=False, extra=call)
+    changed = [name for name, each in before.items() if not torch.equal(each, call[name])]
+    return reply.logits_BTV, changed

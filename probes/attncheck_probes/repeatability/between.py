@@ -1,0 +1,104 @@
+"""What may run between two equal forwards: a batch, a training step, another dtype, an exception,
+tokens that are rolled back.
+
+Axes: B batch, T positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from attncheck.probing import (
+    ForwardSpec,
+    Subject,
+    Unsupported,
+    cache_kinds,
+    left_padded,
+    pad_rows,
+    rollback_cache,
+    training_step,
+)
+
+Between = Callable[[Subject], None]
+SHORT = 8
+"""Tokens of a training step: autograd keeps what every layer computes."""
+
+
+class Interrupted(Exception):
+    """What a forward is interrupted by."""
+
+
+def nothing(subject: Subject) -> None:
+    """Nothing runs in between."""
+
+
+def whole_row(subject: Subject) -> None:
+    """The main row."""
+    subject.passes.replay(ForwardSpec(subject.inputs.tokens))
+
+
+def conversation(subject: Subject) -> None:
+    """Another conversation: other tokens, with a cache where the model has one."""
+    other, half = subject.inputs.fresh(subject.inputs.length, salt=17), subject.inputs.length // 2
+    chunks = (half, subject.inputs.length - half) if subject.can.cache else ()
+    subject.passes.replay(ForwardSpec((other,), chunks=chunks))
+
+
+def batch(subject: Subject) -> None:
+    """A batch of several rows, padded on the left where the model takes a 2D mask."""
+    if subject.can.mask_2d:
+        subject.passes.replay(left_padded(subject, pad_rows(subject)))
+        return
+    row, other = subject.inputs.row, subject.inputs.other(subject.inputs.row, salt=19)
+    subject.passes.replay(ForwardSpec((row, other)))
+
+
+def training(subject: Subject) -> None:
+    """A forward in training mode with its backward pass; no weight changes."""
+    training_step(subject, (subject.inputs.row[:SHORT],))
+
+
+def other_dtype(subject: Subject) -> None:
+    """A forward with the weights in another dtype, bfloat16 unless they are in it; they come back
+    bit for bit.
+    """
+    low = "float32" if subject.dtype.itemsize < torch.float32.itemsize else "bfloat16"
+    if not subject.loaded.casts(getattr(torch, low)):
+        raise Unsupported(f"the weights cannot be cast to {low} and back")
+    with subject.at(low) as there:
+        there.passes.replay(ForwardSpec((subject.inputs.row[:SHORT],), use_cache=None))
+
+
+def interruption(subject: Subject) -> None:
+    """A forward that ends in an exception behind its last layer."""
+
+    def raising(module: nn.Module, args: Any, output: Any) -> None:
+        raise Interrupted
+
+    with _last_layer(subject.model).register_forward_hook(raising):
+        try:
+            subject.passes.replay(ForwardSpec(subject.inputs.tokens, use_cache=None))
+        except Interrupted:
+            return
+    raise Unsupported("an exception behind the last layer does not leave the forward")
+
+
+def rollback(subject: Subject) -> None:
+    """Another conversation whose newest tokens are rolled back, on the model's own cache."""
+    subject.can.steps.require()
+    other, half = subject.inputs.fresh(subject.inputs.length, salt=29), subject.inputs.length // 2
+    cache = rollback_cache(subject)
+    with torch.no_grad():
+        reply = subject.passes.call((other[:half],), cache=cache, use_cache=True)
+        cache_kinds.crop(reply.cache, 2)
+
+
+def _last_layer(model: nn.Module) -> nn.Module:
+    lists = [each for each in model.modules() if isinstance(each, nn.ModuleList) and len(each)]
+    if lists:
+        return max(lists, key=len)[-1]
+    return next(each for each in reversed(list(model.modules())) if not list(each.children()))
