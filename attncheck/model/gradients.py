@@ -101,6 +101,8 @@ def later_budget(subject: Subject, gradient_BTW: Tensor, cut: int) -> Budget:
     of summation: a softmax over all keys, masked afterwards, leaves that.
     """
     later_BTW = gradient_BTW[:, cut:]
+    if not later_BTW.any():
+        return NO_GRADIENT
     size = max_abs(subject.logits(ForwardSpec(subject.inputs.tokens)))
     rounding = subject.budget.value * max_abs(gradient_BTW) / size if size else 0.0
     if not 0.0 < max_abs(later_BTW) <= rounding:

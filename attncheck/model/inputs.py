@@ -25,6 +25,8 @@ Tokens = tuple[Row, ...]
 SHORTEST = 4
 USUAL = 24
 LONGEST = 160
+EVERY = 48
+"""A row up to this long is cut at every position."""
 ENDLESS = 1 << 20
 TEXT = (
     "The lighthouse keeper counted seven ships before dawn, wrote their names in the ledger, "
@@ -74,6 +76,17 @@ class Inputs:
         near = [b.length + step for b in self.boundaries for step in (-1, 0, 1)]
         wanted = {1, self.length // 2, self.length - 1, *near}
         return tuple(sorted(cut for cut in wanted if 0 < cut < self.length))
+
+    @property
+    def everywhere(self) -> tuple[int, ...]:
+        """Every position to cut at; of a long row those next to an end or a boundary, and every
+        eighth.
+        """
+        whole = range(1, self.length)
+        if self.length <= EVERY:
+            return tuple(whole)
+        ends = (*whole[: EVERY // 4], *whole[-EVERY // 4 :])
+        return tuple(sorted({*ends, *self.cuts, *whole[::8]}))
 
     def other(
         self, row: Iterable[int], start: int = 0, stop: int | None = None, salt: int = 1

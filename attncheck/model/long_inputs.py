@@ -62,6 +62,24 @@ def ends_compared(subject: Subject, name: str) -> list[Comparison]:
     ]
 
 
+def prefixes_compared(subject: Subject, name: str) -> list[Comparison]:
+    """The logits of every prefix of the main row against those of the row, as far as no rotary
+    switch lies between.
+    """
+    inputs = subject.inputs
+    row = inputs.row[: inputs.room or inputs.length]
+    return [_prefix(subject, name, row, end) for end in inputs.everywhere if end < len(row)] or [
+        _prefix(subject, name, row, len(row))
+    ]
+
+
+def _prefix(subject: Subject, name: str, row: Row, end: int) -> Comparison:
+    alone, note = ForwardSpec((row[:end],)), f"the first {end} of {len(row)} tokens alone"
+    case = subject.compare_forwards(name, alone, ForwardSpec((row,)), at=slice(0, end), note=note)
+    _require_fixed_keys(subject, row, case)
+    return case
+
+
 def decoded(subject: Subject, name: str, chunks: Callable[[int], tuple[int, ...]]) -> Comparison:
     """A long row fed in chunks on a cache against one forward of it."""
     row = long_row(subject)
@@ -78,10 +96,7 @@ def _compared(subject: Subject, name: str, row: Row, spec: ForwardSpec, note: st
     want_BNV = subject.passes.logits(whole, everywhere_N)[:, : len(here_N)]
     got_BNV = subject.passes.logits(spec, here_N)
     case = subject.compare(name, got_BNV, want_BNV, budget=budget, note=note)
-    if verdict_of(case) is Verdict.FAIL and _chooses_by_content(subject, row):
-        raise Unsupported(
-            "layers choose keys by content, and equal scores are settled by how long the row is"
-        )
+    _require_fixed_keys(subject, row, case)
     first = case.divergence.first_position
     # Columns are not positions here: only some positions of the row were kept.
     divergence = replace(
@@ -91,6 +106,13 @@ def _compared(subject: Subject, name: str, row: Row, spec: ForwardSpec, note: st
     )
     both = Rerun(spec, whole) if spec.length == len(row) else None
     return replace(case, divergence=divergence, cuts=spec.cuts, rerun=both)
+
+
+def _require_fixed_keys(subject: Subject, row: Row, case: Comparison) -> None:
+    if verdict_of(case) is Verdict.FAIL and _chooses_by_content(subject, row):
+        raise Unsupported(
+            "layers choose keys by content, and equal scores are settled by how long the row is"
+        )
 
 
 def _chooses_by_content(subject: Subject, row: Row) -> bool:

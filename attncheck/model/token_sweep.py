@@ -15,11 +15,10 @@ from typing import final
 
 from torch import Tensor
 
-from attncheck.core.errors import Unsupported
+from attncheck.core.errors import CallFailed, Unsupported
 from attncheck.core.measurement import Comparison, merged
 from attncheck.model.forward_spec import ForwardSpec, Mask2D
 from attncheck.model.inputs import Row
-from attncheck.model.refusal import REFUSALS
 from attncheck.model.subject import Subject
 from attncheck.numerics.divergence import max_abs_diff
 
@@ -48,7 +47,7 @@ def compare_changes(
     of each cut. `turn` puts the rows of the batches in another order.
 
     Raises:
-        Unsupported: the model cannot be called this way.
+        Unsupported: the model cannot be called this way (CallFailed: it breaks on such a call).
     """
     found: dict[str, list[Comparison]] = {name: [] for name in changes}
     for rows in _batches(subject, usual, changes, turn):
@@ -56,7 +55,9 @@ def compare_changes(
             batch = _Batch(subject, usual, rows)
             for name, each in changes.items():
                 found[name] += batch.compared(name, each)
-        except (Unsupported, *REFUSALS):
+        except CallFailed:
+            raise
+        except Unsupported:
             # it takes no batch, or no such call: then the first row alone raises, too
             for name, each in changes.items():
                 found[name] += [

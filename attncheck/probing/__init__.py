@@ -73,7 +73,7 @@ from attncheck.model.gradients import (
     training_step,
 )
 from attncheck.model.inputs import Inputs, Row, Tokens, for_rows
-from attncheck.model.long_inputs import decoded, ends_compared
+from attncheck.model.long_inputs import decoded, ends_compared, prefixes_compared
 from attncheck.model.loss import (
     ITEMS,
     STEPS,
@@ -229,6 +229,7 @@ __all__ = [
     "pad_rows",
     "padded_ids",
     "parts",
+    "prefixes_compared",
     "projection_cases",
     "projections",
     "ranks",

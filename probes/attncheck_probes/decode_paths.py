@@ -14,8 +14,8 @@ How it measures
     One forward without a cache is the reference. Schedules: one token at a time; halves; uneven
     chunks; all but one, then one; chunks of every window and chunk size of the config, one less and
     one more. Each with the positions left to the model, passed explicitly, and left to the model
-    beside a full-length 2D mask. Then a row of 130 tokens after a long prefill and in a long chunk,
-    since kernels have block sizes that no config names.
+    beside a full-length 2D mask. The row cut in two at every position. Then a row of 130 tokens
+    after a long prefill and in a long chunk, since kernels have block sizes that no config names.
 
 False alarms
     Rotary schemes that change with the length by construction (dynamic NTK, LongRoPE at its switch)
@@ -41,9 +41,11 @@ from attncheck.probing import (
     attempt,
     counting,
     decoded,
+    merged,
 )
 
 Schedule = tuple[int, ...]
+EVERYWHERE = "two chunks, cut at every position"
 WAYS = ("implicit positions", "explicit positions", "implicit positions, 2D mask")
 
 
@@ -71,6 +73,7 @@ class DecodePaths(Probe):
             for schedule in schedules:
                 name = f"{named(schedule)}, {way}"
                 yield attempt(name, self._case, subject, name, schedule, way)
+        yield attempt(EVERYWHERE, _cut_everywhere, subject)
         for name, chunks in LONG.items():
             yield attempt(name, decoded, subject, name, chunks)
 
@@ -84,6 +87,15 @@ class DecodePaths(Probe):
             can.mask_2d.require()
             fed = replace(fed, mask=all_ones(tokens))
         return subject.compare_forwards(name, fed, ForwardSpec(tokens))
+
+
+def _cut_everywhere(subject: Subject) -> Measurement:
+    whole, length = ForwardSpec(subject.inputs.tokens), subject.inputs.length
+    cases = []
+    for cut in subject.inputs.everywhere:
+        fed, note = replace(whole, chunks=(cut, length - cut)), f"cut at {cut}"
+        cases.append(subject.compare_forwards(EVERYWHERE, fed, whole, note=note))
+    return merged(EVERYWHERE, cases)
 
 
 LONG: dict[str, Callable[[int], Schedule]] = {

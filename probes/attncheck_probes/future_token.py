@@ -18,8 +18,8 @@ How it measures
     on a static cache, its rows each time in another order. A row that moves is run alone; where it
     then stays, the batch runs again with this one row restored, so that no neighbour is taken for
     the future. Healthy models move by exactly nothing, or by rounding where a kernel sums in
-    another order. The first 32, 33, 64 and 128 tokens of a row of 130 also run alone, since kernels
-    have block sizes that no config names.
+    another order. Every prefix of the row runs alone as well, and the first 32, 33, 64 and 128
+    tokens of a row of 130, since kernels have block sizes that no config names.
 
 False alarms
     Bidirectional and prefix models read ahead by design: only where the config or the class
@@ -33,11 +33,12 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
 
 from attncheck.probing import (
+    Comparison,
     ForwardSpec,
     Measurement,
     Probe,
@@ -47,13 +48,20 @@ from attncheck.probing import (
     attempt,
     ends_compared,
     merged,
-    skipped,
+    not_measured,
+    prefixes_compared,
     token_sweep,
 )
 
 ALL, NEXT, LAST = "all later tokens", "only the next token", "only the last token"
 CHANGES = (ALL, NEXT, LAST)
 TAIL, TOKEN = "tokens from position {} on changed", "the token at position {} changed"
+
+Prefixes = Callable[[Subject, str], list[Comparison]]
+PREFIXES: dict[str, Prefixes] = {
+    "every prefix alone": prefixes_compared,
+    "prefixes of a long row": ends_compared,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +88,8 @@ class FutureToken(Probe):
         yield from self._cases(subject, "chunks on a cache", chunks, 1, (NEXT,))
         static = ForwardSpec(tokens, cache_kind="static")
         yield from self._cases(subject, "static cache", static, 2, (NEXT,))
-        name = "prefixes of a long row"
-        yield attempt(name, _prefixes, subject, name)
+        for name, prefixes in PREFIXES.items():
+            yield attempt(name, _prefixes, subject, name, prefixes)
 
     def _cases(
         self, subject: Subject, how: str, usual: ForwardSpec, turn: int, kinds: tuple[str, ...]
@@ -93,7 +101,7 @@ class FutureToken(Probe):
             yield from token_sweep.compare_changes(subject, usual, changes, turn).values()
         except Unsupported as reason:
             for name in changes:
-                yield skipped(name, str(reason))
+                yield not_measured(name, reason)
 
     def _futures(self, subject: Subject, kind: str) -> list[token_sweep.TokenChange]:
         """The changed rows, each with the cut in front of which the logits must stay."""
@@ -105,5 +113,5 @@ class FutureToken(Probe):
         return [token_sweep.TokenChange(cut, new, note.format(cut)) for cut, new in rows.items()]
 
 
-def _prefixes(subject: Subject, name: str) -> Measurement:
-    return merged(name, ends_compared(subject, name))
+def _prefixes(subject: Subject, name: str, compared: Prefixes) -> Measurement:
+    return merged(name, compared(subject, name))

@@ -75,7 +75,7 @@ def test_a_row_that_differs_by_itself_is_no_leak(subject: Subject) -> None:
 def test_a_model_that_takes_no_batch_is_asked_row_by_row(subject: Subject) -> None:
     def hook(module: Any, args: Any) -> None:
         if len(args[0]) > 1:
-            raise ValueError("one row only")
+            raise NotImplementedError("one row only")
 
     embedding = subject.model.get_input_embeddings()
     with (
