@@ -26,7 +26,7 @@ LEVELS = (
     ("attncheck.run", "attncheck.triage", "attncheck.compare"),
     ("attncheck.suite", "attncheck.report", "attncheck.diagnosis"),
     ("attncheck.probing", "attncheck.faults"),
-    ("attncheck.judge", "attncheck.targets"),
+    ("attncheck.judge", "attncheck.targets", "attncheck.media"),
     ("attncheck.distributed",),
     ("attncheck.model",),
     ("attncheck.attention",),

@@ -12,6 +12,7 @@ from typing import Any
 
 import transformers
 from packaging.version import Version
+from transformers.models.auto import modeling_auto
 
 VERSION = Version(transformers.__version__)
 CACHE_NAMES = ("cache", "past_key_values", "cache_params", "past_buckets_states", "state", "mems")
@@ -41,6 +42,17 @@ def tensor_parallel_argument(size: int) -> dict[str, Any]:
 def experts_argument(name: str) -> dict[str, Any]:
     """The keyword that chooses how expert layers are computed, where this release has one (5.0)."""
     return {"experts_implementation": name} if Version("5.0") <= VERSION else {}
+
+
+def multimodal_classes() -> tuple[str, str]:
+    """The auto class of models that read pictures or sound, and its table: of pictures alone before
+    5.0.
+    """
+    for name in ("MULTIMODAL_LM", "IMAGE_TEXT_TO_TEXT"):
+        if hasattr(modeling_auto, f"MODEL_FOR_{name}_MAPPING_NAMES"):
+            break
+    auto = {"MULTIMODAL_LM": "AutoModelForMultimodalLM"}.get(name, "AutoModelForImageTextToText")
+    return auto, f"MODEL_FOR_{name}_MAPPING_NAMES"
 
 
 def nested_config(config: Any) -> Any:

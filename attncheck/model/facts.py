@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -85,6 +86,14 @@ def read_facts(model: nn.Module) -> Facts:
         context=context,
         boundaries=boundaries,
     )
+
+
+def configs_in(config: Any) -> Iterator[Any]:
+    """A config and all configs in it."""
+    yield config
+    for value in list(vars(config).values()) if hasattr(config, "__dict__") else ():
+        if hasattr(value, "model_type"):
+            yield from configs_in(value)
 
 
 def first_int(config: Any, names: tuple[str, ...]) -> int | None:

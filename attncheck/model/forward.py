@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from attncheck.core.errors import CallFailed, Unsupported, contained
 from attncheck.model.cache_kinds import own_cache
+from attncheck.model.codebooks import Codebooks, codebooks_of
 from attncheck.model.compat import CACHE_NAMES, cache_of, text_config
-from attncheck.model.inputs import for_rows
+from attncheck.model.inputs import fixed_input, for_rows
 from attncheck.model.signature import LABELS, USUAL, is_opaque, parameters_of, with_fields
 
 Edit = Callable[[dict[str, Any]], dict[str, Any]]
@@ -36,7 +37,8 @@ class ForwardOutput:
 @final
 @dataclass
 class ForwardAdapter:
-    """Calls one model. `fixed` holds arguments that every call gets, such as an encoder's input.
+    """Calls one model. `fixed` holds arguments that every call gets, such as an encoder's input;
+    `codebooks` adds to the ids what stands beside each.
 
     Older releases refuse a cache without `cache_position`, or return none unless one is passed in:
     both are found by trying.
@@ -44,6 +46,7 @@ class ForwardAdapter:
 
     model: nn.Module
     fixed: dict[str, Any] = field(default_factory=dict)
+    codebooks: Codebooks | None = None
 
     def __post_init__(self) -> None:
         self.opaque = is_opaque(self.model)
@@ -93,7 +96,10 @@ class ForwardAdapter:
             Unsupported: the model has no argument of that meaning.
         """
         fixed = {name: for_rows(value, ids_BT, self.dtype) for name, value in self.fixed.items()}
-        call = {self.ids_name: ids_BT, **fixed}
+        ids = {self.ids_name: ids_BT}
+        if self.codebooks is not None:
+            ids = self.codebooks.arguments(self.ids_name, ids_BT)
+        call = {**ids, **fixed}
         for meaning, name, value in (
             ("position_ids", self.positions_name, positions_BT),
             ("attention_mask", self.mask_name, mask),
@@ -109,9 +115,18 @@ class ForwardAdapter:
         return call
 
     def call(
-        self, ids_BT: Tensor, *, before: int = 0, extra: dict[str, Any] | None = None, **given: Any
+        self,
+        ids_BT: Tensor,
+        *,
+        before: int = 0,
+        extra: dict[str, Any] | None = None,
+        media: dict[str, Any] | None = None,
+        **given: Any,
     ) -> ForwardOutput:
         """One forward; `before` is how many tokens the cache holds, which some releases need.
+
+        `media` are the arguments of pictures and sounds; logits of items in front of the text are
+        left out.
 
         Raises:
             Unsupported: the output holds no logits of shape (B, T, V).
@@ -120,19 +135,22 @@ class ForwardAdapter:
         wants_cache = given.get("use_cache") is True
         if self.needs_own_cache and wants_cache and given.get("cache") is None:
             given["cache"] = own_cache(self.model, ids_BT.shape[0], self.dtype)
-        arguments = {**self.arguments(ids_BT, **given), **(extra or {})}
+        arguments = {**self.arguments(ids_BT, **given), **(extra or {}), **(media or {})}
         if self.needs_labels and self.labels_name:
             arguments.setdefault(self.labels_name, ids_BT)
         output = with_fields(self._run(ids_BT, arguments, before, given.get("cache")))
-        if self._keeps_last(getattr(output, "logits", None), ids_BT):
-            return self.call(ids_BT, before=before, extra=extra, **given)
+        logits_BTV = getattr(output, "logits", None)
+        if self._keeps_last(logits_BTV, ids_BT):
+            return self.call(ids_BT, before=before, extra=extra, media=media, **given)
+        if media and isinstance(logits_BTV, Tensor) and logits_BTV.shape[1] > ids_BT.shape[1]:
+            output.logits = logits_BTV[:, -ids_BT.shape[1] :]
         logits_BTV = self._logits(output, ids_BT)
         cache = cache_of(output)
         if cache is None and wants_cache:
             cache = given.get("cache")
             if self.cache_name and not self.needs_own_cache:
                 self.needs_own_cache = True
-                return self.call(ids_BT, before=before, extra=extra, **given)
+                return self.call(ids_BT, before=before, extra=extra, media=media, **given)
         return ForwardOutput(logits_BTV, cache, output)
 
     def _keeps_last(self, logits_BTV: Any, ids_BT: Tensor) -> bool:
@@ -177,6 +195,13 @@ class ForwardAdapter:
     def _model(self, arguments: dict[str, Any]) -> Any:
         with contained():
             return self.model(**arguments)
+
+
+def adapted_forward(model: nn.Module, pool: tuple[int, ...]) -> ForwardAdapter:
+    """The adapter of a model, with the encoder's input and the codebooks that it needs."""
+    adapter = ForwardAdapter(model, fixed_input(model, pool))
+    adapter.codebooks = codebooks_of(model, adapter.ids_name)
+    return adapter
 
 
 def wrap_forward(model: nn.Module, edit: Edit) -> None:

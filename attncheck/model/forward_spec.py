@@ -51,13 +51,28 @@ Mask = Mask2D | Mask4D | None
 
 @final
 @dataclass(frozen=True)
+class Media:
+    """Pictures or sounds beside the tokens: for each row the seeds of its items, in their order.
+
+    `prompt` is how many tokens the prompt has, which some models read both ways; 0 is all of them.
+    `without` are arguments that are left out.
+    """
+
+    kind: str
+    rows: tuple[tuple[int, ...], ...]
+    prompt: int = 0
+    without: tuple[str, ...] = ()
+
+
+@final
+@dataclass(frozen=True)
 class ForwardSpec:
     """How a forward is called. `chunks` are the lengths fed one after the other on a cache; empty
     means one forward.
 
     `cache_kind` is a kind of `attncheck.model.cache_kinds` that is made in advance; empty leaves it
     to the model. `attentions` requests the attention weights as well. `unpromoted` leaves hidden
-    float32 where the library has it.
+    float32 where the library has it. `media` are pictures or sounds beside the tokens.
     """
 
     tokens: Tokens
@@ -69,6 +84,7 @@ class ForwardSpec:
     cache_kind: str = ""
     attentions: bool = False
     unpromoted: bool = False
+    media: Media | None = None
 
     @property
     def length(self) -> int:
@@ -88,8 +104,8 @@ class ForwardSpec:
         return self.mask is None or (isinstance(self.mask, Mask2D) and self.mask.dtype == "int64")
 
     def shortened(self, length: int) -> ForwardSpec:
-        """The same call for the last tokens only, `length` of them: in two chunks, the second of
-        one token or of several as here.
+        """The same call for the last tokens only, `length` of them, without pictures and sounds: in
+        two chunks, the second of one token or of several as here.
         """
         several = max(self.chunks[1:], default=1) > 1
         prefill = length // 2 if several else length - 1
@@ -106,6 +122,7 @@ class ForwardSpec:
             chunks=self.chunks and (prefill, length - prefill),
             positions=positions,
             mask=mask,
+            media=None,
         )
 
     @property
@@ -144,3 +161,19 @@ def float_mask(allowed_BTT: Tensor, dtype: torch.dtype, device: torch.device) ->
     lowest = max(torch.finfo(dtype).min, torch.finfo(torch.float32).min)
     mask_BTT = torch.zeros(allowed_BTT.shape, dtype=dtype).masked_fill(~allowed_BTT, lowest)
     return mask_BTT[:, None].to(device)
+
+
+def words_for(spec: ForwardSpec, start: int, size: int) -> str:
+    """What is special about a forward, in words."""
+    several = "with several tokens " if size > 1 else ""
+    ways = {
+        f"{several}on a filled cache": start > 0,
+        "with a cache": start == 0 and spec.cached,
+        "with `position_ids`": spec.positions is not None,
+        "with a 2D mask": isinstance(spec.mask, Mask2D),
+        "with a 4D mask": isinstance(spec.mask, Mask4D),
+        f"with `{spec.attn}` attention": spec.attn is not None,
+        "with attention weights": spec.attentions,
+        f"with a {spec.media and spec.media.kind}": spec.media is not None,
+    }
+    return " and ".join(way for way, so in ways.items() if so) or f"with {size} tokens"

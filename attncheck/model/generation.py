@@ -88,6 +88,8 @@ def run(
         Unsupported: the model has no generate(), or generate() raises.
     """
     generate = generate_of(subject)
+    if subject.forward_adapter.codebooks is not None:
+        raise Unsupported("generate() makes the codes beside the tokens itself, from sound")
     positions: list[Row | None] = [] if seen is None else seen
     adapter = subject.forward_adapter
     encoder = {name: for_rows(each, ids_BT, subject.dtype) for name, each in adapter.fixed.items()}

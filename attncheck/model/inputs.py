@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from attncheck.core.errors import Unsupported
 from attncheck.model.compat import text_config
-from attncheck.model.facts import ROPE_SWITCH, Boundary, Facts, first_int
+from attncheck.model.facts import ROPE_SWITCH, Boundary, Facts, configs_in, first_int
 from attncheck.model.signature import parameters_of
 
 Row = tuple[int, ...]
@@ -163,7 +163,7 @@ def _past(boundary: Boundary) -> int:
 def special_ids(config: Any, tokenizer: Any) -> frozenset[int]:
     """Every id that the config or the tokenizer gives a meaning of its own."""
     found: set[int] = set(getattr(tokenizer, "all_special_ids", None) or [])
-    for part in (config, text_config(config)):
+    for part in (*configs_in(config), text_config(config)):
         for name, value in vars(part).items() if part is not None else ():
             if name.endswith(("_token_id", "_token_ids", "_token_index")):
                 ids = value if isinstance(value, (list, tuple)) else [value]

@@ -9,16 +9,18 @@ from functools import cached_property
 from typing import Any, final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from attncheck.core.errors import Unsupported
 from attncheck.core.measurement import Measurement
 from attncheck.core.settings import Settings
 from attncheck.model.compat import experts_of, plain_experts, set_experts, text_config
 from attncheck.model.facts import Facts, read_facts
-from attncheck.model.forward import ForwardAdapter
+from attncheck.model.forward import ForwardAdapter, adapted_forward
+from attncheck.model.forward_spec import Media
 from attncheck.model.injection import Injection
-from attncheck.model.inputs import Inputs, build_inputs, fixed_input
+from attncheck.model.inputs import Inputs, Row, build_inputs
+from attncheck.model.media import Medium, find_media
 from attncheck.model.placement import input_device, load_as_stored, why_not_cast
 from attncheck.model.precision import Precision, cast_back, fits, own_dtypes
 from attncheck.model.weights import SavedBuffers
@@ -44,6 +46,8 @@ class LoadedModel:
     injection: Injection = field(default_factory=Injection)
     runs_at: dict[str, bool] = field(default_factory=dict)
 
+    _media: tuple[Medium, ...] | None = None
+
     def __post_init__(self) -> None:
         self.model.eval()
         load_as_stored(self.model)
@@ -58,7 +62,7 @@ class LoadedModel:
     @cached_property
     def forward_adapter(self) -> ForwardAdapter:
         """The forward, called by the meaning of its arguments."""
-        return ForwardAdapter(self.model, fixed_input(self.model, self.inputs.pool))
+        return adapted_forward(self.model, self.inputs.pool)
 
     @cached_property
     def inputs(self) -> Inputs:
@@ -72,6 +76,27 @@ class LoadedModel:
             prompt=wanted.prompt,
             length=wanted.length,
         )
+
+    @property
+    def media(self) -> tuple[Medium, ...]:
+        """The kinds of pictures and sounds that the model takes, found by trying once."""
+        if self._media is not None:
+            return self._media
+        with torch.no_grad(), self.precision.numerics():
+            found = find_media(self.model, self.inputs.pool, self._with_media)
+        if not self.injection.active:
+            self._media = found
+        return found
+
+    def medium(self, kind: str) -> Medium:
+        """How the items of one kind are passed; one that cannot be used where there is none."""
+        return next((each for each in self.media if each.kind == kind), Medium(kind))
+
+    def _with_media(self, medium: Medium, row: Row, media: Media) -> Tensor:
+        self.count(len(row))
+        ids_BT = torch.tensor([row], device=self.device)
+        given = medium.arguments(ids_BT, media, self.stored_dtype)
+        return self.forward_adapter.call(ids_BT, media=given, use_cache=False).logits_BTV
 
     @property
     def config(self) -> Any:

@@ -23,9 +23,10 @@ from attncheck.core.allocator import return_freed_memory
 from attncheck.core.errors import CallFailed, Unsupported, first_line
 from attncheck.model.cache_kinds import new_cache, promised
 from attncheck.model.forward import ForwardAdapter, ForwardOutput
-from attncheck.model.forward_spec import ForwardSpec, Mask2D, Mask4D, float_mask
+from attncheck.model.forward_spec import ForwardSpec, Mask2D, Mask4D, Media, float_mask, words_for
 from attncheck.model.injection import Faults, Injection
 from attncheck.model.inputs import Tokens
+from attncheck.model.media import Medium
 from attncheck.model.refusal import REFUSALS, classified, of_the_model
 from attncheck.numerics.budget import Budget
 
@@ -39,7 +40,7 @@ class Passes:
 
     `chunked_kind` is the kind of cache that chunks fill where their spec names none; empty leaves
     it to the model. Positions of a spec count from 0; `first_position`, from which the model itself
-    counts, is added.
+    counts, is added. `medium` says how the items of a kind are passed.
     """
 
     forward_adapter: ForwardAdapter
@@ -52,6 +53,7 @@ class Passes:
     chunked_kind: str = ""
     first_position: Callable[[], int] = field(default=lambda: 0)
     injection: Injection = field(default_factory=Injection)
+    medium: Callable[[str], Medium] = field(default=Medium)
     budgets: dict[Any, Budget] = field(default_factory=dict)
     _memory: OrderedDict[Any, Tensor] = field(default_factory=OrderedDict)
 
@@ -118,8 +120,14 @@ class Passes:
             arguments["positions_BT"] = arguments["positions_BT"] + self.first_position()
         self._make_room(sum(map(len, tokens)))
         way = f"with {', '.join(arguments.get('extra') or arguments) or 'ids alone'}"
+        ids_BT = self.ids(tokens)
+        arguments["media"] = self._media(arguments.get("media"), ids_BT)
         with self.context():
-            return self._call(self.ids(tokens), way, None, arguments)
+            return self._call(ids_BT, way, None, arguments)
+
+    def _media(self, media: Media | None, ids_BT: Tensor, *part: int) -> dict[str, Any]:
+        medium = media and self.medium(media.kind)
+        return medium.arguments(ids_BT, media, self.dtype, *part) if medium and media else {}
 
     def ids(self, tokens: Tokens) -> Tensor:
         """ids_BT on the model's device."""
@@ -223,8 +231,11 @@ class Passes:
                 "before": start,
                 "use_cache": True if spec.chunks or spec.cache_kind else spec.use_cache,
                 "extra": {"output_attentions": True} if spec.attentions else {},
+                "media": self._media(spec.media, ids_BT, start, stop),
             }
-            output = self._call(ids_BT[:, start:stop], _way(spec, start, size), spec, arguments)
+            output = self._call(
+                ids_BT[:, start:stop], words_for(spec, start, size), spec, arguments
+            )
             if spec.cache_kind and output.cache is not cache:
                 raise Unsupported(f"{self._kind} does not use the cache that is passed to it")
             cache, start = output.cache, stop
@@ -267,21 +278,6 @@ class Passes:
         if spec.mask.boolean:
             return allowed_BTT[:, None].to(self.device)
         return float_mask(allowed_BTT, self.dtype, self.device)
-
-
-def _way(spec: ForwardSpec, start: int, size: int) -> str:
-    """What is special about a forward, in words."""
-    several = "with several tokens " if size > 1 else ""
-    ways = {
-        f"{several}on a filled cache": start > 0,
-        "with a cache": start == 0 and spec.cached,
-        "with `position_ids`": spec.positions is not None,
-        "with a 2D mask": isinstance(spec.mask, Mask2D),
-        "with a 4D mask": isinstance(spec.mask, Mask4D),
-        f"with `{spec.attn}` attention": spec.attn is not None,
-        "with attention weights": spec.attentions,
-    }
-    return " and ".join(way for way, so in ways.items() if so) or f"with {size} tokens"
 
 
 def _joined(parts: Iterator[Tensor], length: int) -> Tensor:

@@ -81,6 +81,7 @@ class Subject:
     device = _Read(lambda subject: subject.loaded.device)
     attn = _Read(lambda subject: subject.loaded.attn)
     using = _Read(lambda subject: subject.loaded.using)
+    media = _Read(lambda subject: subject.loaded.media)
 
     @classmethod
     def of(
@@ -126,6 +127,7 @@ class Subject:
             chunked_kind=self.settings.cache or "",
             first_position=lambda: self.can.first_position,
             injection=self.loaded.injection,
+            medium=self.loaded.medium,
         )
 
     @cached_property
@@ -224,9 +226,8 @@ class Subject:
         note: str = "",
         budget: Budget | None = None,
     ) -> Comparison:
-        """One case: the logits of two forwards, in all rows of the batch or one, at some positions.
-
-        With `alone`, `want` is the forward of just this row and these positions.
+        """One case: two forwards, in all rows or in one, at some positions or at all of them; with
+        `alone`, `want` is the forward of just this row and these positions.
         """
         place = slice(None) if row is None else slice(row, row + 1), at
         got_BTV, want_BTV = self.logits(got)[place], self.logits(want)
@@ -257,9 +258,7 @@ class Subject:
         return self.budget.value <= RESOLVED * size
 
     def higher_dtype(self) -> str | None:
-        """The highest precision above this one that the model runs in: cast where it fits into
-        memory, otherwise operator by operator.
-        """
+        """The highest precision above this one that runs: cast if it fits, else by operator."""
         for name in ("float64", "float32"):
             if DTYPES[name].itemsize > self.dtype.itemsize:
                 by_operator = name == "float64" and widens(self.loaded.stored_dtype)

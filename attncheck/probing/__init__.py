@@ -45,7 +45,10 @@ from attncheck.judge.config_spec import FULL, AttentionSpan, SpanSpec, span_spec
 from attncheck.judge.declared_scale import scale_cases
 from attncheck.judge.heads import projection_cases
 from attncheck.judge.judge import LayerResult
+from attncheck.media import answers as media_answers
+from attncheck.media import cases as media_cases
 from attncheck.model import cache_kinds, finite, generation, token_sweep
+from attncheck.model.attempts import attempt
 from attncheck.model.caches import CachedTensor, key_values, repeated_heads
 from attncheck.model.compat import cache_of, cached_length, text_config
 from attncheck.model.decoding import decode_chunks, reference_forward, rollback_cache
@@ -123,7 +126,7 @@ from attncheck.numerics.hooks import hooked
 from attncheck.numerics.label_weighting import Weighting
 from attncheck.numerics.losses import IGNORED, Loss, cross_entropy
 from attncheck.numerics.module_outputs import Event, ModuleOutputs
-from attncheck.probing.probe import Probe, attempt
+from attncheck.probing.probe import Probe
 from attncheck.targets import sharded
 from attncheck.targets.adapters import adapted_layers
 
@@ -220,6 +223,8 @@ __all__ = [
     "max_abs",
     "max_abs_diff",
     "measure_budget",
+    "media_answers",
+    "media_cases",
     "merged",
     "not_measured",
     "not_switched",

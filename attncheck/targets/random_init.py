@@ -20,8 +20,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from attncheck.core.errors import TargetError, first_line, unknown
 from attncheck.core.settings import Settings
 from attncheck.model import compat
-from attncheck.model.forward import ForwardAdapter
-from attncheck.model.inputs import fixed_input
+from attncheck.model.forward import adapted_forward
 from attncheck.targets.amplify import amplify
 from attncheck.targets.shrink.rules import LAYERS, Wanted
 from attncheck.targets.shrink.shrink import shrink
@@ -30,6 +29,7 @@ HEADS: Mapping[str, tuple[str, str]] = {
     "causal": ("AutoModelForCausalLM", "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"),
     "seq2seq": ("AutoModelForSeq2SeqLM", "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES"),
     "masked": ("AutoModelForMaskedLM", "MODEL_FOR_MASKED_LM_MAPPING_NAMES"),
+    "multimodal": compat.multimodal_classes(),
 }
 """The kinds of model in the order in which a bare type is looked up: auto class, and its table of
 class names by type.
@@ -42,14 +42,26 @@ DECODER_PARTS: Mapping[str, str] = {
 """Types under which the causal table names a class that wants the config of the decoder alone."""
 
 
+NOT_IN_TABLES: Mapping[str, Mapping[str, str]] = {
+    "multimodal": {"moshi": "MoshiForConditionalGeneration"},
+}
+"""Classes by type that no table of the library names."""
+
+
 def types_of(head: str) -> list[str]:
     """The config types that have a model of this kind in this release."""
-    return sorted(getattr(modeling_auto, HEADS[head][1]))
+    return sorted(_classes(head))
+
+
+def _classes(head: str) -> dict[str, str]:
+    """The name of the class of each type; of several the first."""
+    table = {**getattr(modeling_auto, HEADS[head][1], {}), **NOT_IN_TABLES.get(head, {})}
+    return {name: each if isinstance(each, str) else each[0] for name, each in table.items()}
 
 
 def matching(pattern: str) -> list[str]:
-    """The targets behind a glob: `config:*` the causal models, `config:seq2seq/*` and
-    `config:masked/*` the others.
+    """The targets behind a glob: `config:*` the causal models, `config:seq2seq/*`,
+    `config:masked/*` and `config:multimodal/*` the others.
     """
     head, _, glob = pattern.removeprefix("config:").rpartition("/")
     if head and head not in HEADS:
@@ -107,13 +119,9 @@ def _explored(name: str, head: str, settings: Settings, *, explore: bool) -> Any
     config = shrink(kind(), _wanted(settings), explore=explore)
     if head == "causal":
         _as_decoder(config)
-    model = _drawn(
-        config, HEADS[head][0], settings, class_name=getattr(modeling_auto, HEADS[head][1])[name]
-    )
+    model = _drawn(config, HEADS[head][0], settings, class_name=_classes(head)[name])
     with torch.no_grad():
-        ForwardAdapter(model.eval(), fixed_input(model, TRIED)).call(
-            torch.tensor([TRIED]), use_cache=False
-        )
+        adapted_forward(model.eval(), TRIED).call(torch.tensor([TRIED]), use_cache=False)
     return model
 
 
@@ -124,14 +132,18 @@ def from_config(config: Any, settings: Settings) -> Any:
 
 def auto_class_name(config: Any) -> str:
     """The auto class that fits a config: encoder-decoder, masked language model, else causal
-    language model.
+    language model; one for pictures and sound where no causal one knows the config.
     """
     architectures = getattr(config, "architectures", None) or []
     if getattr(config, "is_encoder_decoder", False):
         return HEADS["seq2seq"][0]
     if any(name.endswith("ForMaskedLM") for name in architectures):
         return HEADS["masked"][0]
-    return HEADS["causal"][0]
+    causal, multimodal = (
+        getattr(transformers, HEADS[head][0]) for head in ("causal", "multimodal")
+    )
+    known = type(config) in causal._model_mapping or type(config) not in multimodal._model_mapping
+    return HEADS["causal" if known else "multimodal"][0]
 
 
 def _wanted(settings: Settings) -> Wanted:

@@ -41,6 +41,7 @@ from attncheck.probing import (
     attempt,
     counting,
     decoded,
+    media_cases,
     merged,
 )
 
@@ -76,6 +77,7 @@ class DecodePaths(Probe):
         yield attempt(EVERYWHERE, _cut_everywhere, subject)
         for name, chunks in LONG.items():
             yield attempt(name, decoded, subject, name, chunks)
+        yield from media_cases.decoded(subject)
 
     def _case(self, subject: Subject, name: str, schedule: Schedule, way: str) -> Measurement:
         can, tokens = subject.can, subject.inputs.tokens

@@ -47,6 +47,7 @@ from attncheck.probing import (
     all_ones,
     attempt,
     ends_compared,
+    media_cases,
     merged,
     not_measured,
     prefixes_compared,
@@ -88,6 +89,7 @@ class FutureToken(Probe):
         yield from self._cases(subject, "chunks on a cache", chunks, 1, (NEXT,))
         static = ForwardSpec(tokens, cache_kind="static")
         yield from self._cases(subject, "static cache", static, 2, (NEXT,))
+        yield from media_cases.future(subject)
         for name, prefixes in PREFIXES.items():
             yield attempt(name, _prefixes, subject, name, prefixes)
 

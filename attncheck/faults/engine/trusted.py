@@ -133,7 +133,9 @@ class Trusted:
         if mask is None and isinstance(mask_2d, Mask2D):
             mask = torch.tensor(mask_2d.rows, device=passes.device)
         positions_BT = None if positions is None else torch.tensor(positions, device=passes.device)
-        output = passes.call(spec.tokens, positions_BT=positions_BT, mask=mask, use_cache=False)
+        output = passes.call(
+            spec.tokens, positions_BT=positions_BT, mask=mask, use_cache=False, media=spec.media
+        )
         return output.logits_BTV
 
     def _mask_argument(self, spec: ForwardSpec, change: Change) -> Tensor | None:

@@ -23,6 +23,7 @@ UNSET: Final = object()
 """The field goes back to the default of its class."""
 
 ALTERNATING = ["sliding_attention", "full_attention"] * 2
+TILED = [[28, 56], [56, 28], [56, 56]]
 PLAIN_ROPE: dict[str, Any] = {"rope_type": "default", "rope_theta": 10000.0}
 
 OVERRIDES: Mapping[str, Mapping[str, Any]] = {
@@ -160,5 +161,15 @@ OVERRIDES: Mapping[str, Mapping[str, Any]] = {
         "o_groups": 2,
         "num_key_value_heads": 1,
     },
+    "qwen2_5_vl_vision": {"window_size": 56, "fullatt_block_indexes": [1, 3]},
+    "mllama_vision_model": {
+        "intermediate_layers_indices": [1, 2],
+        "vision_output_dim": 3 * HIDDEN,
+    },
+    **{name: {"image_grid_pinpoints": TILED} for name in ("llava_next", "llava_next_video")},
+    "llava_onevision": {"image_grid_pinpoints": TILED},
+    "mllama_text_model": {"cross_attention_layers": [1, 3]},
+    "kyutai_speech_to_text": {"num_codebooks": 3},
+    "moshi": {"num_codebooks": 2},
     "recurrent_gemma": {"block_types": ["recurrent", "attention"], "lru_width": HIDDEN},
 }

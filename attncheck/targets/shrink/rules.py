@@ -175,6 +175,8 @@ _TABLE: tuple[tuple[str, Size], ...] = (
     (r"attn_layer_offset|expert_layer_offset", exactly(1)),
     (r"image_size|crop_size", exactly(28)),
     (r"patch_size", at_most(14)),
+    (r"mm_tokens_per_image", exactly(4)),
+    (r"projection_dim", exactly(HIDDEN)),
     (r"num_mel_bins", exactly(16)),
     # Scaling by the logarithm of the position starts at thousands of tokens: at 4 it shows within
     # the input.

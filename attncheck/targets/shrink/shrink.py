@@ -35,6 +35,7 @@ ORDINARY = 100
 FEW = 8
 DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers")
 ROPE = ("rope_parameters", "rope_scaling")
+SECTIONS = "mrope_section"
 INHERITED = (
     *("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id", "sep_token_id"),
     "layer_types",
@@ -80,8 +81,9 @@ class _Shrinker:
             wanted = dataclasses.replace(wanted, layers=len(kept))
         changed = changed_fields(config, names)
         for name in (each for each in names if each not in NOT_SIZES):
-            entries = kept if name in per_layer else []
-            changed |= self._field(name, getattr(config, name, None), wanted, entries, names)
+            entries, value = kept if name in per_layer else [], getattr(config, name, None)
+            value = _with_sections(kind, value) if name in ROPE else value
+            changed |= self._field(name, value, wanted, entries, names)
         changed |= _dependent(config, names)
         if self.explore:
             changed |= _windows_on(config, names, changed, wanted)
@@ -223,6 +225,14 @@ def _windows_on(
     return switched
 
 
+def _with_sections(kind: type, table: Any) -> Any:
+    """A rotary table of a class that divides pairs into time, height and width, with a division:
+    the one that such classes fall back to fits no small head.
+    """
+    divided = SECTIONS in getattr(kind, "ignore_keys_at_rope_validation", ())
+    return {SECTIONS: [1, 1, 1], **table} if divided and isinstance(table, dict) else table
+
+
 def shrunk_rope(table: Any, *, latent: bool) -> Any:
     """A rotary table for a small head; anything else unchanged."""
     if not isinstance(table, dict):
@@ -235,7 +245,7 @@ def shrunk_rope(table: Any, *, latent: bool) -> Any:
 def _rope_entry(key: str, value: Any, pairs: int, latent: bool) -> Any:
     if isinstance(value, dict):
         return shrunk_rope(value, latent=latent)
-    if key == "mrope_section" and value:
+    if key == SECTIONS and value:
         share, rest = divmod(pairs, len(value))
         return [share + (number < rest) for number in range(len(value))]
     if key in ("short_factor", "long_factor") and value:

@@ -50,6 +50,7 @@ from attncheck.probing import (
     compare_rows,
     decode_chunks,
     left_padded,
+    media_cases,
     pad_rows,
     reference_forward,
 )
@@ -111,6 +112,7 @@ class CacheKinds(Probe):
         yield from _handled(subject, [kind for kind in self.kinds if kind in HANDLED])
         name = "static cache, left-padded batch"
         yield attempt(name, _static_padded, subject, name)
+        yield from media_cases.static_cache(subject)
 
 
 def _handled(subject: Subject, kinds: list[str]) -> Iterator[Measurement]:

@@ -49,6 +49,7 @@ from attncheck.probing import (
     cache_of,
     cached_length,
     generation,
+    media_answers,
     with_batch,
     with_greedy,
     with_kept,
@@ -107,6 +108,7 @@ class Generate(Probe):
             "padded encoder": self._encoder,
         }.items():
             yield attempt(name, measured, subject, name)
+        yield from media_answers.answers(subject, self.new_tokens)
 
     def _prompt(self, subject: Subject) -> Row:
         length = max(self.padding + 2, subject.inputs.length - 2 * self.new_tokens)

@@ -42,6 +42,7 @@ from attncheck.probing import (
     Subject,
     Unsupported,
     attempt,
+    media_cases,
     not_switched,
     without_randomness,
 )
@@ -85,6 +86,7 @@ class Implementations(Probe):
         for attn in (str(subject.attn), *_others(subject)):
             name = f"boolean 4D mask, {attn}"
             yield attempt(name, boolean_mask, subject, name, attn)
+        yield from media_cases.implementations(subject, _others(subject))
         yield from compiled_cases(subject)
         if not compared and {*subject.passes.injected} - {RANDOM}:
             raise Unsupported(

@@ -51,6 +51,7 @@ from attncheck.probing import (
     Subject,
     attempt,
     decode_chunks,
+    media_cases,
     pad_rows,
 )
 from attncheck_probes.padding import masks_2d, rows
@@ -81,6 +82,7 @@ class Padding(Probe):
         batch = pad_rows(subject, self.amounts)
         for name, measured in _cases(subject, batch).items():
             yield attempt(name, measured, subject, batch, name)
+        yield from media_cases.padded(subject)
 
 
 def _cases(subject: Subject, batch: Padded) -> dict[str, Measured]:

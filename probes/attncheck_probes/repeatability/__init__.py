@@ -52,6 +52,7 @@ from attncheck.probing import (
     Subject,
     attempt,
     buffers_of,
+    media_cases,
 )
 from attncheck_probes.repeatability import arguments, between, weights
 
@@ -111,6 +112,7 @@ class Repeatability(Probe):
         name = "the same tokens in another order"
         yield attempt(name, arguments.another_order, subject, name)
         yield from arguments.argument_cases(subject)
+        yield from media_cases.history(subject)
         yield from weights.changes(subject, samples, buffers)
 
 
