@@ -25,6 +25,7 @@ LEVELS = (
     ("attncheck.pytest_plugin", "attncheck.api"),
     ("attncheck.run", "attncheck.triage", "attncheck.compare"),
     ("attncheck.suite", "attncheck.report", "attncheck.diagnosis"),
+    ("attncheck.observation",),
     ("attncheck.probing", "attncheck.faults"),
     ("attncheck.judge", "attncheck.targets", "attncheck.media"),
     ("attncheck.distributed",),

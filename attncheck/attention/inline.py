@@ -183,3 +183,15 @@ def observe_inline(model: nn.Module, handler: Handler) -> Iterator[Refusals]:
         ]
     with hooked(handles), recorder:
         yield recorder.refusals
+
+
+@contextlib.contextmanager
+def observe_inside(module: nn.Module, rows: int, handler: Handler) -> Iterator[None]:
+    """While active, `handler` gets the attention that code running for this module computes, down
+    to the product of queries and keys; `rows` is the size of the batch.
+    """
+    recorder = _Inline(handler)
+    recorder.rows = rows
+    recorder.enter(module)
+    with suspend_recording(False), recorder:
+        yield

@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from attncheck.attention.call import AttentionCall, Handler, Kernel, suspend_recording
+from attncheck.attention.call import AttentionCall, Handler, Kernel
 
 EAGER = "eager_attention_forward"
 
@@ -45,10 +45,7 @@ def _wrapped(kernel: Kernel, owners: frozenset[int], handler: Handler) -> Kernel
         # the table is shared by every model in the process
         if id(module) not in owners or rest:
             return kernel(module, query, key, value, attention_mask, *rest, **options)
-        with suspend_recording():
-            return handler(
-                AttentionCall(module, query, key, value, attention_mask, options, kernel)
-            )
+        return handler(AttentionCall(module, query, key, value, attention_mask, options, kernel))
 
     return call
 

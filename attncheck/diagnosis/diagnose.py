@@ -22,6 +22,7 @@ from attncheck.diagnosis.locate import (
     locate_padding,
     locate_unsteady,
 )
+from attncheck.diagnosis.measured import Measured, measured
 from attncheck.diagnosis.outside import OutsideFault, carried_elsewhere, explained_outside
 from attncheck.diagnosis.repair import OWN_STORE, repaired
 from attncheck.diagnosis.replay import spec_dict
@@ -34,6 +35,8 @@ from attncheck.model.subject import Subject
 SHARE = 0.75
 """The search for runners-up ends after this share of the failed probe's own time."""
 CASES = 2
+PROVEN = ("reproduced", "measured")
+"""Diagnoses that give the observed logits."""
 NO_FAULT = "No known fault gives these logits, and no change of the call fixes them."
 
 
@@ -138,7 +141,7 @@ def _searched(subject: Subject, finding: Finding, until: float, known: tuple[str
             search = Search(open_case(subject, case, by_arguments), others, until, known)
             explained = _explained(search, finding)
             found = explained.diagnosis
-            if found is not None and (found.how == "reproduced" or found.fault == OWN_STORE):
+            if found is not None and (found.how in PROVEN or found.fault == OWN_STORE):
                 return explained
             weaker.append(explained)
     repaired = (each for each in weaker if each.diagnosis and each.diagnosis.how == "repaired")
@@ -149,28 +152,52 @@ def _searched(subject: Subject, finding: Finding, until: float, known: tuple[str
 def _explained(search: Search, finding: Finding) -> Finding:
     failure = search.failure
     place = locate(failure)
-    diagnosis = _diagnosis(search, place)
+    outside = _confirmed(failure, explained_outside(failure))
+    seen = measured(failure) if outside is None else None
+    diagnosis = _diagnosis(search, place, outside, seen)
     elsewhere = ELSEWHERE.get(diagnosis.fault)
     if elsewhere is not None and (place is None or diagnosis.fault != "padding-visible"):
         place = elsewhere(failure) or place
     return replace(
         finding,
         diagnosis=diagnosis,
-        location=search.with_source(place),
+        location=seen.with_source(place) if seen is not None else place,
         replay={**finding.replay, **replay_of(failure)},
     )
 
 
-def _diagnosis(search: Search, place: Location | None) -> Diagnosis:
+def _diagnosis(
+    search: Search, place: Location | None, outside: OutsideFault | None, seen: Measured | None
+) -> Diagnosis:
     failure = search.failure
-    outside = _confirmed(failure, explained_outside(failure))
+    if seen is not None and seen.proven:
+        return _measured(search, seen)
     found = search.run(place.layer if place else None) if outside is None else None
+    if found is None:
+        outside = outside or _confirmed(failure, carried_elsewhere(failure))
     if found is not None:
         guess, residual = found.hypothesis, found.residual
-        return _reproduced(guess.fault, guess.parameter, residual, _runner_up(search))
-    outside = outside or _confirmed(failure, carried_elsewhere(failure))
-    if outside is not None:
-        return _reproduced(outside.fault, outside.parameter, outside.residual)
+        diagnosis = _reproduced(guess.fault, guess.parameter, residual, _runner_up(search))
+    elif outside is not None:
+        diagnosis = _reproduced(outside.fault, outside.parameter, outside.residual)
+    else:
+        diagnosis = _repaired(search)
+    return diagnosis if seen is None else seen.added_to(diagnosis)
+
+
+def _measured(search: Search, seen: Measured) -> Diagnosis:
+    """A proven observation, under the name of the fault that gives the same logits."""
+    found = search.among(seen.groups)
+    if found is None:
+        return seen.diagnosis()
+    guess = found.hypothesis
+    named = _reproduced(guess.fault, guess.parameter, found.residual, _runner_up(search))
+    return seen.added_to(named)
+
+
+def _repaired(search: Search) -> Diagnosis:
+    """The smallest repair that fixes the failing call, else nothing."""
+    failure = search.failure
     repair, failed = repaired(failure)
     ruled_out = tuple(dict.fromkeys([*(each.hypothesis.fault for each in search.tried), *failed]))
     if repair is None:

@@ -9,17 +9,13 @@ import itertools
 import math
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import final
 
-from torch import Tensor
-
 from attncheck.core.errors import Unsupported
-from attncheck.core.finding import Location
 from attncheck.core.measurement import Measurement
 from attncheck.diagnosis.failure import Failure, FailureSide, open_case
 from attncheck.distributed.ranks import agreed
-from attncheck.faults.engine.expected import View
 from attncheck.faults.engine.hypothesis import Hypothesis
 from attncheck.faults.registry import hypotheses
 
@@ -93,6 +89,15 @@ class Search:
         self.found = self.matches[0] if self.matches else None
         return self.found
 
+    def among(self, groups: frozenset[str] | None) -> TriedHypothesis | None:
+        """The fault of these groups (None for all) that reproduces the failure in all layers."""
+        wrong = self.failure.wrong
+        if not wrong:
+            return None
+        self._try(self._everywhere(wrong[0], [], groups))
+        self.found = self._distinguished() if self.matches else None
+        return self.found
+
     @property
     def near(self) -> list[TriedHypothesis]:
         """The hypotheses that predict more first positions exactly than a healthy model would."""
@@ -110,12 +115,16 @@ class Search:
         pairs = [first.joined(other) for first in best for other in guesses]
         return (pair for pair in pairs if pair is not None)
 
-    def _everywhere(self, side: FailureSide, kept: list[Hypothesis]) -> Iterator[Hypothesis]:
+    def _everywhere(
+        self, side: FailureSide, kept: list[Hypothesis], groups: frozenset[str] | None = None
+    ) -> Iterator[Hypothesis]:
         """Every hypothesis, those of known faults first; each is kept.
 
         Without known faults none is built before its turn, since many are expensive to build.
         """
-        guesses: Iterable[Hypothesis] = hypotheses(self.failure.trusted, side.spec, side.provenance)
+        guesses: Iterable[Hypothesis] = hypotheses(
+            self.failure.trusted, side.spec, side.provenance, groups
+        )
         if self.known:
             guesses = sorted(guesses, key=lambda guess: guess.fault not in self.known)
         for guess in guesses:
@@ -144,27 +153,6 @@ class Search:
                 break
             left = _surviving(left, self.failure, case) or left
         return left[0]
-
-    def with_source(self, place: Location | None) -> Location | None:
-        """The location with the key that the fault shows or hides, where it changes the mask."""
-        found, wrong = self.found, self.failure.wrong
-        if found is None or place is None or place.query_position is None or not wrong:
-            return place
-        change = found.hypothesis.change_of(wrong[0].spec)
-        if change is None:
-            return place
-        keys: list[int] = []
-
-        def seen(view: View, expected: Tensor, allowed: Tensor) -> None:
-            if view.layer == (place.layer or 0) and not keys:
-                differs_S = (expected != allowed)[:, :, place.query_position].any(0).any(0)
-                keys.extend(differs_S.nonzero().flatten().tolist()[:1])
-
-        try:
-            self.failure.trusted.logits(wrong[0].spec, replace(change, seen=seen))
-        except Unsupported:
-            return place
-        return replace(place, source_position=keys[0]) if keys else place
 
 
 def _by_layer(

@@ -85,9 +85,13 @@ def advice(name: str) -> str:
 
 
 def hypotheses(
-    trusted: Trusted, spec: ForwardSpec, provenance: Provenance | None = None
+    trusted: Trusted,
+    spec: ForwardSpec,
+    provenance: Provenance | None = None,
+    groups: frozenset[str] | None = None,
 ) -> Iterator[Hypothesis]:
-    """Every hypothesis that fits this forward, in the order of their ranks.
+    """Every hypothesis of these groups of faults (None for all) that fits this forward, in the
+    order of their ranks.
 
     Of several that predict the same logits the first one is named. Each is made when its turn
     comes, since making some of them takes forwards.
@@ -95,7 +99,8 @@ def hypotheses(
     from attncheck.faults.engine.hypothesis import WrongForward
 
     forward = WrongForward(trusted, spec, provenance)
-    ranked = sorted((rank, name) for name in names() for rank in fault(name).hypotheses)
+    asked = [name for name, path in _files().items() if not groups or path.parent.name in groups]
+    ranked = sorted((rank, name) for name in asked for rank in fault(name).hypotheses)
     for rank, name in ranked:
         for hypothesis in fault(name).hypotheses[rank](forward):
             yield replace(hypothesis, fault=name)

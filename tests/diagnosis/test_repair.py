@@ -28,7 +28,7 @@ def test_what_nothing_reproduces_is_not_named() -> None:
     assert "position-restart" in told.ruled_out
 
 
-def test_explicit_positions_heal_a_model_that_loses_count() -> None:
+def test_positions_that_no_known_fault_has_are_measured() -> None:
     subject = loaded("builtin:gqa")
 
     def lost(call: dict[str, Any]) -> dict[str, Any]:
@@ -41,4 +41,5 @@ def test_explicit_positions_heal_a_model_that_loses_count() -> None:
     with edited(subject.model, lost):
         told = explained(subject, "decode-paths").diagnosis
     assert told is not None
-    assert (told.fault, told.how) == ("explicit positions", "repaired")
+    assert (told.fault, told.family, told.how) == ("", "position-offset", "measured")
+    assert "Queries are rotated as if at positions 11, 16, 21, 26" in told.sentence

@@ -104,8 +104,9 @@ def test_two_faults_that_begin_at_two_places_are_told_together(
     target: str, pair: tuple[str, str]
 ) -> None:
     found = told(injected(target, "decode-paths", *pair))
-    assert (found.fault, found.how) == (pair[0], "reproduced")
-    assert f"ogether with {pair[1]}" in found.advice
+    assert (found.fault in pair, found.how) == (True, "measured")
+    (other,) = set(pair) - {found.fault}
+    assert f"ogether with {other}" in found.advice
     assert found.residual is not None
     assert found.residual < 1e-12
 

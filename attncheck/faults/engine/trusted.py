@@ -159,10 +159,7 @@ class Trusted:
         right = self.span(call, spec)
         span = change.span(right) if change.span else right
         view = View(spec=spec, layer=layer, start=0, stop=spec.length, span=span)
-        expected = expected_keys(spec, span, call.query_BHTD.device)
-        # Where masks follow more than the config (chunks, prefixes), the model's own are expected.
-        if self.own_masks and not change.span:
-            expected = allowed_BHTS(call) & expected_keys(spec, FULL, call.query_BHTD.device)
+        expected = self.expected(call, spec, None if change.span is None else span)
         allowed = edited(expected, change.allowed, view)
         if change.only_held:
             allowed = allowed & held(spec, right, allowed)
@@ -174,6 +171,25 @@ class Trusted:
         )
         params = _changed(params_of(call, allowed), change)
         return attend_widely(call.query_BHTD, key_BGSD, value_BGSD, params)
+
+    def expected(
+        self, call: AttentionCall, spec: ForwardSpec, span: AttentionSpan | None = None
+    ) -> Tensor:
+        """The keys that each query of a whole forward should read, (B, 1, T, T), in the layer's own
+        span or another one.
+        """
+        device = call.query_BHTD.device
+        # Where masks follow more than the config (chunks, prefixes), the model's own are expected.
+        if self.own_masks and span is None:
+            return allowed_BHTS(call) & expected_keys(spec, FULL, device)
+        return expected_keys(spec, span or self.span(call, spec), device)
+
+    def plain_logits(self, spec: ForwardSpec) -> Tensor:
+        """logits_BTV of one cache-free forward over `spec`, its attention as the caller handles
+        it.
+        """
+        mask = None if self.out_of_reach is None else self._mask_argument(spec, NOTHING)
+        return self._forward(spec, NOTHING, mask)
 
     def layer(self, call: AttentionCall) -> int:
         """The number of the layer that makes this call."""

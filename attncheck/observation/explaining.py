@@ -1,0 +1,144 @@
+"""The trusted path with the deviations of a failing forward put on it, layer by layer.
+
+Each layer computes from hidden states that already carry the deviations before it. So what the
+failing forward has there must be equal, and whatever differs is made in this layer.
+
+Axes: B batch, H query heads, G key/value heads, T positions, D head width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from attncheck.attention.call import AttentionCall
+from attncheck.attention.masks import allowed_BHTS
+from attncheck.attention.reference import params_of
+from attncheck.core.errors import Unsupported
+from attncheck.faults.engine.trusted import Trusted, attend_widely
+from attncheck.model.forward_spec import ForwardSpec, Mask2D
+from attncheck.observation.calls import RightLayer, explained_call
+from attncheck.observation.deviation import Deviation
+from attncheck.observation.ledger import Ledger, LedgerCall
+from attncheck.observation.rotation import PositionRotation, measured_rotations
+
+
+@final
+@dataclass
+class Explaining:
+    """The deviations that a ledger shows, collected while the trusted path runs with them.
+
+    `relative` is the difference that rounding explains, as a share of the largest value.
+    """
+
+    trusted: Trusted
+    spec: ForwardSpec
+    ledger: Ledger
+    relative: float
+    deviations: list[Deviation] = field(default_factory=list)
+    attended: set[int] = field(default_factory=set)
+    opaque: bool = False
+    measuring: bool = False
+
+    def logits(self) -> Tensor:
+        """logits_BTV of the trusted path with every deviation on it."""
+        self.deviations, self.opaque, self.attended = [], False, set()
+        with torch.no_grad(), self._attending():
+            return self.trusted.plain_logits(self.spec)
+
+    @contextlib.contextmanager
+    def _attending(self) -> Iterator[None]:
+        if self.trusted.out_of_reach is not None:
+            yield
+            return
+        with self.trusted.subject.handle_calls(self._handle):
+            yield
+
+    def _handle(self, call: AttentionCall) -> Any:
+        # forwards that measure rotations run inside this one
+        if self.measuring or call.caveat or call.query_BHTD.shape[2] != self.spec.length:
+            return call.run()
+        right, output = self._right(call)
+        if right is None:
+            return output
+        self.attended.add(right.layer)
+        entries = self.ledger.of(call.module, self.spec.length)
+        if not entries:
+            return output
+        return torch.cat([self._explained(right, entry) for entry in entries], 1), None
+
+    def _explained(self, right: RightLayer, entry: LedgerCall) -> Tensor:
+        found = explained_call(right, entry)
+        self.deviations += found.deviations
+        self.opaque |= found.opaque
+        return found.context_BTHD
+
+    def _right(self, call: AttentionCall) -> tuple[RightLayer | None, Any]:
+        """What this layer should compute, and the kernel's output that says so."""
+        trusted, spec = self.trusted, self.spec
+        if call.is_self_attention:
+            allowed = trusted.expected(call, spec)
+            params = params_of(call, allowed)
+            output: Any = (
+                attend_widely(call.query_BHTD, call.key_BGSD, call.value_BGSD, params),
+                None,
+            )
+        else:
+            output = call.run()
+            try:
+                allowed = allowed_BHTS(call)
+            except Unsupported:
+                return None, output
+            params = params_of(call, allowed)
+        layer = trusted.layer(call)
+        right = RightLayer(
+            layer=layer,
+            query_BHTD=call.query_BHTD,
+            key_BGTD=call.key_BGSD,
+            value_BGTD=call.value_BGSD,
+            context_BTHD=output[0],
+            params=params,
+            real_BT=self._real_BT,
+            relative=self.relative,
+            rotation=lambda: self._rotations.get(id(call.module)),
+            others=lambda which: self._others(which, layer),
+        )
+        return right, output
+
+    @cached_property
+    def _real_BT(self) -> Tensor | None:
+        mask = self.spec.mask
+        return torch.tensor(mask.rows, dtype=torch.bool) if isinstance(mask, Mask2D) else None
+
+    @cached_property
+    def _rotations(self) -> dict[int, PositionRotation]:
+        self.measuring = True
+        try:
+            return measured_rotations(self.trusted, self.spec)
+        finally:
+            self.measuring = False
+
+    def _others(self, which: int, layer: int) -> dict[int, Tensor]:
+        """Keys (0) or values (1) that the failing forward computed for each token in the layers
+        beside this one.
+        """
+        found: dict[int, Tensor] = {}
+        for entries in self.ledger.calls.values():
+            if not entries:
+                continue
+            number = self.trusted.layer(entries[0].call)
+            new = [
+                (each.call.key_BGSD, each.call.value_BGSD)[which][
+                    :, :, -each.call.query_BHTD.shape[2] :
+                ]
+                for each in self.ledger.of(entries[0].call.module, self.spec.length)
+            ]
+            if number != layer and new:
+                found.setdefault(number, torch.cat(new, 2))
+        return found

@@ -1,0 +1,86 @@
+"""The fault of the catalogue that measured parts amount to, and the nearest one where none is
+exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attncheck.observation.rules import cell_rule
+from attncheck.observation.summary import Extent, Group
+
+VECTORS = {
+    "zero": "cache-drops-token",
+    "other layer": "cache-layer-mixup",
+    "rounded": "cache-low-precision",
+    "other head": "kv-groups-tiled",
+}
+ROTATIONS = {
+    "restart": "position-restart",
+    "frozen": "position-frozen",
+    "twice": "key-rotated-twice",
+    "": "position-offset",
+}
+CELLS = {
+    "later": "causal-mask-missing",
+    "off by one": "mask-off-by-one",
+    "top left": "mask-top-left",
+    "padding": "padding-visible",
+    "window ignored": "window-ignored",
+    "window size": "window-off-by-one",
+    "missing": "cache-drops-token",
+}
+SCORES = {
+    "scaled": "softmax-scale",
+    "cap": "softcap-missing",
+    "sinks": "sink-missing",
+    "bias": "alibi-local",
+    "dtype": "cache-low-precision",
+}
+STORED = frozenset({"keys", "values"})
+
+
+def named(groups: Sequence[Group], extent: Extent) -> tuple[tuple[str, ...], str]:
+    """(faults, family): the faults where every part belongs to one, those with the most deviations
+    first, and the fault nearest to the largest part.
+    """
+    names = [_name(group, groups, extent) for group in groups]
+    exact = tuple(dict.fromkeys(name for name, _ in names)) if all(e for _, e in names) else ()
+    return exact, names[0][0] if names else ""
+
+
+def _name(group: Group, groups: Sequence[Group], extent: Extent) -> tuple[str, bool]:
+    part = group.part
+    if part.what == "cells":
+        kind = cell_rule(group.members, extent).kind
+        usual = "causal-mask-missing" if part.how == "visible" else "mask-top-left"
+        return CELLS.get(kind, usual), kind in CELLS
+    if part.what == "scores":
+        return SCORES.get(part.how, "softmax-scale"), part.how in SCORES
+    if part.how == "rotated":
+        return _rotation(group, groups)
+    if part.what in STORED:
+        return _stored(group, groups, extent)
+    return "position-offset" if part.what == "queries" else "softmax-scale", False
+
+
+def _rotation(group: Group, groups: Sequence[Group]) -> tuple[str, bool]:
+    turned = {each.part.what for each in groups if each.part.how == "rotated"}
+    constant = group.part.amount is not None
+    if group.rule == "twice":
+        return "key-rotated-twice", group.part.what == "keys"
+    if group.rule in ROTATIONS and (group.rule or constant):
+        return ROTATIONS[group.rule], "queries" in turned
+    return "position-offset", False
+
+
+def _stored(group: Group, groups: Sequence[Group], extent: Extent) -> tuple[str, bool]:
+    part = group.part
+    both = {each.part.what for each in groups if each.part.how == part.how} >= STORED
+    if part.how == "other token":
+        return ("cache-stale" if both else "cache-wrong-slot"), True
+    if part.how == "other sequence":
+        return "cache-reorder", True
+    if part.how in VECTORS:
+        return VECTORS[part.how], True
+    return "cache-wrong-slot", False

@@ -1,0 +1,112 @@
+"""By which angles a layer rotates one position further, measured by a forward with all positions
+one higher; and by how many positions observed queries and keys were rotated.
+
+Axes: B batch, H heads, T positions, D head width, N vectors, P pairs of channels.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from attncheck.attention.call import AttentionCall
+from attncheck.core.errors import Unsupported
+from attncheck.faults.engine.trusted import Trusted
+from attncheck.judge.rotation_angles import Layout, observed_rotation
+from attncheck.model.forward_spec import ForwardSpec, Positions, counting
+
+ANGLE = 1e-3
+"""Angles within so many radians are the same: tables may be of another precision."""
+NEAR = 1e-2
+"""A number of positions this near to a whole one is that."""
+SLOWEST = 1e-7
+"""Pairs that rotate by less than this many radians per position are taken to stand still."""
+
+
+@final
+@dataclass(frozen=True)
+class PositionRotation:
+    """The rotation of one layer: its pairs of channels and their radians per position."""
+
+    layout: Layout
+    speed_P: Tensor
+
+    def offset(self, observed_ND: Tensor, right_ND: Tensor, limit: float) -> tuple[Tensor, Tensor]:
+        """Whether each vector was only rotated (N,), and by how many positions (NaN where by angles
+        that no number of positions gives).
+
+        The slowest pair gives a first number, and each faster one makes it finer.
+        """
+        observed_NP, right_NP = self._pairs(observed_ND), self._pairs(right_ND)
+        rotated_N = ((observed_NP.abs() - right_NP.abs()).abs() <= 2 * limit).all(-1)
+        rotated_N &= self._rest_agrees(observed_ND, right_ND, limit)
+        angle_NP = (observed_NP * right_NP.conj()).angle()
+        offset_N = torch.zeros_like(angle_NP[:, 0])
+        for pair in self.speed_P.abs().argsort().tolist():
+            if abs(float(self.speed_P[pair])) >= SLOWEST:
+                speed = float(self.speed_P[pair])
+                offset_N = offset_N + _wrapped(angle_NP[:, pair] - offset_N * speed) / speed
+        off_NP = _wrapped(angle_NP - offset_N[:, None] * self.speed_P).abs()
+        fits_N = (off_NP <= ANGLE).all(-1)
+        whole_N = offset_N.round()
+        offset_N = torch.where((offset_N - whole_N).abs() < NEAR, whole_N, offset_N)
+        return rotated_N, torch.where(fits_N, offset_N, torch.nan)
+
+    def _rest_agrees(self, observed_ND: Tensor, right_ND: Tensor, limit: float) -> Tensor:
+        """Whether the channels that are not rotated are the same."""
+        first, count = self.layout[:2]
+        same_ND = (observed_ND - right_ND).abs() <= limit
+        same_ND[:, first : first + count] = True
+        return same_ND.all(-1)
+
+    def _pairs(self, states_ND: Tensor) -> Tensor:
+        first, count, pairing = self.layout[:3]
+        part = states_ND[:, first : first + count].double()
+        left, right = part.chunk(2, -1) if pairing == "half" else (part[:, ::2], part[:, 1::2])
+        return torch.complex(left.contiguous(), right.contiguous())
+
+
+def _wrapped(angle: Tensor) -> Tensor:
+    """Angles between minus and plus half a turn."""
+    return torch.remainder(angle + math.pi, 2 * math.pi) - math.pi
+
+
+def measured_rotations(trusted: Trusted, spec: ForwardSpec) -> dict[int, PositionRotation]:
+    """The rotation of each attention module that has one, by its identity; none where no positions
+    can be passed.
+    """
+    if not trusted.subject.can.takes_positions:
+        return {}
+    usual = spec.positions or counting(len(spec.tokens), spec.length)
+    later = tuple(tuple(position + 1 for position in row) for row in usual)
+    try:
+        before, after = (_keys(trusted, spec, positions) for positions in (usual, later))
+    except Unsupported:
+        return {}
+    found = {name: _rotation(before[name], after[name]) for name in before if name in after}
+    return {name: each for name, each in found.items() if each is not None}
+
+
+def _keys(trusted: Trusted, spec: ForwardSpec, positions: Positions) -> dict[int, Tensor]:
+    """The keys of each module with these positions, in one plain forward."""
+    subject = trusted.subject
+
+    def keep(call: AttentionCall) -> tuple[int, Tensor]:
+        return id(call.module), call.key_BGSD.detach().clone()
+
+    given_BT = torch.tensor(positions, device=subject.device)
+    return dict(subject.record_calls(spec.tokens, keep, positions_BT=given_BT))
+
+
+def _rotation(before_BGTD: Tensor, after_BGTD: Tensor) -> PositionRotation | None:
+    if before_BGTD.shape != after_BGTD.shape:
+        return None
+    found = observed_rotation(after_BGTD, {"one position less": before_BGTD}, 0, None)
+    if found is None or not found.pairs or found.layout is None:
+        return None
+    speed_P = found.factor_BTP.mean((0, 1)).angle()
+    return PositionRotation(found.layout, speed_P)

@@ -1,0 +1,145 @@
+"""What was measured, in sentences that a maintainer understands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from attncheck.core.finding import ObservedPart
+from attncheck.observation.rules import cell_rule
+from attncheck.observation.summary import Extent, Group, ranges
+
+CALLS = {
+    "prefill": "in the first call",
+    "chunk": "in calls of several tokens on a cache",
+    "step": "in calls of one token on a cache",
+}
+ROTATIONS = {
+    "restart": "are rotated as if positions restarted at 0 in each call",
+    "frozen": "are rotated as if all had the position of the first token of their call",
+    "twice": "are rotated twice",
+    "not rotated": "are not rotated",
+}
+SIMPLE = {
+    "zero": "are zero",
+    "another function": "are no vectors of the trusted path",
+    "other head": "are those of other heads",
+    "other sequence": "are those of another sequence",
+    "other call": "are those of an earlier call",
+}
+SCORES = {
+    "cap": "the soft-cap of the scores differs",
+    "sinks": "the sinks are left out",
+    "bias": "the bias on the scores is not the specified one",
+}
+
+
+def worded(groups: Sequence[Group], extent: Extent) -> list[Group]:
+    """The same groups, each part with its text."""
+    return [replace(group, part=replace(group.part, text=_text(group, extent))) for group in groups]
+
+
+def sentence(groups: Sequence[Group]) -> str:
+    """All parts in one sentence; keys and values with the same change are named together."""
+    texts: dict[str, list[str]] = {}
+    for group in groups:
+        what, _, rest = group.part.text.partition(" ")
+        if group.part.what in ("keys", "values"):
+            texts.setdefault(rest, []).append(what)
+        else:
+            texts.setdefault(group.part.text, [])
+    joined = [
+        f"{' and '.join(sorted(whats))} {rest}" if whats else rest for rest, whats in texts.items()
+    ]
+    return "; ".join(joined)
+
+
+def _text(group: Group, extent: Extent) -> str:
+    return f"{_what(group, extent)}{_where(group.part)}"
+
+
+def _what(group: Group, extent: Extent) -> str:
+    part = group.part
+    if part.what == "cells":
+        return cell_rule(group.members, extent).text
+    if part.what == "scores":
+        return _scores(part)
+    if part.what in ("keys", "values"):
+        subject = (
+            f"{part.what} of {_tokens(part.slots)}" if part.slots else f"{part.what} in the cache"
+        )
+    elif part.what in ("queries", "context"):
+        noun = "queries" if part.what == "queries" else "outputs of the kernel"
+        subject = f"{noun} at {ranges(part.positions)}" if part.positions else noun
+    else:
+        subject = part.what
+    return f"{subject} {_verb(group)}"
+
+
+def _scores(part: ObservedPart) -> str:
+    if part.how == "scaled":
+        return f"the scores are multiplied by {part.amount:.6g}"
+    if part.how == "dtype":
+        return f"the softmax is computed in {part.dtype}"
+    return SCORES.get(part.how, "the scores differ")
+
+
+def _verb(group: Group) -> str:
+    part = group.part
+    if part.how == "rotated":
+        return ROTATIONS.get(group.rule) or _rotated(group)
+    if part.how == "rounded":
+        return f"are rounded to {part.dtype}"
+    if part.how == "scaled":
+        return f"are multiplied by {part.amount:.6g}" if part.amount is not None else "are scaled"
+    if part.how == "other layer":
+        return (
+            f"are those of layer {part.amount:g}"
+            if part.amount is not None
+            else "are those of other layers"
+        )
+    if part.how == "other token":
+        return _moved(group)
+    if part.how == "other sequence":
+        sources = {each.source[0] for each in group.members if each.source is not None}
+        return f"are those of sequence {ranges(sources)}" if len(sources) == 1 else SIMPLE[part.how]
+    return SIMPLE.get(part.how, f"differ ({part.how})")
+
+
+def _rotated(group: Group) -> str:
+    amount = group.part.amount
+    if amount is None:
+        if any(each.amount is None for each in group.members):
+            return "are rotated by angles that no position gives"
+        places = {each.at + each.amount for each in group.members if each.amount is not None}
+        if all(place.is_integer() for place in places):
+            return f"are rotated as if at positions {ranges(map(int, places))}"
+        return "are rotated to other positions"
+    count = f"{abs(amount):g} position{'s' if abs(amount) != 1 else ''}"
+    return f"are rotated {count} too {'far' if amount > 0 else 'little'}"
+
+
+def _moved(group: Group) -> str:
+    amount = group.part.amount
+    if amount is not None and amount:
+        way = "before" if amount < 0 else "after"
+        return f"are those of the token {abs(amount):g} {way}"
+    sources = [each.source[2] for each in group.members if each.source is not None]
+    return f"are those of {_tokens(sources)}"
+
+
+def _tokens(numbers: Sequence[int]) -> str:
+    return f"token{'s' if len(set(numbers)) > 1 else ''} {ranges(numbers)}"
+
+
+def _where(part: ObservedPart) -> str:
+    """The layers, heads, sequences and calls, where not all have it."""
+    limits = (("layer", part.layers), ("head", part.heads), ("sequence", part.rows))
+    places = [
+        f"{name}{'s' if len(numbers) > 1 else ''} {ranges(numbers)}"
+        for name, numbers in limits
+        if numbers
+    ]
+    texts = [f"in {', '.join(places)}"] if places else []
+    texts += [CALLS[each] for each in part.when]
+    return "".join(f", {text}" for text in texts)
