@@ -20,7 +20,7 @@ from attncheck.attention.call import AttentionCall, weights_of
 from attncheck.attention.masks import allowed_BHTS
 from attncheck.attention.reference import AttentionParams, attend, fitted_scale, params_of
 from attncheck.core.errors import Unsupported
-from attncheck.model.passes import REFUSALS
+from attncheck.model.refusal import REFUSALS
 from attncheck.observation.ledger import LedgerCall
 
 LOW = (torch.bfloat16, torch.float16, torch.float32)

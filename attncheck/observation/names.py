@@ -67,7 +67,7 @@ def _name(group: Group, groups: Sequence[Group], extent: Extent) -> tuple[str, b
 def _rotation(group: Group, groups: Sequence[Group]) -> tuple[str, bool]:
     turned = {each.part.what for each in groups if each.part.how == "rotated"}
     constant = group.part.amount is not None
-    if group.rule == "twice":
+    if group.rule in ("twice", "again"):
         return "key-rotated-twice", group.part.what == "keys"
     if group.rule in ROTATIONS and (group.rule or constant):
         return ROTATIONS[group.rule], "queries" in turned

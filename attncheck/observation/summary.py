@@ -107,7 +107,8 @@ def _rule(members: list[Deviation], extent: Extent) -> str:
     for name, rule in RULES.items():
         if all(each.amount == rule(each, extent) for each in members):
             return name
-    return ""
+    times = [each.amount / each.at if each.at and each.amount else 0.0 for each in members]
+    return "again" if all(each >= 1 and each.is_integer() for each in times) else ""
 
 
 def _group(members: list[Deviation], extent: Extent, amount: float | None, rule: str) -> Group:

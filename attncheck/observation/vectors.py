@@ -17,14 +17,10 @@ from typing import Protocol, final
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from attncheck.core.finding import How
-
-DTYPES = (torch.float8_e5m2, torch.float8_e4m3fn, torch.bfloat16, torch.float16, torch.float32)
-AGREE = 0.99
-"""This share of the elements must be the rounded ones: two roundings may differ at a tie."""
-ALIKE = 0.02
-"""Vectors are the same up to rounding to a coarse dtype within this relative difference."""
+from attncheck.observation.edits import edits
 
 
 class Rotates(Protocol):
@@ -120,7 +116,7 @@ class Matcher:
         sources: list[tuple[int, int, int] | None],
     ) -> Tensor:
         left = torch.ones(len(places), dtype=torch.bool)
-        for how, fits_N, predicted_ND, amount_N, dtype in _edits(observed_ND, right_ND, self.limit):
+        for how, fits_N, predicted_ND, amount_N, dtype in edits(observed_ND, right_ND, self.limit):
             for number in (fits_N.cpu() & left).nonzero().flatten().tolist():
                 amount = None if amount_N is None else float(amount_N[number])
                 change = VectorChange(how, amount, dtype, sources[number])
@@ -178,15 +174,14 @@ class Matcher:
         pool_BGTD = self.trusted_BGTD
         observed_ND = self._at(places, self.observed_BGSD)
         pool_MD = pool_BGTD.flatten(0, 2)
-        alike_NM = (
-            torch.nn.functional.normalize(observed_ND, dim=-1)
-            @ torch.nn.functional.normalize(pool_MD, dim=-1).mT
-        )
-        best_N = alike_NM.nan_to_num(0.0).abs().argmax(-1)
-        sources = [
-            tuple(int(i) for i in torch.unravel_index(each, pool_BGTD.shape[:3])) for each in best_N
+        unit_ND, unit_MD = (normalize(each, dim=-1) for each in (observed_ND, pool_MD))
+        best_N = (unit_ND @ unit_MD.mT).nan_to_num(0.0).abs().argmax(-1)
+        heads, length = pool_BGTD.shape[1:3]
+        sources: list[tuple[int, int, int] | None] = [
+            (m // (heads * length), m // length % heads, m % length) for m in best_N.tolist()
         ]
-        return self._apply_edits(places, observed_ND, pool_MD[best_N], matches, sources)  # type: ignore[arg-type]
+        right_ND = pool_MD[best_N]
+        return self._apply_edits(places, observed_ND, right_ND, matches, sources)
 
     def _nearest(
         self, place: Tensor, fits_M: Tensor, pool_BGTD: Tensor
@@ -219,30 +214,6 @@ class Matcher:
         amounts = {"other token": source[2] - token, "other layer": layer}
         amount = amounts.get(how)
         return VectorChange(how, None if amount is None else float(amount), "", source, layer)
-
-
-Edits = tuple[How, Tensor, Tensor, Tensor | None, str]
-
-
-def _edits(observed_ND: Tensor, right_ND: Tensor, limit: float) -> Iterator[Edits]:
-    """Each edit of the right vectors: where it fits, what it predicts, its amount and dtype."""
-    zero_ND = torch.zeros_like(right_ND)
-    yield "zero", (observed_ND.abs() <= limit).all(-1), zero_ND, None, ""
-    same_N = ((observed_ND - right_ND).abs() <= limit).all(-1)
-    yield "other token", same_N, right_ND, None, ""
-    energy_N = right_ND.square().sum(-1).clamp_min(torch.finfo(right_ND.dtype).tiny)
-    factor_N = (observed_ND * right_ND).sum(-1) / energy_N
-    scaled_ND = right_ND * factor_N[:, None]
-    slack_N1 = limit * factor_N.abs().clamp_min(1.0)[:, None]
-    yield "scaled", ((observed_ND - scaled_ND).abs() <= slack_N1).all(-1), scaled_ND, factor_N, ""
-    for dtype in DTYPES:
-        if torch.finfo(dtype).eps <= 2 * torch.finfo(right_ND.dtype).eps:
-            continue
-        rounded_ND = right_ND.to(dtype).to(right_ND.dtype)
-        unit_ND = torch.finfo(dtype).eps * right_ND.abs() + limit
-        close_ND = (observed_ND - rounded_ND).abs()
-        fits_N = ((close_ND <= limit).double().mean(-1) >= AGREE) & (close_ND <= unit_ND).all(-1)
-        yield "rounded", fits_N, observed_ND, None, str(dtype).removeprefix("torch.")
 
 
 def _distances(observed_ND: Tensor, pool_BGTD: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ ROTATIONS = {
     "restart": "are rotated as if positions restarted at 0 in each call",
     "frozen": "are rotated as if all had the position of the first token of their call",
     "twice": "are rotated twice",
+    "again": "are rotated again in each call",
     "not rotated": "are not rotated",
 }
 SIMPLE = {

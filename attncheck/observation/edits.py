@@ -1,0 +1,40 @@
+"""What may be done to a vector where it stands: zeroed, scaled, rounded.
+
+Axes: N vectors, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from attncheck.core.finding import How
+
+DTYPES = (torch.float8_e5m2, torch.float8_e4m3fn, torch.bfloat16, torch.float16, torch.float32)
+AGREE = 0.99
+"""This share of the elements must be the rounded ones: two roundings may differ at a tie."""
+
+Edits = tuple[How, Tensor, Tensor, Tensor | None, str]
+
+
+def edits(observed_ND: Tensor, right_ND: Tensor, limit: float) -> Iterator[Edits]:
+    """Each edit of the right vectors: where it fits, what it predicts, its amount and dtype."""
+    zero_ND = torch.zeros_like(right_ND)
+    yield "zero", (observed_ND.abs() <= limit).all(-1), zero_ND, None, ""
+    same_N = ((observed_ND - right_ND).abs() <= limit).all(-1)
+    yield "other token", same_N, right_ND, None, ""
+    energy_N = right_ND.square().sum(-1).clamp_min(torch.finfo(right_ND.dtype).tiny)
+    factor_N = (observed_ND * right_ND).sum(-1) / energy_N
+    scaled_ND = right_ND * factor_N[:, None]
+    slack_N1 = limit * factor_N.abs().clamp_min(1.0)[:, None]
+    yield "scaled", ((observed_ND - scaled_ND).abs() <= slack_N1).all(-1), scaled_ND, factor_N, ""
+    for dtype in DTYPES:
+        if torch.finfo(dtype).eps <= 2 * torch.finfo(right_ND.dtype).eps:
+            continue
+        rounded_ND = right_ND.to(dtype).to(right_ND.dtype)
+        unit_ND = torch.finfo(dtype).eps * right_ND.abs() + limit
+        close_ND = (observed_ND - rounded_ND).abs()
+        fits_N = ((close_ND <= limit).double().mean(-1) >= AGREE) & (close_ND <= unit_ND).all(-1)
+        yield "rounded", fits_N, observed_ND, None, str(dtype).removeprefix("torch.")
