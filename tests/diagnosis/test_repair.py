@@ -42,4 +42,4 @@ def test_positions_that_no_known_fault_has_are_measured() -> None:
         told = explained(subject, "decode-paths").diagnosis
     assert told is not None
     assert (told.fault, told.family, told.how) == ("", "position-offset", "measured")
-    assert "Queries are rotated as if at positions 11, 16, 21, 26" in told.sentence
+    assert "are rotated as if at positions 11, 16, 21, 26" in told.sentence
