@@ -23,6 +23,7 @@ from attncheck.model.forward_spec import ForwardSpec, Mask2D
 from attncheck.numerics.divergence import max_abs_diff
 from attncheck.numerics.first_divergence import FirstDivergence, first_divergence
 from attncheck.numerics.module_outputs import ModuleOutputs, outputs_with_floors, recording
+from attncheck.observation.hidden import hidden_modules
 
 ATTENTION = re.compile(r"att(?:entio)?n", re.IGNORECASE)
 Run = Callable[[], object]
@@ -60,7 +61,7 @@ def locate_padding(failure: Failure) -> Location | None:
 
 def locate_unsteady(failure: Failure) -> Location | None:
     """The first module that answers the same call in two ways."""
-    modules, shape = _modules(failure.subject.model), (1, failure.subject.inputs.length)
+    modules, shape = hidden_modules(failure.subject.model), (1, failure.subject.inputs.length)
     outputs: list[ModuleOutputs] = []
     for _ in range(2):
         with recording(modules) as recorder:
@@ -124,7 +125,7 @@ def _trusted_pair(
 
 
 def _first(failure: Failure, real_BT: Tensor, right: Run, wrong: Run) -> Located | None:
-    modules, shape = _modules(failure.subject.model), (real_BT.shape[0], real_BT.shape[1])
+    modules, shape = hidden_modules(failure.subject.model), (real_BT.shape[0], real_BT.shape[1])
     good = outputs_with_floors(modules, right, shape, real_BT=real_BT)
     with recording(modules) as bad:
         wrong()
@@ -150,16 +151,6 @@ def _by_layer(real_BT: Tensor, good: ModuleOutputs, bad: ModuleOutputs) -> tuple
 
 def _rounded(largest: float) -> float:
     return float(f"{largest:.2e}") if math.isfinite(largest) else math.inf
-
-
-def _modules(model: nn.Module) -> dict[str, nn.Module]:
-    """The modules that hidden states pass: all within layers, and others that hold weights."""
-    named = {name: module for name, module in model.named_modules() if name}
-    return {
-        name: module
-        for name, module in named.items()
-        if layer_number(name) is not None or any(True for _ in module.parameters())
-    }
 
 
 def _location(failure: Failure, located: Located | None) -> Location | None:

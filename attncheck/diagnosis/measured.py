@@ -105,7 +105,13 @@ def measured(failure: Failure) -> Measured | None:
         return None
     run = partial(side.run, failure.subject)
     try:
-        seen = observed(failure.trusted, side.spec, run, side.trusted_BTV)
+        seen = observed(
+            failure.trusted,
+            side.spec,
+            run,
+            side.trusted_BTV,
+            lambda logits_BTV: side.residual_of(logits_BTV) <= failure.budget,
+        )
     except REFUSED:
         return None
     return Measured(seen, side.residual_of(seen.predicted_BTV), failure.budget)

@@ -15,7 +15,8 @@ from attncheck.core.finding import How, What
 class Deviation:
     """One changed vector, cell or number in one call.
 
-    `at` is the token of a slot or the position of a query, `key` the token that a cell reads;
+    `module` names the module where it is not the attention kernel. `at` is the token of a slot or
+    the position of a query, `key` the token that a cell reads;
     `source` is (sequence, head, token) where a vector comes from another place. -1 means all.
     `start` and `when` say which call it was; `heads` counts the heads that there are.
     """
@@ -23,6 +24,7 @@ class Deviation:
     what: What
     how: How
     layer: int
+    module: str = ""
     row: int = -1
     head: int = -1
     heads: int = 0

@@ -23,8 +23,11 @@ from attncheck.attention.reference import params_of
 from attncheck.core.errors import Unsupported
 from attncheck.faults.engine.trusted import Trusted, attend_widely
 from attncheck.model.forward_spec import ForwardSpec, Mask2D
+from attncheck.numerics.first_divergence import first_divergence
+from attncheck.numerics.module_outputs import ModuleOutputs
 from attncheck.observation.calls import RightLayer, explained_call
 from attncheck.observation.deviation import Deviation
+from attncheck.observation.hidden import ChangedOutput, Run, changed_output, prints_of, states_at
 from attncheck.observation.ledger import Ledger, LedgerCall
 from attncheck.observation.rotation import PositionRotation, measured_rotations
 
@@ -41,16 +44,45 @@ class Explaining:
     spec: ForwardSpec
     ledger: Ledger
     relative: float
+    changed: list[ChangedOutput] = field(default_factory=list)
     deviations: list[Deviation] = field(default_factory=list)
     attended: set[int] = field(default_factory=set)
     opaque: bool = False
     measuring: bool = False
+    prints: ModuleOutputs = field(default_factory=dict)
 
     def logits(self) -> Tensor:
         """logits_BTV of the trusted path with every deviation on it."""
-        self.deviations, self.opaque, self.attended = [], False, set()
-        with torch.no_grad(), self._attending():
+        self.deviations = [each for changed in self.changed for each in changed.deviations]
+        self.opaque = any(changed.opaque for changed in self.changed)
+        self.attended = set()
+        model = self.trusted.subject.model
+        with torch.no_grad(), contextlib.ExitStack() as stack:
+            for changed in self.changed:
+                stack.enter_context(changed.replacing(model))
+            stack.enter_context(self._attending())
             return self.trusted.plain_logits(self.spec)
+
+    def explain_module(self, run: Run) -> bool:
+        """Explain the first module that still differs from the failing forward, which `run` runs
+        again; False where there is none.
+        """
+        model, spec = self.trusted.subject.model, self.spec
+        shape = (len(spec.tokens), spec.length)
+        bad = self.prints = self.prints or prints_of(model, run, shape)
+        found = first_divergence(prints_of(model, self.logits, shape), bad, real_BT=self.real_BT)
+        if found is None or any(found.event == changed.event for changed in self.changed):
+            return False
+        right = states_at(model, found.event, self.logits, spec.length)
+        observed = states_at(model, found.event, run, spec.length)
+        if right is None or observed is None:
+            return False
+        states = observed, right
+        changed = changed_output(found.event, "hidden", states, spec, self.real_BT, self.relative)
+        if changed is None or not changed.deviations:
+            return False
+        self.changed.append(changed)
+        return True
 
     @contextlib.contextmanager
     def _attending(self) -> Iterator[None]:
@@ -104,7 +136,7 @@ class Explaining:
             value_BGTD=call.value_BGSD,
             context_BTHD=output[0],
             params=params,
-            real_BT=self._real_BT,
+            real_BT=self.real_BT,
             relative=self.relative,
             rotation=lambda: self._rotations.get(id(call.module)),
             others=lambda which: self._others(which, layer),
@@ -112,7 +144,8 @@ class Explaining:
         return right, output
 
     @cached_property
-    def _real_BT(self) -> Tensor | None:
+    def real_BT(self) -> Tensor | None:
+        """(B, T) booleans of the tokens that are no padding; None where all are real."""
         mask = self.spec.mask
         return torch.tensor(mask.rows, dtype=torch.bool) if isinstance(mask, Mask2D) else None
 

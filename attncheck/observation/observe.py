@@ -25,6 +25,8 @@ from attncheck.observation.words import sentence, worded
 
 ROUNDINGS = 1e3
 BUDGETS = 4
+MODULES = 3
+"""So many modules outside attention are explained at most."""
 
 
 @final
@@ -51,11 +53,16 @@ class Observation:
 
 
 def observed(
-    trusted: Trusted, spec: ForwardSpec, run: Callable[[], object], right_BTV: Tensor
+    trusted: Trusted,
+    spec: ForwardSpec,
+    run: Callable[[], object],
+    right_BTV: Tensor,
+    agrees: Callable[[Tensor], bool],
 ) -> Observation:
     """What a wrong forward over `spec`, made by `run`, has been given and gave.
 
-    `right_BTV` are the trusted path's logits. Raises what the model raises.
+    `right_BTV` are the trusted path's logits; `agrees` says whether logits are the observed ones.
+    Raises what the model raises.
     """
     subject = trusted.subject
     ledger = ledger_of(subject, run)
@@ -66,6 +73,10 @@ def observed(
     )
     explaining = Explaining(trusted, spec, ledger, relative)
     predicted_BTV = explaining.logits()
+    for _ in range(MODULES):
+        if agrees(predicted_BTV) or not explaining.explain_module(run):
+            break
+        predicted_BTV = explaining.logits()
     extent = extent_of(explaining, ledger)
     groups = worded(grouped_parts(explaining.deviations, extent), extent)
     faults, family = named(groups, extent)

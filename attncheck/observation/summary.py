@@ -13,6 +13,7 @@ from typing import final
 from attncheck.core.finding import ObservedPart
 from attncheck.observation.deviation import Deviation
 
+QUERIES = ("queries", "context", "hidden", "logits")
 CALLS = ("prefill", "chunk", "step")
 
 
@@ -78,7 +79,7 @@ def grouped_parts(deviations: Iterable[Deviation], extent: Extent) -> list[Group
 
 
 def _key(each: Deviation) -> tuple[object, ...]:
-    return each.what, each.how, each.dtype
+    return each.what, each.how, each.dtype, each.module
 
 
 def _by_amount(members: list[Deviation], extent: Extent) -> Iterator[Group]:
@@ -118,16 +119,14 @@ def _group(members: list[Deviation], extent: Extent, amount: float | None, rule:
     slots = {each.key for each in members if each.key >= 0} if cells else at
     whens = {each.when for each in members}
     starts = {each.start for each in members}
-    queries = cells or first.what in ("queries", "context")
+    queries = cells or first.what in QUERIES
     part = ObservedPart(
         what=first.what,
         how=first.how,
-        layers=_some({each.layer for each in members}, extent.layers),
+        layers=_some({each.layer for each in members if each.layer >= 0}, extent.layers),
         rows=_some({each.row for each in members if each.row >= 0}, range(extent.rows)),
         heads=_heads(members),
-        slots=()
-        if first.what in ("queries", "context", "scores")
-        else _slots(slots, starts, cells),
+        slots=() if first.what in (*QUERIES, "scores") else _slots(slots, starts, cells),
         positions=_positions(at, whens, extent) if queries else (),
         when=tuple(kind for kind in CALLS if kind in whens) if whens < extent.kinds else (),
         amount=float(len(members)) if cells else amount,

@@ -72,6 +72,10 @@ def _what(group: Group, extent: Extent) -> str:
     elif part.what in ("queries", "context"):
         noun = "queries" if part.what == "queries" else "outputs of the kernel"
         subject = f"{noun} at {ranges(part.positions)}" if part.positions else noun
+    elif part.what == "hidden":
+        modules = dict.fromkeys(each.module for each in group.members)
+        at = f" at {ranges(part.positions)}" if part.positions else ""
+        subject = f"outputs of {', '.join(f'`{name}`' for name in modules)}{at}"
     else:
         subject = part.what
     return f"{subject} {_verb(group)}"

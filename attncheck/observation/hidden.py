@@ -1,0 +1,178 @@
+"""A module outside attention whose inputs agree and whose output does not: what was done to it.
+
+Axes: B batch, T positions, W hidden width.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from attncheck.attention.layers import layer_number
+from attncheck.core.finding import What
+from attncheck.faults.engine.expected import chunk_bounds
+from attncheck.model.forward_spec import ForwardSpec
+from attncheck.numerics.divergence import max_abs
+from attncheck.numerics.hooks import hooked
+from attncheck.numerics.module_outputs import Event, ModuleOutputs, first_tensor, recording
+from attncheck.observation.deviation import Deviation
+from attncheck.observation.vectors import Matcher, Matches
+
+Run = Callable[[], object]
+
+
+@final
+@dataclass
+class Outputs:
+    """The outputs of one module during one forward, in order."""
+
+    parts: list[Tensor] = field(default_factory=list)
+
+    def whole(self, length: int) -> Tensor | None:
+        """states_BTW of the last calls that make up `length` positions; None where none do."""
+        kept: list[Tensor] = []
+        while self.parts and sum(part.shape[1] for part in kept) < length:
+            kept.insert(0, self.parts.pop())
+        whole = torch.cat(kept, 1) if kept else None
+        return whole if whole is not None and whole.shape[1] == length else None
+
+
+def _seen(event: Event, args: Any, named: Any, output: Any) -> Tensor | None:
+    """The hidden tensor of an event: what enters a module, or what leaves it."""
+    if event[1] == "out":
+        return first_tensor(output)
+    return first_tensor(args or [named[key] for key in named if "hidden" in key])
+
+
+@contextlib.contextmanager
+def recorded_outputs(model: nn.Module, event: Event) -> Iterator[Outputs]:
+    """While active, the hidden tensors of an event are kept."""
+    found, module = Outputs(), model.get_submodule(event[0])
+
+    def hook(module: nn.Module, args: Any, named: Any, output: Any = None) -> None:
+        tensor = _seen(event, args, named, output)
+        if tensor is not None:
+            found.parts.append(tensor.detach().clone())
+
+    with hooked([_hook(module, event, hook)]):
+        yield found
+
+
+def _hook(module: nn.Module, event: Event, hook: Any) -> Any:
+    if event[1] == "out":
+        return module.register_forward_hook(hook, with_kwargs=True)
+    return module.register_forward_pre_hook(hook, with_kwargs=True)
+
+
+@final
+@dataclass(frozen=True)
+class ChangedOutput:
+    """What enters or leaves one module on the failing forward, as edits of what should."""
+
+    event: Event
+    states_BTW: Tensor
+    deviations: tuple[Deviation, ...]
+    opaque: bool
+
+    @contextlib.contextmanager
+    def replacing(self, model: nn.Module) -> Iterator[None]:
+        """While active, full forwards have the changed states there."""
+
+        def hook(module: nn.Module, args: Any, named: Any, output: Any = None) -> Any:
+            tensor = _seen(self.event, args, named, output)
+            if tensor is None or tensor.shape[:2] != self.states_BTW.shape[:2]:
+                return None
+            new = self.states_BTW.reshape(tensor.shape)
+            if self.event[1] == "out":
+                return _with_states(output, tensor, new)
+            kept = {key: new if value is tensor else value for key, value in named.items()}
+            return tuple(new if each is tensor else each for each in args), kept
+
+        module = model.get_submodule(self.event[0])
+        with hooked([_hook(module, self.event, hook)]):
+            yield
+
+
+def _with_states(output: Any, old: Tensor, new: Tensor) -> Any:
+    """The same output with one tensor replaced."""
+    if isinstance(output, (tuple, list)):
+        return type(output)(new if each is old else each for each in output)
+    return new
+
+
+def changed_output(
+    event: Event,
+    what: What,
+    states: tuple[Tensor, Tensor],
+    spec: ForwardSpec,
+    real_BT: Tensor | None,
+    relative: float,
+) -> ChangedOutput | None:
+    """The edits that take the right states to the observed ones (`states` is (observed, right));
+    None where they have other shapes.
+    """
+    observed_BTW, right_BTW = (each.flatten(2) for each in states)
+    if observed_BTW.shape != right_BTW.shape:
+        return None
+    expected_B1T = torch.arange(spec.length).expand(len(spec.tokens), 1, spec.length)
+    needed_B1T = torch.ones_like(expected_B1T, dtype=torch.bool)
+    if real_BT is not None:
+        needed_B1T = needed_B1T & real_BT[:, None]
+    limit = relative * max_abs(right_BTW[right_BTW.isfinite()])
+    matches = Matcher(
+        observed_BTW[:, None], right_BTW[:, None], expected_B1T, (0,), needed_B1T, limit
+    ).run()
+    found = tuple(_deviations(event[0], what, matches, spec))
+    predicted_BTW = matches.predicted_BGSD[:, 0].reshape(states[1].shape)
+    return ChangedOutput(event, predicted_BTW, found, matches.opaque > 0)
+
+
+def _deviations(name: str, what: What, matches: Matches, spec: ForwardSpec) -> Iterator[Deviation]:
+    bounds = chunk_bounds(spec)
+    number = layer_number(name)
+    for (row, _, position), change in matches.changes.items():
+        start, stop = next(bound for bound in bounds if bound[0] <= position < bound[1])
+        when = "prefill" if not start else "step" if stop - start == 1 else "chunk"
+        yield Deviation(
+            what=what,
+            how=change.how,
+            layer=-1 if number is None else number,
+            module=name,
+            row=row,
+            at=position,
+            start=start,
+            when=when,
+            amount=change.amount,
+            dtype=change.dtype,
+            source=change.source,
+            opaque=change.how == "another function",
+        )
+
+
+def hidden_modules(model: nn.Module) -> dict[str, nn.Module]:
+    """The modules that hidden states pass: all within layers, and others that hold weights."""
+    named = {name: module for name, module in model.named_modules() if name}
+    return {
+        name: module
+        for name, module in named.items()
+        if layer_number(name) is not None or any(True for _ in module.parameters())
+    }
+
+
+def states_at(model: nn.Module, event: Event, run: Run, length: int) -> Tensor | None:
+    """states_BTW of one event over a whole forward."""
+    with recorded_outputs(model, event) as found:
+        run()
+    return found.whole(length)
+
+
+def prints_of(model: nn.Module, run: Run, shape: tuple[int, int]) -> ModuleOutputs:
+    """The fingerprints of every module during one forward."""
+    with recording(hidden_modules(model)) as recorder:
+        run()
+    return recorder.outputs(shape)
