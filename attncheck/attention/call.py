@@ -54,14 +54,33 @@ class AttentionCall:
 
     def run(self) -> Any:
         """Call the kernel with the present arguments."""
-        return self.kernel(
+        output = self.kernel(
             self.module, self.query_BHTD, self.key_BGSD, self.value_BGSD, self.mask, **self.options
         )
+        runs = _RUNS.get()
+        if runs is not None:
+            runs.append((self.copy(), output))
+        return output
 
 
 Handler = Callable[[AttentionCall], Any]
+Runs = list[tuple[AttentionCall, Any]]
 
+_RUNS: ContextVar[Runs | None] = ContextVar("runs_of_calls", default=None)
 _SUSPENDED: ContextVar[bool] = ContextVar("recording_suspended", default=False)
+
+
+@contextlib.contextmanager
+def recorded_runs() -> Iterator[Runs]:
+    """While active, collect every call that runs with its output, the innermost first: a handler
+    within another one may have changed what its kernel gets.
+    """
+    runs: Runs = []
+    token = _RUNS.set(runs)
+    try:
+        yield runs
+    finally:
+        _RUNS.reset(token)
 
 
 def recording_suspended() -> bool:

@@ -22,7 +22,7 @@ from attncheck.diagnosis.locate import (
     locate_padding,
     locate_unsteady,
 )
-from attncheck.diagnosis.measured import Measured, measured
+from attncheck.diagnosis.measured import Measured, measured, measured_alone
 from attncheck.diagnosis.outside import OutsideFault, carried_elsewhere, explained_outside
 from attncheck.diagnosis.repair import OWN_STORE, repaired
 from attncheck.diagnosis.replay import spec_dict
@@ -153,7 +153,9 @@ def _explained(search: Search, finding: Finding) -> Finding:
     failure = search.failure
     place = locate(failure)
     outside = _confirmed(failure, explained_outside(failure))
-    seen = measured(failure) if outside is None else None
+    seen = measured(failure) if outside is None else measured_alone(failure)
+    if seen is not None and seen.proven:
+        outside, place = None, place or seen.place
     diagnosis = _diagnosis(search, place, outside, seen)
     elsewhere = ELSEWHERE.get(diagnosis.fault)
     if elsewhere is not None and (place is None or diagnosis.fault != "padding-visible"):

@@ -10,10 +10,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import final
 
+from torch import Tensor
+
 from attncheck.core.finding import Diagnosis, Location
-from attncheck.diagnosis.failure import REFUSED, Failure
+from attncheck.diagnosis.failure import REFUSED, Failure, max_diff_at
 from attncheck.faults.registry import advice
 from attncheck.observation.observe import Observation, observed
+from attncheck.observation.sequence import Sequence
+from attncheck.observation.summary import QUERIES
 from attncheck.report.numbers import number
 
 GROUPS = {
@@ -61,6 +65,20 @@ class Measured:
         proof = "Exactly this on a forward without a cache gives the observed logits to"
         return f"{text}. {proof} {number(self.residual)}."
 
+    @property
+    def place(self) -> Location | None:
+        """The first module that has one of the parts."""
+        members = [each for group in self.observation.groups for each in group.members]
+        if not members:
+            return None
+        first = min(members, key=lambda each: (each.layer, each.start, each.at))
+        module = first.module or self.observation.modules.get(first.layer, "")
+        return Location(
+            module=module,
+            layer=first.layer if first.layer >= 0 else None,
+            query_position=first.at if first.what in QUERIES and first.at >= 0 else None,
+        )
+
     def with_source(self, place: Location | None) -> Location | None:
         """The location with the first token that its query reads or misses against the spec."""
         if place is None or place.query_position is None or place.source_position is not None:
@@ -96,6 +114,36 @@ class Measured:
             family=found.family or self.observation.family,
             parts=self.observation.parts,
         )
+
+
+def measured_alone(failure: Failure) -> Measured | None:
+    """What the first sequence of a failing batch shows that differs from the same sequence alone,
+    on the trusted path too; None where none is explained.
+    """
+    side = failure.sides[0]
+    if len(side.spec.tokens) < 2 or side.provenance is not None:
+        return None
+    try:
+        found = (_alone(failure, row) for row in range(len(side.spec.tokens)))
+        return next(filter(None, found), None)
+    except REFUSED:
+        return None
+
+
+def _alone(failure: Failure, row: int) -> Measured | None:
+    side, trusted = failure.sides[0], failure.trusted
+    part = Sequence.of(side.spec, row)
+    right_BTV, wrong_BTV = trusted.logits(part.alone(side.spec)), part.states(side.observed_BTV)
+    if not failure.differ(right_BTV, wrong_BTV):
+        return None
+
+    def agrees(logits_BTV: Tensor) -> bool:
+        return max_diff_at(logits_BTV, wrong_BTV) <= failure.budget
+
+    run = partial(side.run, failure.subject)
+    seen = observed(trusted, side.spec, run, right_BTV, agrees, part)
+    found = Measured(seen, max_diff_at(seen.predicted_BTV, wrong_BTV), failure.budget)
+    return found if found.proven else None
 
 
 def measured(failure: Failure) -> Measured | None:

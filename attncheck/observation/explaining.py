@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attncheck.attention.call import AttentionCall
 from attncheck.attention.masks import allowed_BHTS
@@ -24,12 +24,13 @@ from attncheck.core.errors import Unsupported
 from attncheck.faults.engine.trusted import Trusted, attend_widely
 from attncheck.model.forward_spec import ForwardSpec, Mask2D
 from attncheck.numerics.first_divergence import first_divergence
-from attncheck.numerics.module_outputs import ModuleOutputs
+from attncheck.numerics.module_outputs import Event, ModuleOutputs
 from attncheck.observation.calls import RightLayer, explained_call
 from attncheck.observation.deviation import Deviation
 from attncheck.observation.hidden import ChangedOutput, Run, changed_output, prints_of, states_at
 from attncheck.observation.ledger import Ledger, LedgerCall
 from attncheck.observation.rotation import PositionRotation, measured_rotations
+from attncheck.observation.sequence import Sequence
 
 
 @final
@@ -37,25 +38,29 @@ from attncheck.observation.rotation import PositionRotation, measured_rotations
 class Explaining:
     """The deviations that a ledger shows, collected while the trusted path runs with them.
 
-    `relative` is the difference that rounding explains, as a share of the largest value.
+    `relative` is the difference that rounding explains, as a share of the largest value. Where the
+    failing forward `recorded` is a batch, `part` is the sequence of it that `spec` has alone.
     """
 
     trusted: Trusted
     spec: ForwardSpec
     ledger: Ledger
     relative: float
+    part: Sequence | None = None
+    recorded: ForwardSpec | None = None
     changed: list[ChangedOutput] = field(default_factory=list)
     deviations: list[Deviation] = field(default_factory=list)
-    attended: set[int] = field(default_factory=set)
+    attended: dict[int, str] = field(default_factory=dict)
     opaque: bool = False
     measuring: bool = False
     prints: ModuleOutputs = field(default_factory=dict)
+    heads: dict[str, int] = field(default_factory=dict)
 
     def logits(self) -> Tensor:
         """logits_BTV of the trusted path with every deviation on it."""
         self.deviations = [each for changed in self.changed for each in changed.deviations]
         self.opaque = any(changed.opaque for changed in self.changed)
-        self.attended = set()
+        self.attended = {}
         model = self.trusted.subject.model
         with torch.no_grad(), contextlib.ExitStack() as stack:
             for changed in self.changed:
@@ -69,20 +74,41 @@ class Explaining:
         """
         model, spec = self.trusted.subject.model, self.spec
         shape = (len(spec.tokens), spec.length)
-        bad = self.prints = self.prints or prints_of(model, run, shape)
-        found = first_divergence(prints_of(model, self.logits, shape), bad, real_BT=self.real_BT)
+        self.prints = self.prints or self._failing_prints(run)
+        good = prints_of(model, self.logits, shape)
+        found = first_divergence(good, self.prints, real_BT=self.real_BT)
         if found is None or any(found.event == changed.event for changed in self.changed):
             return False
         right = states_at(model, found.event, self.logits, spec.length)
-        observed = states_at(model, found.event, run, spec.length)
+        observed = states_at(model, found.event, run, (self.recorded or spec).length)
         if right is None or observed is None:
             return False
-        states = observed, right
-        changed = changed_output(found.event, "hidden", states, spec, self.real_BT, self.relative)
+        observed = observed if self.part is None else self.part.states(observed)
+        changed = self._changed(found.event, (observed, right))
         if changed is None or not changed.deviations:
             return False
         self.changed.append(changed)
         return True
+
+    def _changed(self, event: Event, states: tuple[Tensor, Tensor]) -> ChangedOutput | None:
+        """What was done to the states of an event: to each head by itself, if that is what explains
+        those that leave attention.
+        """
+        spec, real_BT, relative = self.spec, self.real_BT, self.relative
+        whole = changed_output(event, "hidden", states, spec, real_BT, relative)
+        heads = self.heads.get(event[0].rpartition(".")[0], 1)
+        if whole is None or not whole.opaque or event[1] == "out" or heads == 1:
+            return whole
+        if states[0].flatten(2).shape[-1] % heads:
+            return whole
+        split = changed_output(event, "context", states, spec, real_BT, relative, heads)
+        return whole if split is None or split.opaque else split
+
+    def _failing_prints(self, run: Run) -> ModuleOutputs:
+        """The fingerprints of the failing forward, of its part only."""
+        spec = self.recorded or self.spec
+        prints = prints_of(self.trusted.subject.model, run, (len(spec.tokens), spec.length))
+        return prints if self.part is None else self.part.prints(prints)
 
     @contextlib.contextmanager
     def _attending(self) -> Iterator[None]:
@@ -99,11 +125,18 @@ class Explaining:
         right, output = self._right(call)
         if right is None:
             return output
-        self.attended.add(right.layer)
-        entries = self.ledger.of(call.module, self.spec.length)
+        name = self.ledger.names.get(id(call.module), "")
+        self.attended.setdefault(right.layer, name)
+        self.heads[name] = call.query_BHTD.shape[1]
+        entries = self._entries(call.module)
         if not entries:
             return output
         return torch.cat([self._explained(right, entry) for entry in entries], 1), None
+
+    def _entries(self, module: nn.Module) -> list[LedgerCall]:
+        """The failing forward's calls of a module, those of its part only."""
+        entries = self.ledger.of(module, (self.recorded or self.spec).length)
+        return entries if self.part is None else self.part.calls(entries)
 
     def _explained(self, right: RightLayer, entry: LedgerCall) -> Tensor:
         found = explained_call(right, entry)
@@ -170,7 +203,7 @@ class Explaining:
                 (each.call.key_BGSD, each.call.value_BGSD)[which][
                     :, :, -each.call.query_BHTD.shape[2] :
                 ]
-                for each in self.ledger.of(entries[0].call.module, self.spec.length)
+                for each in self._entries(entries[0].call.module)
             ]
             if number != layer and new:
                 found.setdefault(number, torch.cat(new, 2))

@@ -112,30 +112,37 @@ def changed_output(
     spec: ForwardSpec,
     real_BT: Tensor | None,
     relative: float,
+    heads: int = 1,
 ) -> ChangedOutput | None:
     """The edits that take the right states to the observed ones (`states` is (observed, right));
-    None where they have other shapes.
+    None where they have other shapes. With several `heads` each head's part is matched by itself.
     """
-    observed_BTW, right_BTW = (each.flatten(2) for each in states)
-    if observed_BTW.shape != right_BTW.shape:
+    if states[0].shape != states[1].shape:
         return None
-    expected_B1T = torch.arange(spec.length).expand(len(spec.tokens), 1, spec.length)
-    needed_B1T = torch.ones_like(expected_B1T, dtype=torch.bool)
+    observed_BHTD, right_BHTD = (_by_head(each, heads) for each in states)
+    expected_BHT = torch.arange(spec.length).expand(observed_BHTD.shape[:3])
+    needed_BHT = torch.ones_like(expected_BHT, dtype=torch.bool)
     if real_BT is not None:
-        needed_B1T = needed_B1T & real_BT[:, None]
-    limit = relative * max_abs(right_BTW[right_BTW.isfinite()])
-    matches = Matcher(
-        observed_BTW[:, None], right_BTW[:, None], expected_B1T, (0,), needed_B1T, limit
-    ).run()
-    found = tuple(_deviations(event[0], what, matches, spec))
-    predicted_BTW = matches.predicted_BGSD[:, 0].reshape(states[1].shape)
+        needed_BHT = needed_BHT & real_BT[:, None]
+    limit = relative * max_abs(right_BHTD[right_BHTD.isfinite()])
+    own = tuple(range(heads))
+    matches = Matcher(observed_BHTD, right_BHTD, expected_BHT, own, needed_BHT, limit).run()
+    found = tuple(_deviations(event[0], what, matches, spec, heads))
+    predicted_BTW = matches.predicted_BGSD.transpose(1, 2).reshape(states[1].shape)
     return ChangedOutput(event, predicted_BTW, found, matches.opaque > 0)
 
 
-def _deviations(name: str, what: What, matches: Matches, spec: ForwardSpec) -> Iterator[Deviation]:
+def _by_head(states_BTW: Tensor, heads: int) -> Tensor:
+    flat_BTW = states_BTW.flatten(2)
+    return flat_BTW.reshape(*flat_BTW.shape[:2], heads, -1).transpose(1, 2).contiguous()
+
+
+def _deviations(
+    name: str, what: What, matches: Matches, spec: ForwardSpec, heads: int
+) -> Iterator[Deviation]:
     bounds = chunk_bounds(spec)
     number = layer_number(name)
-    for (row, _, position), change in matches.changes.items():
+    for (row, head, position), change in matches.changes.items():
         start, stop = next(bound for bound in bounds if bound[0] <= position < bound[1])
         when = "prefill" if not start else "step" if stop - start == 1 else "chunk"
         yield Deviation(
@@ -144,6 +151,8 @@ def _deviations(name: str, what: What, matches: Matches, spec: ForwardSpec) -> I
             layer=-1 if number is None else number,
             module=name,
             row=row,
+            head=head if heads > 1 else -1,
+            heads=heads,
             at=position,
             start=start,
             when=when,

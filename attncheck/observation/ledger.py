@@ -13,7 +13,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from attncheck.attention.call import AttentionCall
+from attncheck.attention.call import AttentionCall, recorded_runs
 from attncheck.attention.inline import observe_inside
 from attncheck.core.errors import Unsupported
 from attncheck.model.subject import Subject
@@ -88,9 +88,12 @@ def _entry(call: AttentionCall) -> tuple[LedgerCall, Any]:
         inner.append((copy, output[0].detach().clone()))
         return output
 
-    with observe_inside(call.module, call.query_BHTD.shape[0], within):
+    with recorded_runs() as runs, observe_inside(call.module, call.query_BHTD.shape[0], within):
         output = call.run()
     inside, inside_BTHD = inner[-1] if inner else (None, None)
+    if len(runs) > 1 + len(inner):
+        # a handler around the kernel has changed the call
+        inside, inside_BTHD = _kept(runs[0][0]), runs[0][1][0].detach().clone()
     context_BTHD = output[0] if isinstance(output, tuple) else output
     return LedgerCall(kept, context_BTHD.detach().clone(), inside, inside_BTHD), output
 

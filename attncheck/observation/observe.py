@@ -5,7 +5,7 @@ Axes: B batch, T positions, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import final
 
@@ -20,6 +20,7 @@ from attncheck.numerics.divergence import max_abs
 from attncheck.observation.explaining import Explaining
 from attncheck.observation.ledger import Ledger, ledger_of
 from attncheck.observation.names import named
+from attncheck.observation.sequence import Sequence
 from attncheck.observation.summary import Extent, Group, grouped_parts
 from attncheck.observation.words import sentence, worded
 
@@ -35,8 +36,8 @@ class Observation:
     """What was measured of one wrong forward.
 
     `predicted_BTV` are the logits of the trusted path with exactly these parts. `opaque` says that
-    some part was taken over from the failing forward without being explained. `faults` are those of
-    the catalogue that all parts together amount to.
+    some part was taken over from the failing forward without being explained. `modules` names the
+    attention of each layer. `faults` are those of the catalogue that all parts together amount to.
     """
 
     predicted_BTV: Tensor
@@ -45,6 +46,7 @@ class Observation:
     sentence: str
     faults: tuple[str, ...]
     family: str
+    modules: Mapping[int, str]
 
     @property
     def parts(self) -> tuple[ObservedPart, ...]:
@@ -58,10 +60,12 @@ def observed(
     run: Callable[[], object],
     right_BTV: Tensor,
     agrees: Callable[[Tensor], bool],
+    part: Sequence | None = None,
 ) -> Observation:
     """What a wrong forward over `spec`, made by `run`, has been given and gave.
 
     `right_BTV` are the trusted path's logits; `agrees` says whether logits are the observed ones.
+    With a `part` only that sequence of the forward is explained, against the same sequence alone.
     Raises what the model raises.
     """
     subject = trusted.subject
@@ -71,7 +75,8 @@ def observed(
         ROUNDINGS * torch.finfo(subject.dtype).eps,
         BUDGETS * subject.budget.value / max(size, 1e-30),
     )
-    explaining = Explaining(trusted, spec, ledger, relative)
+    whole, spec = spec, spec if part is None else part.alone(spec)
+    explaining = Explaining(trusted, spec, ledger, relative, part, whole)
     predicted_BTV = explaining.logits()
     for _ in range(MODULES):
         if agrees(predicted_BTV) or not explaining.explain_module(run):
@@ -87,6 +92,7 @@ def observed(
         sentence=sentence(groups),
         faults=faults,
         family=family,
+        modules=explaining.attended,
     )
 
 

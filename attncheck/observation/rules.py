@@ -102,6 +102,8 @@ def _hidden(cells: CellSet, by_row: dict[int, set[tuple[int, int]]], extent: Ext
         }
         if cells == every and not extent.window:
             return CellRule("the causal mask begins at the first query of each call", "top left")
+    if all(query == key for query, key in cells):
+        return CellRule("queries do not read their own token")
     nearest = min(query - key for query, key in cells)
     whole = {(query, key) for query in starts for key in range(query - nearest + 1)}
     if nearest and cells == whole and not extent.window:

@@ -26,7 +26,7 @@ from attncheck.run.runner import finding_of
 
 TRIES = 60
 """So many faults are drawn at most until one shows."""
-EXPLAINED = 4
+EXPLAINED = 2
 """The search for an explanation ends after so many findings: a reader stops there, too."""
 FIRST = (
     "decode-paths",
