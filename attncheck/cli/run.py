@@ -29,7 +29,7 @@ from attncheck.cli.run_options import GateOptions, OutputOptions, SelectionOptio
 from attncheck.cli.streams import guarded
 from attncheck.core.errors import STOPPED, USAGE, UsageError, stop_code
 from attncheck.core.settings import Settings
-from attncheck.core.verdict import Verdict, failing
+from attncheck.core.verdict import failing
 from attncheck.suite.plan import Job, Plan
 from attncheck.suite.request import RunRequest
 from attncheck.targets.target import is_glob
@@ -137,7 +137,7 @@ def _presenter(
 def execute(
     plan: Plan,
     presenter: Presenter,
-    fail_on: frozenset[Verdict],
+    fail_on: frozenset[str],
     gate: GateOptions,
     limits: SweepOptions,
     repro: Path | None = None,
@@ -180,14 +180,13 @@ def _checked(
     repro: Path | None,
 ) -> None:
     """Run the jobs in this process."""
-    from attncheck.diagnosis.diagnose import Diagnoser
     from attncheck.run.deadline import time_limit
-    from attncheck.run.runner import run_probes
+    from attncheck.run.session import usual_examination
 
     if limits.timeout is not None:
         session.limit = partial(time_limit, limits.timeout)
     session.on_forward = presenter.progress.forward
-    session.examine = partial(run_probes, diagnose=Diagnoser(repro))
+    session.examine = usual_examination(repro)
     session.run(jobs)
 
 

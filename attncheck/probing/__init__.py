@@ -102,7 +102,7 @@ from attncheck.model.provenance import AFTER, PIECES, Provenance, with_batch, wi
 from attncheck.model.refusal import REFUSALS, classified
 from attncheck.model.signature import takes_argument
 from attncheck.model.subject import Subject
-from attncheck.model.switching import chosen, not_switched
+from attncheck.model.switching import not_switched
 from attncheck.model.training import training, without_randomness
 from attncheck.model.weights import (
     buffers_of,
@@ -191,7 +191,6 @@ __all__ = [
     "caller_shifts",
     "capture",
     "changed",
-    "chosen",
     "classified",
     "compare_gradients",
     "compare_rows",

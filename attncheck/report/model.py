@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, final
 
 from attncheck.core.errors import FAILED, INTERNAL, NOTHING_RAN, USAGE, ChecksFailed
-from attncheck.core.finding import Finding
-from attncheck.core.verdict import Verdict, worst_of_model
+from attncheck.core.finding import Finding, Trap
+from attncheck.core.verdict import TRAP, Verdict, worst_of_model
 from attncheck.report.table import finding_text
 
 Outcome = Literal["failed", "crashed", "known", "skipped", "passed"]
@@ -53,6 +53,19 @@ class TargetReport:
 
 @final
 @dataclass(frozen=True, kw_only=True)
+class TrapReport:
+    """A trap of the library, with the targets that met it."""
+
+    trap: str
+    call: str
+    reference: str
+    max_abs: float | None
+    targets: tuple[str, ...]
+    advice: str
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
 class Report:
     """A whole run. `incomplete` says how much of it was done before it was stopped, such as
     `8 of 16 probes`; it is empty where nothing is missing.
@@ -81,6 +94,15 @@ class Report:
         """How many findings have each verdict."""
         verdicts = [finding.verdict for _, finding in self.findings]
         return {verdict.value: verdicts.count(verdict) for verdict in Verdict}
+
+    @property
+    def traps(self) -> tuple[TrapReport, ...]:
+        """Each trap of the library once, in the order in which they were met."""
+        met: dict[str, list[tuple[str, Trap]]] = {}
+        for target, finding in self.findings:
+            for trap in finding.traps:
+                met.setdefault(trap.trap, []).append((target.target, trap))
+        return tuple(_trap_report(each) for each in met.values())
 
     def outcome(self, finding: Finding) -> Outcome:
         """What a finding means for the run: `failed` and `crashed` make it fail."""
@@ -118,7 +140,13 @@ class Report:
         return ["nothing ran", *reasons]
 
 
-def exit_code(report: Report, fail_on: frozenset[Verdict] = frozenset()) -> int:
+def _trap_report(met: list[tuple[str, Trap]]) -> TrapReport:
+    first = met[0][1]
+    targets = tuple(dict.fromkeys(target for target, _ in met))
+    return TrapReport(**vars(first), targets=targets)
+
+
+def exit_code(report: Report, fail_on: frozenset[str] = frozenset()) -> int:
     """0 nothing failed, 1 a failure, 2 a target that could not be loaded, 3 a crashed probe, 5
     nothing ran.
 
@@ -128,7 +156,8 @@ def exit_code(report: Report, fail_on: frozenset[Verdict] = frozenset()) -> int:
     counted = [finding.verdict for finding in findings if finding.known is None]
     if any(target.error for target in report.targets):
         return USAGE
-    if any(verdict is Verdict.FAIL or verdict in fail_on for verdict in counted):
+    trapped = TRAP in fail_on and bool(report.traps)
+    if trapped or any(verdict is Verdict.FAIL or verdict in fail_on for verdict in counted):
         return FAILED
     if Verdict.ERROR in counted:
         return INTERNAL

@@ -17,13 +17,15 @@ from pydantic import (
     Field,
     NonNegativeFloat,
     NonNegativeInt,
+    SerializerFunctionWrapHandler,
     ValidationError,
     field_serializer,
+    model_serializer,
     model_validator,
 )
 
 from attncheck.core.divergence import Divergence, PrecisionLevel, Profile
-from attncheck.core.finding import Control, Diagnosis, Finding, KnownFinding, Location
+from attncheck.core.finding import Control, Diagnosis, Finding, KnownFinding, Location, Trap
 from attncheck.core.measurement import (
     AtMost,
     BrokenCall,
@@ -36,7 +38,7 @@ from attncheck.core.measurement import (
     verdict_of,
 )
 from attncheck.core.verdict import Verdict
-from attncheck.report.model import Report, TargetReport
+from attncheck.report.model import Report, TargetReport, TrapReport
 from attncheck.report.numbers import finite
 
 SCHEMA = "attncheck/1"
@@ -129,12 +131,21 @@ class FindingRecord(Record):
     error: str | None
     replay: Mapping[str, Any]
     known: KnownFinding | None = None
+    traps: tuple[Trap, ...] = Field(
+        (), description="Cases set aside, since reference models of the library warn as well."
+    )
 
     @field_serializer("diagnosis", "location")
     def _without_empty(self, part: Diagnosis | Location | None) -> dict[str, Any] | None:
         """Fields that came after the first version are written where they say something."""
         found = dataclasses.asdict(part) if part is not None else None
         return found and {name: found[name] for name in found if found[name] or name not in ADDED}
+
+    @model_serializer(mode="wrap")
+    def _without_no_traps(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Most findings have none, and those of the first version never."""
+        found: dict[str, Any] = write(self)
+        return {name: value for name, value in found.items() if name != "traps" or value}
 
     def finding(self) -> Finding:
         """The finding that this record was written from."""
@@ -194,10 +205,13 @@ class ReportRecord(Record):
     environment: Mapping[str, Any]
     targets: tuple[TargetRecord, ...]
     summary: Summary
+    traps: tuple[TrapReport, ...] = Field(
+        (), description="What this version of the library does to models of a kind, each once."
+    )
     notes: tuple[str, ...] = Field(
         (), description="Notes on the whole run, such as findings of the baseline that are gone."
     )
-    fail_on: tuple[Verdict, ...] = Field(
+    fail_on: tuple[Verdict | Literal["trap"], ...] = Field(
         (), description="Verdicts that counted as failure in addition to fail."
     )
     incomplete: str = Field(
@@ -222,7 +236,7 @@ def fields_of(part: Any) -> dict[str, Any]:
         return _fields_of_case(part)
     found = dict(vars(part))
     if isinstance(part, Report):
-        found |= {"schema": SCHEMA, "summary": part.summary}
+        found |= {"schema": SCHEMA, "summary": part.summary, "traps": part.traps}
     if isinstance(part, TargetReport):
         found["verdict"] = part.verdict
     return found

@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, final
 
 import torch
@@ -38,6 +39,7 @@ from attncheck.run.deadline import TimeUp, at_home, hung
 from attncheck.run.gate import Gate
 from attncheck.run.implicit import implicit_findings
 from attncheck.run.runner import ControlStarted, Event, ProbeFinished, ProbeStarted, run_probes
+from attncheck.run.traps import Traps
 from attncheck.suite.plan import Job
 from attncheck.targets.load import load
 
@@ -79,6 +81,13 @@ def load_job(job: Job) -> Subject:
     return load(job.target, job.settings)
 
 
+def usual_examination(repro: Path | None = None) -> Examine:
+    """Probes with controls and diagnosis; traps of the library are set aside. Each failure leaves a
+    script of its own in the folder `repro`.
+    """
+    return partial(run_probes, diagnose=Diagnoser(repro), traps=Traps())
+
+
 @final
 @dataclass
 class Session:
@@ -88,10 +97,10 @@ class Session:
 
     command: str
     listener: Listener
-    fail_on: frozenset[Verdict] = frozenset()
+    fail_on: frozenset[str] = frozenset()
     fail_fast: bool = False
     on_forward: Callable[[int], None] | None = None
-    examine: Examine = field(default_factory=lambda: partial(run_probes, diagnose=Diagnoser()))
+    examine: Examine = field(default_factory=usual_examination)
     loader: Loader = load_job
     gate: Gate = field(default_factory=Gate)
     limit: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
@@ -111,7 +120,7 @@ class Session:
             started=started,
             environment=environment(),
             exit_code=NOTHING_RAN,
-            fail_on=tuple(sorted(verdict.value for verdict in self.fail_on)),
+            fail_on=tuple(sorted(map(str, self.fail_on))),
         )
 
     def run(self, jobs: Sequence[Job]) -> Report:
