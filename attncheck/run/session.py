@@ -29,6 +29,7 @@ from attncheck.core.errors import (
 from attncheck.core.finding import Finding
 from attncheck.core.verdict import Verdict
 from attncheck.core.version import __version__
+from attncheck.core.visible import made_visible, shortened
 from attncheck.diagnosis.diagnose import Diagnoser
 from attncheck.model.kept_state import process_untouched
 from attncheck.model.subject import Subject
@@ -128,7 +129,7 @@ class Session:
         self._expect(jobs)
         with process_untouched():
             for job in jobs:
-                self._tell(TargetStarted(job.target))
+                self._tell(TargetStarted(shortened(job.target)))
                 self._run(job)
                 if self._stops():
                     break
@@ -209,7 +210,7 @@ class Session:
                 self._tell(event)
 
     def _found(self, job: Job, finding: Finding, started: float) -> Finding:
-        finding, target = self.gate.settle(job, self._last, finding)
+        finding, target = self.gate.settle(job, self._last, made_visible(finding))
         seconds = time.perf_counter() - started
         target = replace(target, results=(*target.results, finding), seconds=seconds)
         self._keep((*self.report.targets[:-1], target))

@@ -92,7 +92,6 @@ def _target(model: SuiteModel) -> str:
     if near and not text.startswith(("builtin:", "config:")):
         text = part.path(file) + (colon + attribute if file == path else "")
     try:
-        parse(text)
+        return parse(text).text
     except TargetError as error:
         raise model.error(str(error), "target") from error
-    return text
