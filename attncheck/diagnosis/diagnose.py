@@ -153,7 +153,7 @@ def _explained(search: Search, finding: Finding) -> Finding:
     failure = search.failure
     place = locate(failure)
     outside = _confirmed(failure, explained_outside(failure))
-    seen = measured(failure) if outside is None else None
+    seen = measured(failure, place) if outside is None else None
     diagnosis = _diagnosis(search, place, outside, seen)
     elsewhere = ELSEWHERE.get(diagnosis.fault)
     if elsewhere is not None and (place is None or diagnosis.fault != "padding-visible"):

@@ -10,10 +10,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import final
 
+from torch import nn
+
 from attncheck.core.finding import Diagnosis, Location
-from attncheck.diagnosis.failure import REFUSED, Failure
+from attncheck.diagnosis.failure import REFUSED, Failure, max_diff_at
+from attncheck.diagnosis.locate import in_attention
 from attncheck.faults.registry import advice
-from attncheck.observation.observe import Observation, observed
+from attncheck.observation.observe import Observation, observed, observed_states
 from attncheck.report.numbers import number
 
 GROUPS = {
@@ -22,8 +25,11 @@ GROUPS = {
     "values": ("cache", "scores"),
     "queries": ("positions", "generation", "scores"),
     "scores": ("scores", "positions", "masks"),
+    "state": ("cache",),
 }
 """The groups of faults that can change each thing."""
+FORWARD = "Exactly this on a forward without a cache gives the observed logits"
+RESTORED = "With what each layer left in the cache put back, the logits are right"
 
 
 @final
@@ -34,6 +40,8 @@ class Measured:
     observation: Observation
     residual: float
     budget: float
+    proof: str = FORWARD
+    head: str = ""
 
     @property
     def proven(self) -> bool:
@@ -58,11 +66,14 @@ class Measured:
         text = f"{text[0].upper()}{text[1:]}"
         if not self.proven:
             return f"{text}. This alone does not give the observed logits."
-        proof = "Exactly this on a forward without a cache gives the observed logits to"
-        return f"{text}. {proof} {number(self.residual)}."
+        return f"{text}. {self.proof} to {number(self.residual)}."
 
     def with_source(self, place: Location | None) -> Location | None:
-        """The location with the first token that its query reads or misses against the spec."""
+        """The location with the first token that its query reads or misses against the spec. Where
+        no module differs and the logits do, that is the module which computes them.
+        """
+        if place is None and any(part.what == "logits" for part in self.observation.parts):
+            return Location(module=self.head, note="between this module and the returned logits")
         if place is None or place.query_position is None or place.source_position is not None:
             return place
         keys = [
@@ -98,14 +109,53 @@ class Measured:
         )
 
 
-def measured(failure: Failure) -> Measured | None:
-    """What the first wrong side shows; None where there is nothing to observe."""
+def measured(failure: Failure, place: Location | None) -> Measured | None:
+    """What the first wrong side shows, in attention and, where that does not prove it, in the
+    module where the difference starts; None where there is nothing to observe.
+    """
+    found = _observed(failure, None)
+    if found is not None and found.proven:
+        return found
+    module = "" if place is None or place.layer is None else place.module
+    beside = None if in_attention(module) else _observed(failure, module)
+    if beside is not None and beside.proven:
+        return beside
+    states = _states(failure)
+    return states if states is not None and states.proven else found
+
+
+def _observed(failure: Failure, module: str | None) -> Measured | None:
     side = failure.wrong[0] if failure.wrong else None
     if side is None or side.trusted_BTV is None:
         return None
     run = partial(side.run, failure.subject)
     try:
-        seen = observed(failure.trusted, side.spec, run, side.trusted_BTV)
+        seen = observed(failure.trusted, side.spec, run, side.trusted_BTV, module)
     except REFUSED:
         return None
-    return Measured(seen, side.residual_of(seen.predicted_BTV), failure.budget)
+    residual, head = side.residual_of(seen.predicted_BTV), _head(failure.subject.model)
+    return Measured(seen, residual, failure.budget, head=head)
+
+
+def _head(model: nn.Module) -> str:
+    """The name of the module that computes the logits, or of the model's class."""
+    found = getattr(model, "get_output_embeddings", lambda: None)()
+    names = (name for name, module in model.named_modules() if module is found)
+    return next(names, type(model).__name__)
+
+
+def _states(failure: Failure) -> Measured | None:
+    """Recurrent states that change between two calls of the wrong side; putting them back must give
+    the trusted path's logits.
+    """
+    side = failure.wrong[0] if failure.wrong else None
+    if side is None or side.trusted_BTV is None:
+        return None
+    try:
+        seen = observed_states(failure.trusted, side.spec, partial(side.again, failure.subject))
+    except REFUSED:
+        return None
+    if seen is None:
+        return None
+    residual = max_diff_at(seen.predicted_BTV, side.kept(side.trusted_BTV), side.real)
+    return Measured(seen, residual, failure.budget, RESTORED)

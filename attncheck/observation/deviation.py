@@ -17,6 +17,7 @@ class Deviation:
 
     `at` is the token of a slot or the position of a query, `key` the token that a cell reads;
     `source` is (sequence, head, token) where a vector comes from another place. -1 means all.
+    `module` is the one that returns hidden states or logits.
     `start` and `when` say which call it was; `heads` counts the heads that there are.
     """
 
@@ -32,5 +33,6 @@ class Deviation:
     when: str = ""
     amount: float | None = None
     dtype: str = ""
+    module: str = ""
     source: tuple[int, int, int] | None = None
     opaque: bool = False

@@ -5,6 +5,7 @@ Axes: B batch, T positions, V vocabulary.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
@@ -17,9 +18,12 @@ from attncheck.faults.engine.expected import chunk_bounds
 from attncheck.faults.engine.trusted import Trusted
 from attncheck.model.forward_spec import ForwardSpec, Mask2D
 from attncheck.numerics.divergence import max_abs
+from attncheck.observation.deviation import Deviation
 from attncheck.observation.explaining import Explaining
-from attncheck.observation.ledger import Ledger, ledger_of
+from attncheck.observation.ledger import ledger_of
+from attncheck.observation.modules import ModuleReturns
 from attncheck.observation.names import named
+from attncheck.observation.states import changed_states
 from attncheck.observation.summary import Extent, Group, grouped_parts
 from attncheck.observation.words import sentence, worded
 
@@ -51,44 +55,79 @@ class Observation:
 
 
 def observed(
-    trusted: Trusted, spec: ForwardSpec, run: Callable[[], object], right_BTV: Tensor
+    trusted: Trusted,
+    spec: ForwardSpec,
+    run: Callable[[], object],
+    right_BTV: Tensor,
+    module: str | None = None,
 ) -> Observation:
     """What a wrong forward over `spec`, made by `run`, has been given and gave.
 
-    `right_BTV` are the trusted path's logits. Raises what the model raises.
+    `right_BTV` are the trusted path's logits. `module` is one outside attention that may return
+    something else as well ("" for the whole model). Raises what the model raises.
     """
     subject = trusted.subject
-    ledger = ledger_of(subject, run)
     size = max_abs(right_BTV[right_BTV.isfinite()])
     relative = max(
         ROUNDINGS * torch.finfo(subject.dtype).eps,
         BUDGETS * subject.budget.value / max(size, 1e-30),
     )
+    returns = None if module is None else _returns(trusted, spec, relative, module)
+    with returns.recorded() if returns else contextlib.nullcontext():
+        ledger = ledger_of(subject, run)
     explaining = Explaining(trusted, spec, ledger, relative)
-    predicted_BTV = explaining.logits()
-    extent = extent_of(explaining, ledger)
-    groups = worded(grouped_parts(explaining.deviations, extent), extent)
+    with returns.replaced() if returns else contextlib.nullcontext():
+        predicted_BTV = explaining.logits()
+    extent = extent_of(trusted, spec, frozenset(explaining.attended))
+    found = [*explaining.deviations, *(returns.deviations if returns else ())]
+    opaque = explaining.opaque or bool(returns and returns.opaque)
+    return _observation(found, extent, predicted_BTV, opaque)
+
+
+def observed_states(
+    trusted: Trusted, spec: ForwardSpec, run: Callable[[], Tensor]
+) -> Observation | None:
+    """Recurrent states that change between two calls of a wrong forward, made by `run`; None where
+    none do. `predicted_BTV` are its logits with each state put back.
+    """
+    relative = ROUNDINGS * torch.finfo(trusted.subject.dtype).eps
+    found, repaired_BTV = changed_states(trusted.subject.model, run, relative)
+    if repaired_BTV is None:
+        return None
+    layers = frozenset(range(trusted.subject.facts.layers or 0))
+    opaque = any(each.opaque for each in found)
+    return _observation(found, extent_of(trusted, spec, layers), repaired_BTV, opaque)
+
+
+def _observation(
+    found: list[Deviation], extent: Extent, predicted_BTV: Tensor, opaque: bool
+) -> Observation:
+    groups = worded(grouped_parts(found, extent), extent)
     faults, family = named(groups, extent)
     return Observation(
         predicted_BTV=predicted_BTV,
         groups=tuple(groups),
-        opaque=explaining.opaque,
+        opaque=opaque,
         sentence=sentence(groups),
         faults=faults,
         family=family,
     )
 
 
-def extent_of(explaining: Explaining, ledger: Ledger) -> Extent:
+def _returns(trusted: Trusted, spec: ForwardSpec, relative: float, module: str) -> ModuleReturns:
+    real_BT = torch.tensor(spec.mask.rows).bool() if isinstance(spec.mask, Mask2D) else None
+    return ModuleReturns(module, trusted.subject.model.get_submodule(module), relative, real_BT)
+
+
+def extent_of(trusted: Trusted, spec: ForwardSpec, layers: frozenset[int]) -> Extent:
     """The layers, sequences and calls of the failing forward."""
-    spec = explaining.spec
     mask = spec.mask.rows if isinstance(spec.mask, Mask2D) else ()
     return Extent(
-        layers=frozenset(explaining.attended),
+        layers=layers,
         rows=len(spec.tokens),
         length=spec.length,
         starts=tuple(start for start, _ in chunk_bounds(spec)),
-        window=explaining.trusted.subject.facts.window,
+        window=trusted.subject.facts.window,
         padding=frozenset(
             (row, token)
             for row, real in enumerate(mask)

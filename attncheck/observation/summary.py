@@ -14,6 +14,8 @@ from attncheck.core.finding import ObservedPart
 from attncheck.observation.deviation import Deviation
 
 CALLS = ("prefill", "chunk", "step")
+AT_QUERIES = ("queries", "context", "hidden", "logits")
+"""What is computed for the positions of a call, rather than kept of tokens."""
 
 
 @final
@@ -78,7 +80,7 @@ def grouped_parts(deviations: Iterable[Deviation], extent: Extent) -> list[Group
 
 
 def _key(each: Deviation) -> tuple[object, ...]:
-    return each.what, each.how, each.dtype
+    return each.what, each.how, each.dtype, each.module
 
 
 def _by_amount(members: list[Deviation], extent: Extent) -> Iterator[Group]:
@@ -118,15 +120,15 @@ def _group(members: list[Deviation], extent: Extent, amount: float | None, rule:
     slots = {each.key for each in members if each.key >= 0} if cells else at
     whens = {each.when for each in members}
     starts = {each.start for each in members}
-    queries = cells or first.what in ("queries", "context")
+    queries = cells or first.what in AT_QUERIES
     part = ObservedPart(
         what=first.what,
         how=first.how,
-        layers=_some({each.layer for each in members}, extent.layers),
+        layers=_some({each.layer for each in members if each.layer >= 0}, extent.layers),
         rows=_some({each.row for each in members if each.row >= 0}, range(extent.rows)),
         heads=_heads(members),
         slots=()
-        if first.what in ("queries", "context", "scores")
+        if first.what in (*AT_QUERIES, "scores", "state")
         else _slots(slots, starts, cells),
         positions=_positions(at, whens, extent) if queries else (),
         when=tuple(kind for kind in CALLS if kind in whens) if whens < extent.kinds else (),
