@@ -18,6 +18,7 @@ from attncheck.attention.call import AttentionCall, Handler
 from attncheck.attention.layers import attention_modules, layer_lists
 from attncheck.attention.masks import allowed_BHTS, with_allowed
 from attncheck.core.errors import CannotInject
+from attncheck.faults.engine.dose import dosed_handler, dosed_hidden
 from attncheck.model.compat import cached_length
 from attncheck.model.embeddings import token_table
 from attncheck.model.forward import Edit, edited
@@ -41,7 +42,7 @@ def at_kernel(subject: Subject, handler: Handler) -> Iterator[None]:
         CannotInject: the model runs no attention that could be changed.
     """
     subject.can.watch.require(CannotInject)
-    with subject.handle_calls(handler):
+    with subject.handle_calls(dosed_handler(handler)):
         yield
 
 
@@ -186,6 +187,7 @@ def at_hidden(subject: Subject, change: Callable[[Tensor], Tensor]) -> Iterator[
     """Change the hidden states that leave the first layer, (B, T, W); where no numbered list of
     layers was found, those that leave the token embedding.
     """
+    change = dosed_hidden(change)
     try:
         module = decoder_layers(subject)[0]
     except CannotInject:
