@@ -29,6 +29,7 @@ from attncheck.cli.run_options import GateOptions, OutputOptions, SelectionOptio
 from attncheck.cli.streams import guarded
 from attncheck.core.errors import STOPPED, USAGE, UsageError, stop_code
 from attncheck.core.settings import Settings
+from attncheck.core.skips import accepted_skips
 from attncheck.core.verdict import failing
 from attncheck.suite.plan import Job, Plan
 from attncheck.suite.request import RunRequest
@@ -155,6 +156,7 @@ def execute(
         command=command_line(),
         listener=presenter.listen,
         fail_on=fail_on,
+        accepted_skips=accepted_skips(gate.fail_on or ()),
         fail_fast=gate.fail_fast or plan.fail_fast,
         gate=Gate(baseline=baseline.read(accepted) if accepted is not None else None),
     )

@@ -56,14 +56,14 @@ TRAP = "trap"
 
 def failing(names: Iterable[str], strict: bool = False) -> frozenset[str]:
     """What counts as failure beside `fail`: the verdicts that are named (or `trap`), and `STRICT`
-    if strict.
+    if strict. `skip=KIND,…` names `skip`.
 
     Raises:
         UsageError: a name that is no verdict.
     """
     verdicts = {verdict.value: verdict for verdict in Verdict if verdict is not Verdict.PASS}
     valid: dict[str, str] = {**verdicts, TRAP: TRAP}
-    names = list(names)
+    names = ["skip" if name.startswith("skip=") else name for name in names]
     for name in names:
         if name not in valid:
             raise UsageError(unknown("verdict", name, valid))

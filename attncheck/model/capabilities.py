@@ -85,10 +85,7 @@ class Capabilities(MaskCapabilities):
         for cut in (length - 1, length - 3, length // 2):
             stepped = ForwardSpec((self.inputs.row[: cut + 1],), chunks=(cut, 1))
             if self._differ(stepped, self._full, cut, cut + 1, finitely_beyond):
-                return Capability(
-                    "a step on the model's own cache already differs from one forward: "
-                    "that is for `decode-paths`"
-                )
+                return Capability("a step on the model's own cache differs from one forward")
         return CAN
 
     @Tried

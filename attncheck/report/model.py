@@ -8,6 +8,7 @@ from typing import Any, Literal, final
 
 from attncheck.core.errors import FAILED, INTERNAL, NOTHING_RAN, USAGE, ChecksFailed
 from attncheck.core.finding import Finding, Trap
+from attncheck.core.skips import Questions, is_accepted, questions
 from attncheck.core.verdict import TRAP, Verdict, worst_of_model
 from attncheck.report.table import finding_text
 
@@ -28,6 +29,7 @@ class TargetReport:
     load_seconds: float = 0.0
     error: str | None = None
     notes: tuple[str, ...] = ()
+    questions: Questions | None = None
 
     @property
     def verdict(self) -> Verdict:
@@ -81,6 +83,12 @@ class Report:
     notes: tuple[str, ...] = ()
     fail_on: tuple[str, ...] = ()
     incomplete: str = ""
+    accepted_skips: tuple[str, ...] | None = None
+
+    @property
+    def questions(self) -> Questions:
+        """How many questions all targets were asked, and how many were skipped, and why."""
+        return questions(finding for _, finding in self.findings)
 
     @property
     def findings(self) -> Iterator[tuple[TargetReport, Finding]]:
@@ -106,7 +114,9 @@ class Report:
 
     def outcome(self, finding: Finding) -> Outcome:
         """What a finding means for the run: `failed` and `crashed` make it fail."""
-        if finding.verdict is Verdict.SKIP and "skip" not in self.fail_on:
+        if "skip" in self.fail_on and self.unaccepted(finding):
+            return "failed"
+        if finding.verdict is Verdict.SKIP:
             return "skipped"
         if finding.verdict is Verdict.PASS:
             return "passed"
@@ -115,6 +125,16 @@ class Report:
         if finding.verdict is Verdict.FAIL or finding.verdict.value in self.fail_on:
             return "failed"
         return "crashed" if finding.verdict is Verdict.ERROR else "passed"
+
+    def unaccepted(self, finding: Finding) -> bool:
+        """Whether a finding fails a run that skips must not pass: for a probe that was skipped or,
+        where a list says which kinds of skips are accepted, for any question of another kind.
+        """
+        if finding.known is not None:
+            return False
+        if self.accepted_skips is None:
+            return finding.verdict is Verdict.SKIP
+        return not is_accepted(finding, self.accepted_skips)
 
     def raise_for_failures(self) -> None:
         """Do nothing if the exit code of the run is 0.
@@ -157,7 +177,10 @@ def exit_code(report: Report, fail_on: frozenset[str] = frozenset()) -> int:
     if any(target.error for target in report.targets):
         return USAGE
     trapped = TRAP in fail_on and bool(report.traps)
-    if trapped or any(verdict is Verdict.FAIL or verdict in fail_on for verdict in counted):
+    skipped = Verdict.SKIP in fail_on and any(map(report.unaccepted, findings))
+    others = fail_on - {Verdict.SKIP}
+    broken = any(verdict is Verdict.FAIL or verdict in others for verdict in counted)
+    if trapped or skipped or broken:
         return FAILED
     if Verdict.ERROR in counted:
         return INTERNAL

@@ -15,6 +15,7 @@ from attncheck.core.measurement import (
     BrokenCall,
     Comparison,
     Measurement,
+    following,
     not_measured,
     verdict_of,
 )
@@ -106,9 +107,7 @@ def _following(finding: Finding, causes: dict[str, str]) -> Finding:
     cases = []
     for case in finding.cases:
         first = causes.setdefault(case.note, finding.probe) if isinstance(case, BrokenCall) else ""
-        follows = first not in ("", finding.probe)
-        note = f"{case.note}; follows from `{first}`" if follows else case.note
-        cases.append(replace(case, note=note))
+        cases.append(case if first in ("", finding.probe) else following(case, first))
     return replace(finding, cases=tuple(cases))
 
 

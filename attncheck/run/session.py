@@ -27,6 +27,7 @@ from attncheck.core.errors import (
     USAGE,
 )
 from attncheck.core.finding import Finding
+from attncheck.core.skips import questions
 from attncheck.core.verdict import Verdict
 from attncheck.core.version import __version__
 from attncheck.core.visible import made_visible, shortened
@@ -99,6 +100,7 @@ class Session:
     command: str
     listener: Listener
     fail_on: frozenset[str] = frozenset()
+    accepted_skips: tuple[str, ...] | None = None
     fail_fast: bool = False
     on_forward: Callable[[int], None] | None = None
     examine: Examine = field(default_factory=usual_examination)
@@ -122,6 +124,7 @@ class Session:
             environment=environment(),
             exit_code=NOTHING_RAN,
             fail_on=tuple(sorted(map(str, self.fail_on))),
+            accepted_skips=self.accepted_skips,
         )
 
     def run(self, jobs: Sequence[Job]) -> Report:
@@ -212,7 +215,9 @@ class Session:
     def _found(self, job: Job, finding: Finding, started: float) -> Finding:
         finding, target = self.gate.settle(job, self._last, made_visible(finding))
         seconds = time.perf_counter() - started
-        target = replace(target, results=(*target.results, finding), seconds=seconds)
+        results = (*target.results, finding)
+        asked = questions(results)
+        target = replace(target, results=results, seconds=seconds, questions=asked)
         self._keep((*self.report.targets[:-1], target))
         self._tell(ProbeFinished(target.target, finding))
         return finding
