@@ -193,10 +193,22 @@ def at_hidden(subject: Subject, change: Callable[[Tensor], Tensor]) -> Iterator[
     except CannotInject:
         module = _embedding(subject)
 
-    def hook(module: nn.Module, args: Any, output: Any) -> Any:
-        return _with_first(output, change)
+    shape: list[tuple[int, ...]] = [()]
 
-    with module.register_forward_hook(hook):
+    def note(call: dict[str, Any]) -> dict[str, Any]:
+        shape[0] = tuple(getattr(call.get(subject.forward_adapter.ids_name), "shape", ()))
+        return call
+
+    def in_order(hidden: Tensor) -> Tensor:
+        """The change, also of hidden states that some models keep as (T, B, W)."""
+        if tuple(hidden.shape[:2]) == shape[0] or tuple(hidden.shape[1::-1]) != shape[0]:
+            return change(hidden)
+        return change(hidden.transpose(0, 1)).transpose(0, 1)
+
+    def hook(module: nn.Module, args: Any, output: Any) -> Any:
+        return _with_first(output, in_order)
+
+    with at_arguments(subject, note), module.register_forward_hook(hook):
         yield
 
 
