@@ -200,10 +200,10 @@ def _swept(
     repro: Path | None,
 ) -> None:
     """Run the jobs in worker processes; show one line for each and write one report of all."""
-    from attncheck.run import sweep as sweeps
+    from attncheck.run.sweep import Sweep, expand
     from attncheck.run.task import Limits
 
-    every = [replace(job, target=target) for job in jobs for target in sweeps.expand([job.target])]
+    every = [replace(job, target=target) for job in jobs for target in expand([job.target])]
     usual = Limits()
     allowed = Limits(
         seconds=usual.seconds if limits.timeout is None else limits.timeout,
@@ -213,10 +213,8 @@ def _swept(
     kept = nullcontext(limits.sweep_dir) if limits.sweep_dir else TemporaryDirectory()
     with kept as folder:
         place = Path(str(folder)).absolute()
-        found = sweeps.run_jobs(
-            every, workers=limits.jobs, limits=allowed, folder=place, repro=repro
-        )
-        session.collect(every, found)
+        sweep = Sweep(jobs=every, workers=limits.jobs, limits=allowed, folder=place, repro=repro)
+        session.collect(every, sweep.run(), sweep.begun)
 
 
 def _with_baseline(path: Path | None, report: Report, code: int) -> int:

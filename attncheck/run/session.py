@@ -73,6 +73,7 @@ class TargetFinished:
 SessionEvent = (
     TargetStarted | TargetLoaded | TargetFinished | ProbeStarted | ControlStarted | ProbeFinished
 )
+Placed = tuple[int, TargetReport]
 Listener = Callable[[SessionEvent, Report], None]
 Loader = Callable[[Job], Subject]
 Examine = Callable[[Subject, Sequence[Probe]], Iterator[Event]]
@@ -138,25 +139,41 @@ class Session:
                     break
         return self._completed()
 
-    def collect(self, jobs: Sequence[Job], found: Generator[tuple[int, TargetReport]]) -> Report:
-        """Take in the reports of jobs that run elsewhere, as they are finished.
-
-        `found` yields the place of a job with its report; the report lists them in the order of
-        `jobs`.
+    def collect(
+        self,
+        jobs: Sequence[Job],
+        finished: Generator[Placed],
+        begun: Callable[[], Iterator[Placed]],
+    ) -> Report:
+        """Take in the reports of jobs that run elsewhere, each with its place among them, in which
+        the report lists them. Where the run is stopped, `begun` yields what was found on those that
+        are not `finished`.
         """
         self._expect(jobs)
         targets: dict[int, TargetReport] = {}
-        with contextlib.closing(found):
-            for place, target in found:
-                targets[place] = self.gate.settle_all(jobs[place], target)
-                self._done += 1
-                self._keep(tuple(targets[each] for each in sorted(targets)))
-                for finding in targets[place].results:
-                    self._tell(ProbeFinished(target.target, finding))
-                self._tell(TargetFinished(targets[place]))
-                if self._stops():
-                    break
+
+        def take(place: int, target: TargetReport) -> TargetReport:
+            targets[place] = self.gate.settle_all(jobs[place], target)
+            self._keep(tuple(targets[each] for each in sorted(targets)))
+            return targets[place]
+
+        try:
+            with contextlib.closing(finished):
+                for place, target in finished:
+                    self._done += 1
+                    self._listed(take(place, target))
+                    if self._stops():
+                        break
+        except KeyboardInterrupt:
+            for place, target in begun():
+                take(place, target)
+            raise
         return self._completed()
+
+    def _listed(self, target: TargetReport) -> None:
+        for finding in target.results:
+            self._tell(ProbeFinished(target.target, finding))
+        self._tell(TargetFinished(target))
 
     def finished(self, code: int) -> Report:
         """The report with the exit code of the whole command."""
