@@ -202,6 +202,9 @@ KINDS = (
             r"a (quantised|static|long static|dynamic) cache for",
             r"is not compatible with",
             r"cannot be copied",
+            r"Cache' object",
+            r"when called with a cache",
+            r"Cache\.\w+: ",
         ),
         (
             "The library refuses this kind of cache for layers of this type, or the class "
@@ -234,7 +237,7 @@ KINDS = (
     SkipKind(
         "option-refused",
         (
-            r"^generate\(\) raises",
+            r"^generate\(\) (raises|makes)",
             r"beams",
         ),
         "`generate()` refuses this strategy for the model, with the words that are shown.",
@@ -259,6 +262,24 @@ KINDS = (
         "no-checkpointing",
         (r"takes no gradient checkpointing",),
         "The class declares no gradient checkpointing.",
+    ),
+    SkipKind(
+        "limit-in-words",
+        (r"raises \w+: .*(support|compatib|implement|[Rr]equir|make sure|[Cc]annot)",),
+        (
+            "The model refuses the call in words: a check of its own raises, and says what it "
+            "does not support."
+        ),
+    ),
+    SkipKind(
+        "positions-beyond",
+        (r"positions from \d+ on raise",),
+        "The model uses positions as indices, so that they cannot begin far from 0.",
+    ),
+    SkipKind(
+        "no-exception",
+        (r"does not leave the forward",),
+        "The model catches exceptions inside its forward, so none can be thrown through it.",
     ),
     SkipKind(
         "random-training",

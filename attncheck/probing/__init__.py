@@ -86,6 +86,7 @@ from attncheck.model.loss import (
     logits_and_loss,
     loss_gradient,
     own_shift,
+    require_one_code,
     takes_items,
 )
 from attncheck.model.noise_floor import own_budget
@@ -241,6 +242,7 @@ __all__ = [
     "ranks",
     "reference_forward",
     "repeated_heads",
+    "require_one_code",
     "rollback_cache",
     "same_digest",
     "scale_cases",
