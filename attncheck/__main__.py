@@ -17,6 +17,7 @@ from attncheck.core.errors import (
     first_line,
     stop_code,
 )
+from attncheck.core.visible import one_line
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -59,7 +60,7 @@ def _unexpected(error: BaseException) -> int:
 
 
 def _say(message: str, code: int) -> int:
-    print(f"attncheck: {' '.join(message.split())}", file=sys.stderr)
+    print(f"attncheck: {one_line(message)}", file=sys.stderr)
     return code
 
 

@@ -16,6 +16,7 @@ from torch import nn
 from attncheck.core import registry
 from attncheck.core.errors import UsageError, unknown
 from attncheck.core.settings import Settings
+from attncheck.core.skips import accepted_skips
 from attncheck.core.verdict import failing
 from attncheck.model import compat
 from attncheck.model.kept_state import model_untouched, process_untouched
@@ -61,10 +62,12 @@ def check(
         )
         for probe, options in job.probes:
             registry.load(probe, options, job.home)
+        counted = [fail_on] if isinstance(fail_on, str) else list(fail_on)
         session = Session(
             command=COMMAND,
             listener=lambda event, report: None,
-            fail_on=failing([fail_on] if isinstance(fail_on, str) else fail_on),
+            fail_on=failing(counted),
+            accepted_skips=accepted_skips(counted),
             loader=load_job
             if isinstance(model, str)
             else lambda job: _in_memory(job, model, tokenizer, stack),

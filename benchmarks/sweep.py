@@ -19,7 +19,7 @@ def sweep(every: int, jobs: int, pattern: str = "config:*") -> dict[str, Any]:
     """Minutes for a sample of the types with all probes, and for all of them at that rate."""
     from attncheck.core import registry
     from attncheck.core.settings import Settings
-    from attncheck.run.sweep import expand, run_jobs
+    from attncheck.run.sweep import Sweep, expand
     from attncheck.run.task import Limits
     from attncheck.suite.plan import Job
 
@@ -29,8 +29,8 @@ def sweep(every: int, jobs: int, pattern: str = "config:*") -> dict[str, Any]:
     work = [Job(target=each, settings=Settings(), probes=calls, home=Path.cwd()) for each in chosen]
     started = time.perf_counter()
     with TemporaryDirectory() as folder:
-        found = run_jobs(work, workers=jobs, limits=Limits(), folder=Path(folder))
-        reports = [report for _, report in found]
+        whole = Sweep(jobs=work, workers=jobs, limits=Limits(), folder=Path(folder))
+        reports = [report for _, report in whole.run()]
     minutes = (time.perf_counter() - started) / 60
     slowest = max(reports, key=lambda report: report.seconds)
     return {

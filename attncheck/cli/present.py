@@ -73,6 +73,8 @@ class Presenter:
             self._print_notes(report.notes)
             if self.output == "quiet":
                 self._print_errors(report)
+            if self.output != "quiet" and report.targets:
+                self.console.print(str(report.questions), style="dim", highlight=False)
             self.console.print(terminal.summary_line(report))
 
     def _print_errors(self, report: Report) -> None:

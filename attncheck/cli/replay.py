@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,8 +9,9 @@ import typer
 
 from attncheck.cli.options import ModelOptions, argument, expanded, shown
 from attncheck.cli.streams import guarded
-from attncheck.core.errors import UsageError, unknown
+from attncheck.core.errors import MOST, UsageError, unknown
 from attncheck.core.settings import Settings
+from attncheck.core.visible import shortened, visible
 
 if TYPE_CHECKING:
     from attncheck.core.finding import Finding
@@ -30,10 +30,9 @@ def replay(
 
     Exit code 1 if one still fails. Options for the model replace what the report recorded.
     """
-    changes = options.settings().changes()
-    fails = False
+    given, fails = options.settings(), False
     for target, finding in _chosen(_read(report), which):
-        settings = replace(_recorded(target), **changes)
+        settings = _settings(report, target, given)
         fails |= _script(target, finding, settings) if script else _again(target, finding, settings)
     raise typer.Exit(1 if fails else 0)
 
@@ -44,8 +43,13 @@ def _read(path: Path) -> Report:
     try:
         return from_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        reason = str(error).splitlines()[0] if str(error) else repr(error)
-        raise UsageError(f"{path}: not a report of this tool ({reason})") from error
+        raise UsageError(f"{path}: not a report of this tool ({_reason(error)})") from error
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return shortened(str(error) or repr(error), MOST)
 
 
 def _chosen(report: Report, which: str | None) -> list[tuple[TargetReport, Finding]]:
@@ -70,10 +74,27 @@ def _chosen(report: Report, which: str | None) -> list[tuple[TargetReport, Findi
     return named
 
 
-def _recorded(target: TargetReport) -> Settings:
-    recorded = dict(target.settings.get("asked", {}))
-    known = {key: value for key, value in recorded.items() if key in vars(Settings())}
-    return Settings(**{"dtype": target.settings.get("dtype", "auto"), **known})
+def _settings(report: Path, target: TargetReport, given: Settings) -> Settings:
+    """The recorded settings under those of the command line.
+
+    Only the command line can allow code of the model's repository: a report is data.
+
+    Raises:
+        UsageError: the report holds a setting that there is not.
+    """
+    asked = target.settings.get("asked") or {}
+    recorded = {key: value for key, value in dict(asked).items() if key in vars(given)}
+    if recorded.pop("trust_remote_code", False) and not given.trust_remote_code:
+        typer.echo(
+            f"attncheck: {target.target} was checked with --trust-remote-code: "
+            "its code runs only where the option is given here",
+            err=True,
+        )
+    recorded = {"dtype": target.settings.get("dtype", "auto"), **recorded, **given.changes()}
+    try:
+        return Settings(**recorded)
+    except UsageError as error:
+        raise UsageError(f"{report}: {target.target}: {error}") from error
 
 
 def _again(target: TargetReport, finding: Finding, settings: Settings) -> bool:
@@ -83,7 +104,7 @@ def _again(target: TargetReport, finding: Finding, settings: Settings) -> bool:
 
     with guarded():
         outcome = run_again(load(target.target, settings), finding)
-    typer.echo(f"{target.target}/{finding.probe}: {outcome.text}")
+    typer.echo(visible(f"{target.target}/{finding.probe}: {outcome.text}"))
     return outcome.fails
 
 

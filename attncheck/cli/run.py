@@ -29,7 +29,8 @@ from attncheck.cli.run_options import GateOptions, OutputOptions, SelectionOptio
 from attncheck.cli.streams import guarded
 from attncheck.core.errors import STOPPED, USAGE, UsageError, stop_code
 from attncheck.core.settings import Settings
-from attncheck.core.verdict import Verdict, failing
+from attncheck.core.skips import accepted_skips
+from attncheck.core.verdict import failing
 from attncheck.suite.plan import Job, Plan
 from attncheck.suite.request import RunRequest
 from attncheck.targets.target import is_glob
@@ -137,7 +138,7 @@ def _presenter(
 def execute(
     plan: Plan,
     presenter: Presenter,
-    fail_on: frozenset[Verdict],
+    fail_on: frozenset[str],
     gate: GateOptions,
     limits: SweepOptions,
     repro: Path | None = None,
@@ -155,6 +156,7 @@ def execute(
         command=command_line(),
         listener=presenter.listen,
         fail_on=fail_on,
+        accepted_skips=accepted_skips(gate.fail_on or ()),
         fail_fast=gate.fail_fast or plan.fail_fast,
         gate=Gate(baseline=baseline.read(accepted) if accepted is not None else None),
     )
@@ -180,14 +182,13 @@ def _checked(
     repro: Path | None,
 ) -> None:
     """Run the jobs in this process."""
-    from attncheck.diagnosis.diagnose import Diagnoser
     from attncheck.run.deadline import time_limit
-    from attncheck.run.runner import run_probes
+    from attncheck.run.session import usual_examination
 
     if limits.timeout is not None:
         session.limit = partial(time_limit, limits.timeout)
     session.on_forward = presenter.progress.forward
-    session.examine = partial(run_probes, diagnose=Diagnoser(repro))
+    session.examine = usual_examination(repro)
     session.run(jobs)
 
 
@@ -199,10 +200,10 @@ def _swept(
     repro: Path | None,
 ) -> None:
     """Run the jobs in worker processes; show one line for each and write one report of all."""
-    from attncheck.run import sweep as sweeps
+    from attncheck.run.sweep import Sweep, expand
     from attncheck.run.task import Limits
 
-    every = [replace(job, target=target) for job in jobs for target in sweeps.expand([job.target])]
+    every = [replace(job, target=target) for job in jobs for target in expand([job.target])]
     usual = Limits()
     allowed = Limits(
         seconds=usual.seconds if limits.timeout is None else limits.timeout,
@@ -212,10 +213,8 @@ def _swept(
     kept = nullcontext(limits.sweep_dir) if limits.sweep_dir else TemporaryDirectory()
     with kept as folder:
         place = Path(str(folder)).absolute()
-        found = sweeps.run_jobs(
-            every, workers=limits.jobs, limits=allowed, folder=place, repro=repro
-        )
-        session.collect(every, found)
+        sweep = Sweep(jobs=every, workers=limits.jobs, limits=allowed, folder=place, repro=repro)
+        session.collect(every, sweep.run(), sweep.begun)
 
 
 def _with_baseline(path: Path | None, report: Report, code: int) -> int:

@@ -54,7 +54,10 @@ class GateOptions:
     """Which findings make the command fail."""
 
     fail_on: Texts = _gate(
-        None, "Count this verdict as failure: warn, noise, vacuous or skip.", "VERDICT"
+        None,
+        "Count this verdict as failure: warn, noise, vacuous or skip. skip=KIND,… accepts these "
+        "kinds of skips (see docs/skips.md) and no others.",
+        "VERDICT",
     )
     strict: bool = _gate(False, "Count vacuous, warn and noise as failure.")
     fail_fast: bool = _gate(False, "Stop at the first failure.")

@@ -65,9 +65,11 @@ def selftest(
         rows += _one(target, settings, names, remaining, thorough=coverage is not None)
     if coverage is not None:
         _write(coverage, rows, names, each)
-    missed = [row.fault for row in rows if row.missed]
-    injected = sum(not row.reason for row in rows)
-    named = sum(row.named == "yes" or row.named.startswith("as ") for row in rows)
+    # what the smallest doses show is a table, not a test
+    whole = [row for row in rows if not row.smallest]
+    missed = [row.fault for row in whole if row.missed]
+    injected = sum(not row.reason for row in whole)
+    named = sum(row.named == "yes" or row.named.startswith("as ") for row in whole)
     typer.echo(
         f"\n{injected} injected, {injected - len(missed)} caught, {named} named" + _said(missed)
     )
@@ -84,7 +86,7 @@ def _chosen(fault: list[str] | None) -> list[str]:
 
 def left(faults: list[str], rows: list[Row], each: int | None) -> list[str]:
     """The faults that have not been injected in enough targets yet."""
-    injected = [row.fault for row in rows if not row.reason]
+    injected = [row.fault for row in rows if not row.reason and not row.smallest]
     return [name for name in faults if each is None or injected.count(name) < each]
 
 
@@ -107,13 +109,15 @@ def _one(
 
 def line(row: Row) -> str:
     """One row of the table."""
+    name = f"{row.fault} (smallest)" if row.smallest else row.fault
     if row.reason:
-        return f"{row.fault:24s} -  {row.reason}"
+        return f"{name:24s} -  {row.reason}"
     shown = row.most_telling
     if shown is None:
-        return LINE.format(row.fault, "MISSED", "", "", f"{row.seconds:.1f}")
+        missed = "not seen" if row.smallest else "MISSED"
+        return LINE.format(name, missed, "", "", f"{row.seconds:.1f}")
     place = shown.location.module if shown.location else ""
-    return LINE.format(row.fault, shown.probe, row.named, place, f"{row.seconds:.1f}")
+    return LINE.format(name, shown.probe, row.named, place, f"{row.seconds:.1f}")
 
 
 def _said(missed: list[str]) -> str:

@@ -53,7 +53,7 @@ def _bar() -> Any:
 
     columns = (
         progress.SpinnerColumn(),
-        progress.TextColumn("{task.description}"),
+        progress.TextColumn("{task.description}", markup=False),
         progress.BarColumn(bar_width=20),
         progress.TextColumn(
             "{task.completed}/{task.total} probes, {task.fields[forwards]} forwards"
@@ -67,8 +67,10 @@ def _bar() -> Any:
 
 def console(color: bool) -> Console:
     """A console for results on stdout, at least 80 columns wide."""
-    from rich.console import Console
+    from attncheck.report.console import VisibleConsole
 
-    out = Console(file=sys.stdout, no_color=not color, highlight=False, emoji=False, markup=False)
+    out = VisibleConsole(
+        file=sys.stdout, no_color=not color, highlight=False, emoji=False, markup=False
+    )
     out.width = max(80, out.width)
     return out

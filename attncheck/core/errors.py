@@ -9,6 +9,8 @@ import contextlib
 import signal
 from collections.abc import Iterable, Iterator
 
+from attncheck.core.visible import shortened
+
 # Exit codes.
 FAILED, USAGE, INTERNAL, NOTHING_RAN, INTERRUPTED = 1, 2, 3, 5, 130
 HUNG_UP, TERMINATED = 129, 143
@@ -16,6 +18,8 @@ STOPPED = (INTERRUPTED, HUNG_UP, TERMINATED)
 """The exit codes of a run that a signal ended: 128 and the number of the signal."""
 ENDING = (KeyboardInterrupt, GeneratorExit)
 """What ends a run from outside; everything else that a model raises is a finding about it."""
+MOST = 300
+"""Characters of a foreign message that are shown."""
 
 
 class AttncheckError(Exception):
@@ -80,7 +84,7 @@ def nearest(name: str, valid: Iterable[str]) -> str:
 
 def unknown(kind: str, name: str, valid: Iterable[str]) -> str:
     """One line for an unknown name: the nearest valid one, or all of them."""
-    names = sorted(valid)
+    names, name = sorted(valid), shortened(name)
     hint = nearest(name, names) or f"expected one of {', '.join(f'`{each}`' for each in names)}"
     return f"unknown {kind} `{name}`: {hint}"
 
@@ -106,8 +110,16 @@ def stop_code(stop: KeyboardInterrupt) -> int:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error with its type: what fits on a terminal."""
+    """The first line of an error with its type: what fits on a terminal. A line that ends in a
+    colon goes on with the next one.
+    """
     if isinstance(error, ForeignExit) and error.__cause__ is not None:
         error = error.__cause__
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0].strip()}" if text else type(error).__name__
+    kind, text = type(error).__name__, str(error)
+    if isinstance(error, KeyError) and len(error.args) == 1:
+        return f"{kind}: no such key: {shortened(repr(error.args[0]), MOST)}"
+    lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
+    if not lines:
+        return kind
+    count = next((n for n, line in enumerate(lines, 1) if not line.endswith(":")), len(lines))
+    return f"{kind}: {shortened(' '.join(lines[:count]), MOST)}"

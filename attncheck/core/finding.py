@@ -156,6 +156,21 @@ class KnownFinding:
 
 @final
 @dataclass(frozen=True, kw_only=True)
+class Trap:
+    """A case that would warn, and that a reference model does as well under this library version.
+
+    `call` is the case, `max_abs` the number of the reference, `advice` what the case says of it.
+    """
+
+    trap: str
+    call: str
+    reference: str
+    max_abs: float | None = None
+    advice: str = ""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
 class Finding:
     """Everything one probe has to say about one model. `as_dict` is the JSON of the contract."""
 
@@ -172,6 +187,7 @@ class Finding:
     error: str | None = None
     replay: Mapping[str, Any] = field(default_factory=dict)
     known: KnownFinding | None = None
+    traps: tuple[Trap, ...] = ()
 
     @property
     def broken(self) -> list[Measurement]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import Any, Literal, final
+from typing import Any, Literal, TypeVar, final
 
 from attncheck.core.divergence import Divergence, PrecisionLevel, excess
 from attncheck.core.errors import CallFailed, Unsupported
@@ -22,7 +22,8 @@ logits.
 RESOLUTION = 1e-3
 """A budget above this share of the logits' own scale could hide a fault."""
 
-Expectation = Literal["equal", "differ", "at-most", "figure", "runs", "skip"]
+CaseT = TypeVar("CaseT", bound="Measurement")
+Expectation = Literal["equal", "differ", "at-most", "figure", "skip"]
 Relation = Literal["equal", "differ", "figure"]
 """What two compared tensors must be; a `figure` is shown and not judged."""
 
@@ -213,7 +214,7 @@ class BrokenCall(Measurement):
     note says how and where.
     """
 
-    expect: Literal["runs"] = field(default="runs", init=False)
+    expect: Literal["at-most"] = field(default="at-most", init=False)
 
     @property
     def excess(self) -> float:
@@ -262,6 +263,14 @@ def _by_levels(case: Comparison) -> Verdict:
     if case.expect == "differ":
         return Verdict.PASS if beyond else case.broken
     return case.broken if beyond else Verdict.NOISE
+
+
+def following(case: CaseT, probe: str, why: str = "") -> CaseT:
+    """The case, with the probe that reports what it follows from in its note. It stays as broken as
+    it is.
+    """
+    cause = f"follows from `{probe}`" + (f" ({why})" if why else "")
+    return replace(case, note="; ".join(filter(None, (case.note, cause))))
 
 
 def merged(name: str, cases: Iterable[Comparison]) -> Comparison:

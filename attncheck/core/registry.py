@@ -7,6 +7,7 @@ torch nor transformers.
 from __future__ import annotations
 
 import fnmatch
+import os
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -133,7 +134,7 @@ def import_file(path: Path) -> ModuleType:
     Raises:
         UsageError: no such file, or it raises while it is imported.
     """
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise UsageError(f"no such file: {path}")
     from importlib.util import module_from_spec, spec_from_file_location
 

@@ -5,15 +5,32 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
+from attncheck.core.errors import UsageError, unknown
+from attncheck.core.visible import shortened
+
 DTYPES = ("auto", "float64", "float32", "bfloat16", "float16")
 PRECISIONS = ("float16", "bfloat16", "float32", "float64")
 DtypeName = Literal["auto", "float64", "float32", "bfloat16", "float16"]
+SWITCHES = ("trust_remote_code", "random_init", "offline")
+NUMBERS = {
+    "layers": (1, 1 << 16),
+    "length": (1, 1 << 24),
+    "seed": (-(1 << 63), (1 << 63) - 1),
+    "tp": (1, 1 << 16),
+}
+"""Settings that are numbers: the least and the largest."""
+NEEDED = ("dtype", "device", "seed", *SWITCHES)
+"""Settings that cannot be left to the model."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How one model is loaded."""
+    """How one model is loaded.
+
+    Raises:
+        UsageError: a value that the setting cannot have, wherever it comes from.
+    """
 
     attn: str | None = None
     dtype: str = "auto"
@@ -31,7 +48,31 @@ class Settings:
     tp: int | None = None
     compiled: str | None = None
 
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            expected = None if value is None and name not in NEEDED else _expected(name, value)
+            if expected is not None:
+                shown = shortened(repr(value))
+                raise UsageError(f"{_option(name)} {shown}: expected {expected}")
+        if self.dtype not in DTYPES:
+            raise UsageError(unknown("dtype", self.dtype, DTYPES))
+
     def changes(self) -> dict[str, Any]:
         """The values that differ from the defaults."""
         usual = vars(Settings())
         return {name: value for name, value in vars(self).items() if value != usual[name]}
+
+
+def _expected(name: str, value: Any) -> str | None:
+    """What a setting takes, where this value is something else."""
+    if name in SWITCHES:
+        return None if isinstance(value, bool) else "true or false"
+    if name in NUMBERS:
+        least, most = NUMBERS[name]
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        return None if whole and least <= value <= most else f"a number from {least} to {most}"
+    return None if isinstance(value, str) and value.strip() else "a text that is not empty"
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

@@ -27,8 +27,8 @@ WORST_FIRST = (
     Verdict.FAIL,
     Verdict.ERROR,
     Verdict.VACUOUS,
-    Verdict.NOISE,
     Verdict.WARN,
+    Verdict.NOISE,
     Verdict.SKIP,
     Verdict.PASS,
 )
@@ -50,14 +50,20 @@ def worst_of_model(verdicts: Iterable[Verdict]) -> Verdict:
 STRICT = frozenset({Verdict.VACUOUS, Verdict.WARN, Verdict.NOISE})
 
 
-def failing(names: Iterable[str], strict: bool = False) -> frozenset[Verdict]:
-    """The verdicts that count as failure beside `fail`: those named, and `STRICT` if strict.
+TRAP = "trap"
+"""Counts traps of the library as failure, beside verdicts."""
+
+
+def failing(names: Iterable[str], strict: bool = False) -> frozenset[str]:
+    """What counts as failure beside `fail`: the verdicts that are named (or `trap`), and `STRICT`
+    if strict. `skip=KIND,…` names `skip`.
 
     Raises:
         UsageError: a name that is no verdict.
     """
-    valid = {verdict.value: verdict for verdict in Verdict if verdict is not Verdict.PASS}
-    names = list(names)
+    verdicts = {verdict.value: verdict for verdict in Verdict if verdict is not Verdict.PASS}
+    valid: dict[str, str] = {**verdicts, TRAP: TRAP}
+    names = ["skip" if name.startswith("skip=") else name for name in names]
     for name in names:
         if name not in valid:
             raise UsageError(unknown("verdict", name, valid))

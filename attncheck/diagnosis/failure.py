@@ -82,6 +82,15 @@ class FailureSide:
         real_BT = real_tokens(self.spec)
         return real_BT if real_BT is None else self.kept(real_BT)
 
+    def again(self, subject: Subject) -> Tensor:
+        """The observed logits of another run, with what hooks change now; not remembered."""
+        if self.provenance is not None:
+            return self.provenance.again(subject)
+        subject.passes.drop(self.spec)
+        logits_BTV = subject.logits(self.spec)
+        subject.passes.drop(self.spec)
+        return logits_BTV
+
     def run(self, subject: Subject) -> None:
         """Repeat the observed call, so that hooks see it."""
         if self.provenance is not None:

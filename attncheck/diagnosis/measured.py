@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import final
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from attncheck.core.finding import Diagnosis, Location
 from attncheck.diagnosis.failure import REFUSED, Failure, max_diff_at
 from attncheck.faults.registry import advice
-from attncheck.observation.observe import Observation, observed
+from attncheck.observation.observe import Observation, observed, observed_states
 from attncheck.observation.sequence import Sequence
-from attncheck.observation.summary import QUERIES
+from attncheck.observation.summary import AT_QUERIES
 from attncheck.report.numbers import number
 
 GROUPS = {
@@ -26,8 +26,11 @@ GROUPS = {
     "values": ("cache", "scores"),
     "queries": ("positions", "generation", "scores"),
     "scores": ("scores", "positions", "masks"),
+    "state": ("cache",),
 }
 """The groups of faults that can change each thing."""
+FORWARD = "Exactly this on a forward without a cache gives the observed logits"
+RESTORED = "With what each layer left in the cache put back, the logits are right"
 
 
 @final
@@ -38,6 +41,8 @@ class Measured:
     observation: Observation
     residual: float
     budget: float
+    proof: str = FORWARD
+    head: str = ""
 
     @property
     def proven(self) -> bool:
@@ -62,25 +67,28 @@ class Measured:
         text = f"{text[0].upper()}{text[1:]}"
         if not self.proven:
             return f"{text}. This alone does not give the observed logits."
-        proof = "Exactly this on a forward without a cache gives the observed logits to"
-        return f"{text}. {proof} {number(self.residual)}."
+        return f"{text}. {self.proof} to {number(self.residual)}."
 
     @property
     def place(self) -> Location | None:
         """The first module that has one of the parts."""
         members = [each for group in self.observation.groups for each in group.members]
-        if not members:
+        if not members or self.observation.parts[0].what in ("logits", "state"):
             return None
         first = min(members, key=lambda each: (each.layer, each.start, each.at))
         module = first.module or self.observation.modules.get(first.layer, "")
         return Location(
             module=module,
             layer=first.layer if first.layer >= 0 else None,
-            query_position=first.at if first.what in QUERIES and first.at >= 0 else None,
+            query_position=first.at if first.what in AT_QUERIES and first.at >= 0 else None,
         )
 
     def with_source(self, place: Location | None) -> Location | None:
-        """The location with the first token that its query reads or misses against the spec."""
+        """The location with the first token that its query reads or misses against the spec. Where
+        no module differs and the logits do, that is the module which computes them.
+        """
+        if place is None and any(part.what == "logits" for part in self.observation.parts):
+            return Location(module=self.head, note="between this module and the returned logits")
         if place is None or place.query_position is None or place.source_position is not None:
             return place
         keys = [
@@ -147,19 +155,52 @@ def _alone(failure: Failure, row: int) -> Measured | None:
 
 
 def measured(failure: Failure) -> Measured | None:
-    """What the first wrong side shows; None where there is nothing to observe."""
+    """What the first wrong side shows, in its forwards and then between them; None where there is
+    nothing to observe.
+    """
+    found = _observed(failure)
+    if found is not None and found.proven:
+        return found
+    states = _states(failure)
+    return states if states is not None and states.proven else found
+
+
+def _observed(failure: Failure) -> Measured | None:
     side = failure.wrong[0] if failure.wrong else None
     if side is None or side.trusted_BTV is None:
         return None
     run = partial(side.run, failure.subject)
+
+    def agrees(logits_BTV: Tensor) -> bool:
+        return side.residual_of(logits_BTV) <= failure.budget
+
     try:
-        seen = observed(
-            failure.trusted,
-            side.spec,
-            run,
-            side.trusted_BTV,
-            lambda logits_BTV: side.residual_of(logits_BTV) <= failure.budget,
-        )
+        seen = observed(failure.trusted, side.spec, run, side.trusted_BTV, agrees)
     except REFUSED:
         return None
-    return Measured(seen, side.residual_of(seen.predicted_BTV), failure.budget)
+    residual, head = side.residual_of(seen.predicted_BTV), _head(failure.subject.model)
+    return Measured(seen, residual, failure.budget, head=head)
+
+
+def _head(model: nn.Module) -> str:
+    """The name of the module that computes the logits, or of the model's class."""
+    found = getattr(model, "get_output_embeddings", lambda: None)()
+    names = (name for name, module in model.named_modules() if module is found)
+    return next(names, type(model).__name__)
+
+
+def _states(failure: Failure) -> Measured | None:
+    """Recurrent states that change between two calls of the wrong side; putting them back must give
+    the trusted path's logits.
+    """
+    side = failure.wrong[0] if failure.wrong else None
+    if side is None or side.trusted_BTV is None:
+        return None
+    try:
+        seen = observed_states(failure.trusted, side.spec, partial(side.again, failure.subject))
+    except REFUSED:
+        return None
+    if seen is None:
+        return None
+    residual = max_diff_at(seen.predicted_BTV, side.kept(side.trusted_BTV), side.real)
+    return Measured(seen, residual, failure.budget, RESTORED)

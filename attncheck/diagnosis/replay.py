@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from attncheck.core import registry
+from attncheck.core.errors import UsageError, first_line
 from attncheck.core.finding import Finding
 from attncheck.core.measurement import Measurement, verdict_of
 from attncheck.core.ruling import describe
@@ -31,7 +32,12 @@ class Replayed:
 
 
 def run_again(subject: Subject, finding: Finding) -> Replayed:
-    """Run a failing case again by its probe, and its two forwards where the report holds them."""
+    """Run a failing case again by its probe, and its two forwards where the report holds them.
+
+    Raises:
+        UsageError: what the report holds of them cannot be read, or the probe has no case now.
+    """
+    forwards = _recorded(finding)
     case = _measured(subject, finding)
     before = next((each for each in finding.cases if each.name == case.name), None)
     fails = verdict_of(case) is Verdict.FAIL
@@ -39,7 +45,7 @@ def run_again(subject: Subject, finding: Finding) -> Replayed:
     if before is not None and before.max_abs is not None:
         recorded = f"recorded {before.max_abs:.3g}"
     still = "still fails" if fails else "no longer fails"
-    sides = _sides(subject, finding)
+    sides = _sides(subject, *forwards) if forwards else ""
     return Replayed(fails, f"{still}: {case.name}: {describe(case)} ({recorded}){sides}")
 
 
@@ -49,13 +55,24 @@ def _measured(subject: Subject, finding: Finding) -> Measurement:
     measured: list[Measurement] = list(registry.load(finding.probe).measure(subject))
     named = [case for case in measured if case.name == wanted]
     broken = [case for case in measured if verdict_of(case) is Verdict.FAIL]
+    if not measured:
+        raise UsageError(f"{subject.name}/{finding.probe}: the probe has no case on this model now")
     return (named or sorted(broken, key=lambda case: -case.excess) or measured)[0]
 
 
-def _sides(subject: Subject, finding: Finding) -> str:
+def _recorded(finding: Finding) -> tuple[ForwardSpec, ForwardSpec] | None:
+    """The two forwards that a report holds of a finding, if any."""
     if "got" not in finding.replay:
-        return ""
-    got, want = (spec_from_dict(finding.replay[side]) for side in ("got", "want"))
+        return None
+    try:
+        return spec_from_dict(finding.replay["got"]), spec_from_dict(finding.replay["want"])
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise UsageError(
+            f"{finding.probe}: its recorded forward cannot be read: {first_line(error)}"
+        ) from error
+
+
+def _sides(subject: Subject, got: ForwardSpec, want: ForwardSpec) -> str:
     failure = open_case(subject, unmeasured("recorded", got, want))
     sides = zip(("the call", "its reference"), failure.sides, strict=True)
     wrong = " and ".join(name for name, side in sides if side.wrong)

@@ -34,6 +34,12 @@ SIZES = (
 """Fields whose root a scale is taken from by mistake."""
 
 
+FAR = 2.0
+"""Scales that somebody chose and no config states stay nearer than this to the usual one: of the
+285 types of models of a release none is off at all.
+"""
+
+
 def scale_cases(subject: Subject, layers: list[LayerResult]) -> Iterator[Measurement]:
     """Skip the layers whose scale nothing states; check the scale of the others against their width
     and their config.
@@ -51,7 +57,9 @@ def scale_cases(subject: Subject, layers: list[LayerResult]) -> Iterator[Measure
     failed = [
         layer
         for layer in unexpected
-        if _mistaken_size(subject, layer) or _has_siblings(subject, layer, explained)
+        if _far_off(layer)
+        or _mistaken_size(subject, layer)
+        or _has_siblings(subject, layer, explained)
     ]
     shown = (failed or unexpected or claimed)[0]
     yield AtMost(
@@ -84,6 +92,14 @@ def _explained(subject: Subject, layer: LayerResult) -> bool:
         if value:
             known += [value, 1 / value, value**-0.5, usual * value, usual / value]
     return any(abs(layer.scale.value / each - 1) < SAME for each in known)
+
+
+def _far_off(layer: LayerResult) -> bool:
+    """Whether a scale is at least `FAR` times too large or too small. 1/width is not: training at
+    several widths takes it (muP), and nothing in a model tells it from a root that is missing.
+    """
+    off = abs(math.log(layer.scale.value * math.sqrt(layer.width)))
+    return off > math.log(FAR) - SAME and abs(layer.scale.value * layer.width - 1) > SAME
 
 
 def _has_head_norms(subject: Subject, layer: LayerResult) -> bool:

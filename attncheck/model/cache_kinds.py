@@ -104,7 +104,7 @@ def new_cache(kind: str, model: Any, *, rows: int, length: int, dtype: torch.dty
         made = KINDS[kind](text_config(config), **size)
     except REFUSALS as error:
         message = f"a {kind} cache for {name}: {first_line(error)}"
-        raise classified(error, message, documented=promised(kind, model)) from error
+        raise classified(error, message, documented=promised(kind, model), option=True) from error
     if not getattr(config, "is_encoder_decoder", False):
         return made
     # the decoder's cache stands beside one for what it reads of the encoder: one would mix the two
@@ -217,4 +217,4 @@ def _attempt(cache: Any, operation: str, call: Callable[[], Any]) -> Any:
         if isinstance(error, AttributeError) and error.name == operation:
             raise Unsupported(f"{type(error.obj).__name__} has no `{operation}`") from error
         message = f"{type(cache).__name__}.{operation}: {first_line(error)}"
-        raise classified(error, message) from error
+        raise classified(error, message, option=True) from error

@@ -13,7 +13,7 @@ import torch
 from transformers import Cache
 
 from attncheck.core.capability import Capability, Tried
-from attncheck.core.errors import CallFailed, Unsupported
+from attncheck.core.errors import Unsupported
 from attncheck.model.compat import recognises_packing
 from attncheck.model.direction import reads_ahead, whole_row
 from attncheck.model.forward_spec import ForwardSpec, all_ones, counting
@@ -49,13 +49,13 @@ class Capabilities(MaskCapabilities):
 
     @Tried
     def cache(self) -> Capability:
-        """A cache is returned, and a second chunk can be fed on it."""
+        """A cache is returned, and a second chunk can be fed on it; what reads ahead by design
+        continues nothing.
+        """
         halves = ForwardSpec(self.inputs.tokens, chunks=self._halves)
-        return self._continues(self._runs(halves, "a second chunk on the cache"))
-
-    def _continues(self, found: Capability) -> Capability:
-        """Only a decoder has to continue."""
-        return self.decodes if found.error is CallFailed and not self.decodes else found
+        if not self.decodes:
+            return self.decodes
+        return self._runs(halves, "a second chunk on the cache")
 
     @Tried
     def chunks_agree(self) -> Capability:
@@ -70,9 +70,13 @@ class Capabilities(MaskCapabilities):
 
     @Tried
     def steps(self) -> Capability:
-        """A cache is returned, and one token can be fed on it."""
+        """A cache is returned, and one token can be fed on it; what reads ahead by design continues
+        nothing.
+        """
         step = ForwardSpec(self.inputs.tokens, chunks=(self.inputs.length - 1, 1))
-        return self._continues(self._runs(step, "a step on the cache"))
+        if not self.decodes:
+            return self.decodes
+        return self._runs(step, "a step on the cache")
 
     @Tried
     def steps_agree(self) -> Capability:
@@ -85,10 +89,7 @@ class Capabilities(MaskCapabilities):
         for cut in (length - 1, length - 3, length // 2):
             stepped = ForwardSpec((self.inputs.row[: cut + 1],), chunks=(cut, 1))
             if self._differ(stepped, self._full, cut, cut + 1, finitely_beyond):
-                return Capability(
-                    "a step on the model's own cache already differs from one forward: "
-                    "that is for `decode-paths`"
-                )
+                return Capability("a step on the model's own cache differs from one forward")
         return CAN
 
     @Tried

@@ -58,6 +58,7 @@ class Facts:
     vocab: int
     context: int | None
     boundaries: tuple[Boundary, ...]
+    codebooks: int | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """The JSON of the contract."""
@@ -85,6 +86,7 @@ def read_facts(model: nn.Module) -> Facts:
         vocab=_vocabulary(model, config),
         context=context,
         boundaries=boundaries,
+        codebooks=first_int(config, ("num_codebooks",)),
     )
 
 

@@ -120,11 +120,22 @@ def loss_gradient(subject: Subject, call: LossCall) -> Tensor | None:
     return None if gradient_BTV is None else gradient_BTV.detach()
 
 
+def require_one_code(subject: Subject) -> None:
+    """Labels have one code for each token.
+
+    Raises:
+        Unsupported: those of this model have several.
+    """
+    if subject.facts.codebooks and subject.forward_adapter.codebooks is None:
+        raise Unsupported("the model computes no loss from one code a token: it has codebooks")
+
+
 def _mode(subject: Subject, call: LossCall) -> AbstractContextManager[None]:
     return training(subject, checkpointing=False) if call.trained else contextlib.nullcontext()
 
 
 def _run(subject: Subject, call: LossCall) -> ForwardOutput:
+    require_one_code(subject)
     extra = call.extra
     labels_BT = extra.pop(LABELS[0])
     extra[subject.forward_adapter.labels_name or LABELS[0]] = labels_BT

@@ -20,6 +20,9 @@ from attncheck.core.errors import TargetError, first_line
 from attncheck.model.quantized import answer_in_float64, quantized_kind
 from attncheck.model.weights import ELSEWHERE
 
+STRATEGIES = ("auto", "balanced", "balanced_low_0", "sequential")
+"""The device maps that the library makes by itself."""
+
 
 def input_device(model: nn.Module) -> torch.device:
     """Where token ids go: the device of the first weights that are in memory, otherwise the one on
@@ -125,10 +128,15 @@ def device_map_arguments(strategy: str) -> dict[str, Any]:
     if strategy.endswith(".json"):
         try:
             chosen = json.loads(Path(strategy).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise TargetError(f"--device-map {strategy}: {first_line(error)}") from error
+        except OSError as error:
+            raise TargetError(f"--device-map {strategy}: {error.strerror}") from error
+        except ValueError as error:
+            raise TargetError(f"--device-map {strategy}: not JSON: {first_line(error)}") from error
         if not isinstance(chosen, Mapping) or not chosen:
             raise TargetError(f"--device-map {strategy}: expected an object of modules and devices")
+    elif strategy not in STRATEGIES:
+        names = ", ".join(f"`{name}`" for name in STRATEGIES)
+        raise TargetError(f"--device-map {strategy}: expected {names} or a .json file")
     return {"device_map": chosen, "offload_folder": tempfile.mkdtemp(prefix="attncheck-offload-")}
 
 

@@ -33,15 +33,6 @@ def kernels_called(subject: Subject, attn: str | None) -> frozenset[tuple[str, s
     return frozenset(kernels)
 
 
-def chosen(subject: Subject, attn: str) -> bool:
-    """Whether an implementation is somebody's choice: requested, or in force where it is not the
-    library's default.
-    """
-    if subject.settings.attn is not None or subject.attn != attn:
-        return subject.settings.attn == attn
-    return attn != USUAL and not_switched(subject, USUAL) is None
-
-
 def not_switched(subject: Subject, attn: str) -> str | None:
     """Why a comparison with an implementation would compare nothing, or None: the kernel that runs
     is another one.

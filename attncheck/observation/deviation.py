@@ -16,8 +16,8 @@ class Deviation:
     """One changed vector, cell or number in one call.
 
     `module` names the module where it is not the attention kernel. `at` is the token of a slot or
-    the position of a query, `key` the token that a cell reads;
-    `source` is (sequence, head, token) where a vector comes from another place. -1 means all.
+    the position of a query, `key` the token that a cell reads; `source` is
+    (sequence, head, token) where a vector comes from another place. -1 means all.
     `start` and `when` say which call it was; `heads` counts the heads that there are.
     """
 

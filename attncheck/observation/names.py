@@ -37,6 +37,12 @@ SCORES = {
     "bias": "alibi-local",
     "dtype": "cache-low-precision",
 }
+STATES = {
+    "lost": "state-dropped",
+    "other sequence": "cache-reorder",
+    "other layer": "cache-layer-mixup",
+    "rounded": "cache-low-precision",
+}
 STORED = frozenset({"keys", "values"})
 
 
@@ -61,7 +67,10 @@ def _name(group: Group, groups: Sequence[Group], extent: Extent) -> tuple[str, b
         return _rotation(group, groups)
     if part.what in STORED:
         return _stored(group, groups, extent)
-    return "position-offset" if part.what == "queries" else "softmax-scale", False
+    if part.what == "state":
+        return STATES.get(part.how, "state-dropped"), part.how in STATES
+    families = {"queries": "position-offset", "context": "softmax-scale"}
+    return families.get(part.what, ""), False
 
 
 def _rotation(group: Group, groups: Sequence[Group]) -> tuple[str, bool]:

@@ -17,10 +17,13 @@ from attncheck.faults.engine.expected import chunk_bounds
 from attncheck.faults.engine.trusted import Trusted
 from attncheck.model.forward_spec import ForwardSpec, Mask2D
 from attncheck.numerics.divergence import max_abs
+from attncheck.observation.deviation import Deviation
 from attncheck.observation.explaining import Explaining
-from attncheck.observation.ledger import Ledger, ledger_of
+from attncheck.observation.ledger import ledger_of
+from attncheck.observation.modules import ModuleReturns
 from attncheck.observation.names import named
 from attncheck.observation.sequence import Sequence
+from attncheck.observation.states import changed_states
 from attncheck.observation.summary import Extent, Group, grouped_parts
 from attncheck.observation.words import sentence, worded
 
@@ -69,12 +72,12 @@ def observed(
     Raises what the model raises.
     """
     subject = trusted.subject
-    ledger = ledger_of(subject, run)
     size = max_abs(right_BTV[right_BTV.isfinite()])
     relative = max(
         ROUNDINGS * torch.finfo(subject.dtype).eps,
         BUDGETS * subject.budget.value / max(size, 1e-30),
     )
+    ledger = ledger_of(subject, run)
     whole, spec = spec, spec if part is None else part.alone(spec)
     explaining = Explaining(trusted, spec, ledger, relative, part, whole)
     predicted_BTV = explaining.logits()
@@ -82,30 +85,63 @@ def observed(
         if agrees(predicted_BTV) or not explaining.explain_module(run):
             break
         predicted_BTV = explaining.logits()
-    extent = extent_of(explaining, ledger)
-    groups = worded(grouped_parts(explaining.deviations, extent), extent)
+    found, opaque = explaining.deviations, explaining.opaque
+    if part is None and not agrees(predicted_BTV):
+        returns = ModuleReturns("", subject.model, relative, explaining.real_BT)
+        with returns.recorded():
+            run()
+        with returns.replaced():
+            predicted_BTV = explaining.logits()
+        found = [*explaining.deviations, *returns.deviations]
+        opaque = explaining.opaque or returns.opaque
+    extent = extent_of(trusted, spec, frozenset(explaining.attended))
+    return _observation(found, extent, predicted_BTV, opaque, explaining.attended)
+
+
+def observed_states(
+    trusted: Trusted, spec: ForwardSpec, run: Callable[[], Tensor]
+) -> Observation | None:
+    """Recurrent states that change between two calls of a wrong forward, made by `run`; None where
+    none do. `predicted_BTV` are its logits with each state put back.
+    """
+    relative = ROUNDINGS * torch.finfo(trusted.subject.dtype).eps
+    found, repaired_BTV = changed_states(trusted.subject.model, run, relative)
+    if repaired_BTV is None:
+        return None
+    layers = frozenset(range(trusted.subject.facts.layers or 0))
+    opaque = any(each.opaque for each in found)
+    return _observation(found, extent_of(trusted, spec, layers), repaired_BTV, opaque, {})
+
+
+def _observation(
+    found: list[Deviation],
+    extent: Extent,
+    predicted_BTV: Tensor,
+    opaque: bool,
+    modules: Mapping[int, str],
+) -> Observation:
+    groups = worded(grouped_parts(found, extent), extent)
     faults, family = named(groups, extent)
     return Observation(
         predicted_BTV=predicted_BTV,
         groups=tuple(groups),
-        opaque=explaining.opaque,
+        opaque=opaque,
         sentence=sentence(groups),
         faults=faults,
         family=family,
-        modules=explaining.attended,
+        modules=modules,
     )
 
 
-def extent_of(explaining: Explaining, ledger: Ledger) -> Extent:
+def extent_of(trusted: Trusted, spec: ForwardSpec, layers: frozenset[int]) -> Extent:
     """The layers, sequences and calls of the failing forward."""
-    spec = explaining.spec
     mask = spec.mask.rows if isinstance(spec.mask, Mask2D) else ()
     return Extent(
-        layers=frozenset(explaining.attended),
+        layers=layers,
         rows=len(spec.tokens),
         length=spec.length,
         starts=tuple(start for start, _ in chunk_bounds(spec)),
-        window=explaining.trusted.subject.facts.window,
+        window=trusted.subject.facts.window,
         padding=frozenset(
             (row, token)
             for row, real in enumerate(mask)

@@ -13,8 +13,9 @@ from typing import final
 from attncheck.core.finding import ObservedPart
 from attncheck.observation.deviation import Deviation
 
-QUERIES = ("queries", "context", "hidden", "logits")
 CALLS = ("prefill", "chunk", "step")
+AT_QUERIES = ("queries", "context", "hidden", "logits")
+"""What is computed for the positions of a call, rather than kept of tokens."""
 
 
 @final
@@ -119,14 +120,16 @@ def _group(members: list[Deviation], extent: Extent, amount: float | None, rule:
     slots = {each.key for each in members if each.key >= 0} if cells else at
     whens = {each.when for each in members}
     starts = {each.start for each in members}
-    queries = cells or first.what in QUERIES
+    queries = cells or first.what in AT_QUERIES
     part = ObservedPart(
         what=first.what,
         how=first.how,
         layers=_some({each.layer for each in members if each.layer >= 0}, extent.layers),
         rows=_some({each.row for each in members if each.row >= 0}, range(extent.rows)),
         heads=_heads(members),
-        slots=() if first.what in (*QUERIES, "scores") else _slots(slots, starts, cells),
+        slots=()
+        if first.what in (*AT_QUERIES, "scores", "state")
+        else _slots(slots, starts, cells),
         positions=_positions(at, whens, extent) if queries else (),
         when=tuple(kind for kind in CALLS if kind in whens) if whens < extent.kinds else (),
         amount=float(len(members)) if cells else amount,

@@ -21,11 +21,19 @@ ROTATIONS = {
     "again": "are rotated again in each call",
     "not rotated": "are not rotated",
 }
+NOUNS = {
+    "queries": "queries",
+    "context": "outputs of the kernel",
+    "hidden": "outputs of {}",
+    "logits": "logits",
+    "state": "states ({}) that a layer finds",
+}
 SIMPLE = {
     "zero": "are zero",
     "another function": "are no vectors of the trusted path",
     "other head": "are those of other heads",
     "other sequence": "are those of another sequence",
+    "lost": "are zero, which is not what it left",
     "other call": "are those of an earlier call",
 }
 SCORES = {
@@ -69,13 +77,9 @@ def _what(group: Group, extent: Extent) -> str:
         subject = (
             f"{part.what} of {_tokens(part.slots)}" if part.slots else f"{part.what} in the cache"
         )
-    elif part.what in ("queries", "context"):
-        noun = "queries" if part.what == "queries" else "outputs of the kernel"
+    elif part.what in NOUNS:
+        noun = NOUNS[part.what].format(group.members[0].module)
         subject = f"{noun} at {ranges(part.positions)}" if part.positions else noun
-    elif part.what == "hidden":
-        modules = dict.fromkeys(each.module for each in group.members)
-        at = f" at {ranges(part.positions)}" if part.positions else ""
-        subject = f"outputs of {', '.join(f'`{name}`' for name in modules)}{at}"
     else:
         subject = part.what
     return f"{subject} {_verb(group)}"

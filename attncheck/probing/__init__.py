@@ -31,6 +31,7 @@ from attncheck.core.measurement import (
     Figure,
     Measurement,
     Rerun,
+    following,
     merged,
     not_measured,
     skipped,
@@ -85,6 +86,7 @@ from attncheck.model.loss import (
     logits_and_loss,
     loss_gradient,
     own_shift,
+    require_one_code,
     takes_items,
 )
 from attncheck.model.noise_floor import own_budget
@@ -102,7 +104,7 @@ from attncheck.model.provenance import AFTER, PIECES, Provenance, with_batch, wi
 from attncheck.model.refusal import REFUSALS, classified
 from attncheck.model.signature import takes_argument
 from attncheck.model.subject import Subject
-from attncheck.model.switching import chosen, not_switched
+from attncheck.model.switching import not_switched
 from attncheck.model.training import training, without_randomness
 from attncheck.model.weights import (
     buffers_of,
@@ -191,7 +193,6 @@ __all__ = [
     "caller_shifts",
     "capture",
     "changed",
-    "chosen",
     "classified",
     "compare_gradients",
     "compare_rows",
@@ -206,6 +207,7 @@ __all__ = [
     "finite",
     "finitely_beyond",
     "first_line",
+    "following",
     "for_rows",
     "generation",
     "greedy",
@@ -240,6 +242,7 @@ __all__ = [
     "ranks",
     "reference_forward",
     "repeated_heads",
+    "require_one_code",
     "rollback_cache",
     "same_digest",
     "scale_cases",

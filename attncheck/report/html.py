@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from attncheck.core.finding import Finding
 from attncheck.core.measurement import verdict_of
 from attncheck.core.verdict import Verdict
+from attncheck.core.visible import made_visible
 from attncheck.report import charts
 from attncheck.report.model import Report
 from attncheck.report.numbers import cells, count, number, seconds
@@ -27,7 +28,7 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 def html(report: Report) -> str:
     """The whole report as one page."""
-    template = _environment().get_template("report.html")
+    template, report = _environment().get_template("report.html"), made_visible(report)
     probes = list(
         dict.fromkeys(finding.probe for target in report.targets for finding in target.results)
     )

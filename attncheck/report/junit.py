@@ -9,6 +9,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterable
 
 from attncheck.core.finding import Finding
+from attncheck.core.visible import made_visible
 from attncheck.report.model import Report, TargetReport
 from attncheck.report.table import finding_text
 
@@ -19,6 +20,7 @@ COUNTED = {"failure": "failures", "error": "errors", "skipped": "skipped"}
 
 def junit(report: Report) -> str:
     """The whole report as one `testsuites` element."""
+    report = made_visible(report)
     root = ET.Element("testsuites", name="attncheck", time=f"{report.seconds:.3f}")
     root.extend([_suite(report, target) for target in report.targets])
     if report.incomplete:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from attncheck.core.finding import Finding
 from attncheck.core.measurement import Measurement, verdict_of
 from attncheck.core.verdict import Verdict
+from attncheck.core.visible import made_visible, one_line
 from attncheck.report.model import Outcome, Report, TargetReport
 from attncheck.report.numbers import cells, number, seconds
 from attncheck.report.table import location_text, script_lines
@@ -24,7 +25,7 @@ MOST_CASES = 12
 
 def markdown(report: Report) -> str:
     """The whole report: a summary, a table for each target, details of what did not pass."""
-    return "\n".join(_lines(report)).rstrip()
+    return "\n".join(_lines(made_visible(report))).rstrip()
 
 
 def _lines(report: Report) -> Iterator[str]:
@@ -113,7 +114,7 @@ def _case(case: Measurement) -> str:
 
 def escape(text: str) -> str:
     """Text that stays text inside a Markdown table."""
-    kept = " ".join(text.split())
+    kept = one_line(text)
     for sign in ("\\", "|", "<", "*", "_", "`", "["):
         kept = kept.replace(sign, f"\\{sign}" if sign != "<" else "&lt;")
     return kept

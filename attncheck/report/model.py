@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, final
 
 from attncheck.core.errors import FAILED, INTERNAL, NOTHING_RAN, USAGE, ChecksFailed
-from attncheck.core.finding import Finding
-from attncheck.core.verdict import Verdict, worst_of_model
+from attncheck.core.finding import Finding, Trap
+from attncheck.core.skips import Questions, is_accepted, questions
+from attncheck.core.verdict import TRAP, Verdict, worst_of_model
 from attncheck.report.table import finding_text
 
 Outcome = Literal["failed", "crashed", "known", "skipped", "passed"]
@@ -28,6 +29,7 @@ class TargetReport:
     load_seconds: float = 0.0
     error: str | None = None
     notes: tuple[str, ...] = ()
+    questions: Questions | None = None
 
     @property
     def verdict(self) -> Verdict:
@@ -53,6 +55,19 @@ class TargetReport:
 
 @final
 @dataclass(frozen=True, kw_only=True)
+class TrapReport:
+    """A trap of the library, with the targets that met it."""
+
+    trap: str
+    call: str
+    reference: str
+    max_abs: float | None
+    targets: tuple[str, ...]
+    advice: str
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
 class Report:
     """A whole run. `incomplete` says how much of it was done before it was stopped, such as
     `8 of 16 probes`; it is empty where nothing is missing.
@@ -68,6 +83,12 @@ class Report:
     notes: tuple[str, ...] = ()
     fail_on: tuple[str, ...] = ()
     incomplete: str = ""
+    accepted_skips: tuple[str, ...] | None = None
+
+    @property
+    def questions(self) -> Questions:
+        """How many questions all targets were asked, and how many were skipped, and why."""
+        return questions(finding for _, finding in self.findings)
 
     @property
     def findings(self) -> Iterator[tuple[TargetReport, Finding]]:
@@ -82,9 +103,20 @@ class Report:
         verdicts = [finding.verdict for _, finding in self.findings]
         return {verdict.value: verdicts.count(verdict) for verdict in Verdict}
 
+    @property
+    def traps(self) -> tuple[TrapReport, ...]:
+        """Each trap of the library once, in the order in which they were met."""
+        met: dict[str, list[tuple[str, Trap]]] = {}
+        for target, finding in self.findings:
+            for trap in finding.traps:
+                met.setdefault(trap.trap, []).append((target.target, trap))
+        return tuple(_trap_report(each) for each in met.values())
+
     def outcome(self, finding: Finding) -> Outcome:
         """What a finding means for the run: `failed` and `crashed` make it fail."""
-        if finding.verdict is Verdict.SKIP and "skip" not in self.fail_on:
+        if "skip" in self.fail_on and self.unaccepted(finding):
+            return "failed"
+        if finding.verdict is Verdict.SKIP:
             return "skipped"
         if finding.verdict is Verdict.PASS:
             return "passed"
@@ -93,6 +125,16 @@ class Report:
         if finding.verdict is Verdict.FAIL or finding.verdict.value in self.fail_on:
             return "failed"
         return "crashed" if finding.verdict is Verdict.ERROR else "passed"
+
+    def unaccepted(self, finding: Finding) -> bool:
+        """Whether a finding fails a run that skips must not pass: for a probe that was skipped or,
+        where a list says which kinds of skips are accepted, for any question of another kind.
+        """
+        if finding.known is not None:
+            return False
+        if self.accepted_skips is None:
+            return finding.verdict is Verdict.SKIP
+        return not is_accepted(finding, self.accepted_skips)
 
     def raise_for_failures(self) -> None:
         """Do nothing if the exit code of the run is 0.
@@ -118,7 +160,13 @@ class Report:
         return ["nothing ran", *reasons]
 
 
-def exit_code(report: Report, fail_on: frozenset[Verdict] = frozenset()) -> int:
+def _trap_report(met: list[tuple[str, Trap]]) -> TrapReport:
+    first = met[0][1]
+    targets = tuple(dict.fromkeys(target for target, _ in met))
+    return TrapReport(**vars(first), targets=targets)
+
+
+def exit_code(report: Report, fail_on: frozenset[str] = frozenset()) -> int:
     """0 nothing failed, 1 a failure, 2 a target that could not be loaded, 3 a crashed probe, 5
     nothing ran.
 
@@ -128,7 +176,11 @@ def exit_code(report: Report, fail_on: frozenset[Verdict] = frozenset()) -> int:
     counted = [finding.verdict for finding in findings if finding.known is None]
     if any(target.error for target in report.targets):
         return USAGE
-    if any(verdict is Verdict.FAIL or verdict in fail_on for verdict in counted):
+    trapped = TRAP in fail_on and bool(report.traps)
+    skipped = Verdict.SKIP in fail_on and any(map(report.unaccepted, findings))
+    others = fail_on - {Verdict.SKIP}
+    broken = any(verdict is Verdict.FAIL or verdict in others for verdict in counted)
+    if trapped or skipped or broken:
         return FAILED
     if Verdict.ERROR in counted:
         return INTERNAL

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -13,6 +13,7 @@ from rich.text import Text
 from attncheck.core.finding import Diagnosis, Finding, Location
 from attncheck.core.measurement import Comparison, Measurement, verdict_of
 from attncheck.core.verdict import Verdict
+from attncheck.report.console import VisibleConsole
 from attncheck.report.numbers import CaseCells, cells, number, seconds
 
 STYLES = {
@@ -39,7 +40,7 @@ def mark(verdict: Verdict) -> Text:
 def finding_text(finding: Finding, width: int = WIDTH) -> str:
     """A finding as the terminal shows it, without colour."""
     out = io.StringIO()
-    console = Console(
+    console = VisibleConsole(
         file=out, width=width, no_color=True, highlight=False, emoji=False, markup=False
     )
     for block in finding_block(finding):

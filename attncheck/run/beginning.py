@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from attncheck.core.errors import AttncheckError, Unsupported, first_line
+from attncheck.core.visible import made_visible, one_line, shortened
 from attncheck.model.subject import Subject
 from attncheck.report.model import TargetReport
 from attncheck.run.deadline import TimeUp
@@ -12,8 +13,9 @@ from attncheck.suite.plan import Job
 def failed_to_load(job: Job, error: BaseException, seconds: float) -> TargetReport:
     """The report of a target that could not be loaded, with the reason in one line."""
     text = str(error) if isinstance(error, (AttncheckError, TimeUp)) else first_line(error)
-    line = " ".join(text.split()) if isinstance(error, AttncheckError) else f"{job.target}: {text}"
-    return TargetReport(target=job.target, settings=vars(job.settings), error=line, seconds=seconds)
+    target, settings = shortened(job.target), made_visible(vars(job.settings))
+    line = one_line(text) if isinstance(error, AttncheckError) else f"{target}: {one_line(text)}"
+    return TargetReport(target=target, settings=settings, error=line, seconds=seconds)
 
 
 def loaded_report(subject: Subject, load_seconds: float) -> TargetReport:
@@ -39,7 +41,7 @@ def loaded_report(subject: Subject, load_seconds: float) -> TargetReport:
     except Unsupported as reason:
         notes = (str(reason),)
     notes = (*subject.loaded.remarks, *notes)
-    return TargetReport(
+    report = TargetReport(
         target=subject.name,
         model=subject.facts.as_dict(),
         settings=settings,
@@ -47,3 +49,4 @@ def loaded_report(subject: Subject, load_seconds: float) -> TargetReport:
         load_seconds=load_seconds,
         notes=notes,
     )
+    return made_visible(report)

@@ -15,6 +15,7 @@ from attncheck.core.measurement import (
     BrokenCall,
     Comparison,
     Measurement,
+    following,
     not_measured,
     verdict_of,
 )
@@ -62,6 +63,7 @@ class ProbeFinished:
 Event = ProbeStarted | ControlStarted | ProbeFinished
 Examination = Generator[Event, None, Finding]
 Diagnose = Callable[[Subject, Finding], Finding]
+Settle = Callable[[Subject, Probe, Finding], Finding]
 
 
 def run_probes(
@@ -69,11 +71,13 @@ def run_probes(
     probes: Iterable[Probe],
     diagnose: Diagnose | None = None,
     controls: bool = True,
+    traps: Settle | None = None,
 ) -> Iterator[Event]:
     """Every probe on one subject; a probe that raises becomes an `error` and the next one runs.
 
     `diagnose` gets every finding that failed or warned, and returns it with its diagnosis; it never
-    raises. Without `controls` a pass is not backed by injected faults.
+    raises. Without `controls` a pass is not backed by injected faults. `traps` sets aside the cases
+    that warn of any model of this library.
     """
     causes: dict[str, str] = {}
     for probe in probes:
@@ -82,6 +86,7 @@ def run_probes(
         started = time.perf_counter()
         try:
             finding = yield from _examined(subject, probe, controls)
+            finding = traps(subject, probe, finding) if traps else finding
             if diagnose is not None and finding.verdict in (Verdict.FAIL, Verdict.WARN):
                 finding = diagnose(subject, replace(finding, seconds=time.perf_counter() - started))
         except Unsupported as reason:
@@ -102,9 +107,7 @@ def _following(finding: Finding, causes: dict[str, str]) -> Finding:
     cases = []
     for case in finding.cases:
         first = causes.setdefault(case.note, finding.probe) if isinstance(case, BrokenCall) else ""
-        follows = first not in ("", finding.probe)
-        note = f"{case.note}; follows from `{first}`" if follows else case.note
-        cases.append(replace(case, note=note))
+        cases.append(case if first in ("", finding.probe) else following(case, first))
     return replace(finding, cases=tuple(cases))
 
 

@@ -37,10 +37,13 @@ class Caught:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One fault injected in one target. `reason` says why it could not be injected."""
+    """One fault injected in one target, everywhere or in the smallest dose. `reason` says why it
+    could not be injected.
+    """
 
     target: str
     fault: str
+    smallest: bool = False
     caught: tuple[Caught, ...] = ()
     seconds: float = 0.0
     reason: str = ""
@@ -103,17 +106,21 @@ class Selftest:
     healthy: dict[str, Finding] = field(default_factory=dict)
 
     def run(self, faults: Iterable[str] | None = None) -> Iterator[Row]:
-        """One row for each fault: of those that are named, else of all."""
+        """One row for each fault: of those that are named, else of all. Where every probe runs, a
+        second row for its smallest dose.
+        """
         for probe in self.probes:
             self.healthy[probe.name] = finding_of(self.subject, probe)
         for name in registry.names() if faults is None else faults:
             yield self._row(registry.fault(name))
+            if self.thorough:
+                yield self._row(registry.fault(name), smallest=True)
 
-    def _row(self, fault: Fault) -> Row:
+    def _row(self, fault: Fault, smallest: bool = False) -> Row:
         started = time.perf_counter()
-        row = Row(target=self.subject.name, fault=fault.name)
+        row = Row(target=self.subject.name, fault=fault.name, smallest=smallest)
         try:
-            with fault.injected(self.subject):
+            with (fault.injected_once if smallest else fault.injected)(self.subject):
                 caught = tuple(self._caught(fault))
         except Unsupported as reason:
             return replace(row, reason=str(reason))
@@ -143,7 +150,7 @@ def coverage(rows: Sequence[Row], probes: Sequence[str], each: int | None = None
     """The page `docs/coverage.md`: which probes catch each fault, and how often it is named."""
     limit = f" --each {each}" if each else ""
     targets = list(dict.fromkeys(row.target for row in rows))
-    faults = list(dict.fromkeys(row.fault for row in rows))
+    whole, least = ([row for row in rows if row.smallest is one] for one in (False, True))
     head = [
         "# What the probes catch",
         "",
@@ -151,13 +158,34 @@ def coverage(rows: Sequence[Row], probes: Sequence[str], each: int | None = None
         "every known fault, injected in healthy models. A number says in how many targets a probe",
         "caught it; a dot, in none. `n/m`: named in n of the m targets in which it was injected.",
         "",
-        *_totals(rows),
+        *_totals(whole),
         "",
+        *_table(whole, probes),
+    ]
+    if any(not row.reason for row in least):
+        head += [
+            "",
+            "## The smallest dose",
+            "",
+            "The same faults in one head of one layer at one position, or in one slot of a cache.",
+            "Faults that change whole calls have no smaller dose and are left out.",
+            "",
+            *_totals(least),
+            "",
+            *_table([row for row in least if not row.reason], probes),
+        ]
+    return "\n".join([*head, ""])
+
+
+def _table(rows: Sequence[Row], probes: Sequence[str]) -> list[str]:
+    return [
         "| fault | " + " | ".join(probes) + " | caught | named | first module |",
         "|---" * (len(probes) + 4) + "|",
+        *(
+            _line(fault, [row for row in rows if row.fault == fault], probes)
+            for fault in dict.fromkeys(row.fault for row in rows)
+        ),
     ]
-    lines = [_line(fault, [row for row in rows if row.fault == fault], probes) for fault in faults]
-    return "\n".join([*head, *lines, ""])
 
 
 def _totals(rows: Sequence[Row]) -> list[str]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, final
 
 import torch
@@ -26,8 +27,10 @@ from attncheck.core.errors import (
     USAGE,
 )
 from attncheck.core.finding import Finding
+from attncheck.core.skips import questions
 from attncheck.core.verdict import Verdict
 from attncheck.core.version import __version__
+from attncheck.core.visible import made_visible, shortened
 from attncheck.diagnosis.diagnose import Diagnoser
 from attncheck.model.kept_state import process_untouched
 from attncheck.model.subject import Subject
@@ -38,6 +41,7 @@ from attncheck.run.deadline import TimeUp, at_home, hung
 from attncheck.run.gate import Gate
 from attncheck.run.implicit import implicit_findings
 from attncheck.run.runner import ControlStarted, Event, ProbeFinished, ProbeStarted, run_probes
+from attncheck.run.traps import Traps
 from attncheck.suite.plan import Job
 from attncheck.targets.load import load
 
@@ -69,6 +73,7 @@ class TargetFinished:
 SessionEvent = (
     TargetStarted | TargetLoaded | TargetFinished | ProbeStarted | ControlStarted | ProbeFinished
 )
+Placed = tuple[int, TargetReport]
 Listener = Callable[[SessionEvent, Report], None]
 Loader = Callable[[Job], Subject]
 Examine = Callable[[Subject, Sequence[Probe]], Iterator[Event]]
@@ -77,6 +82,13 @@ Examine = Callable[[Subject, Sequence[Probe]], Iterator[Event]]
 def load_job(job: Job) -> Subject:
     """The subject of a job, loaded the usual way."""
     return load(job.target, job.settings)
+
+
+def usual_examination(repro: Path | None = None) -> Examine:
+    """Probes with controls and diagnosis; traps of the library are set aside. Each failure leaves a
+    script of its own in the folder `repro`.
+    """
+    return partial(run_probes, diagnose=Diagnoser(repro), traps=Traps())
 
 
 @final
@@ -88,10 +100,11 @@ class Session:
 
     command: str
     listener: Listener
-    fail_on: frozenset[Verdict] = frozenset()
+    fail_on: frozenset[str] = frozenset()
+    accepted_skips: tuple[str, ...] | None = None
     fail_fast: bool = False
     on_forward: Callable[[int], None] | None = None
-    examine: Examine = field(default_factory=lambda: partial(run_probes, diagnose=Diagnoser()))
+    examine: Examine = field(default_factory=usual_examination)
     loader: Loader = load_job
     gate: Gate = field(default_factory=Gate)
     limit: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
@@ -111,7 +124,8 @@ class Session:
             started=started,
             environment=environment(),
             exit_code=NOTHING_RAN,
-            fail_on=tuple(sorted(verdict.value for verdict in self.fail_on)),
+            fail_on=tuple(sorted(map(str, self.fail_on))),
+            accepted_skips=self.accepted_skips,
         )
 
     def run(self, jobs: Sequence[Job]) -> Report:
@@ -119,31 +133,47 @@ class Session:
         self._expect(jobs)
         with process_untouched():
             for job in jobs:
-                self._tell(TargetStarted(job.target))
+                self._tell(TargetStarted(shortened(job.target)))
                 self._run(job)
                 if self._stops():
                     break
         return self._completed()
 
-    def collect(self, jobs: Sequence[Job], found: Generator[tuple[int, TargetReport]]) -> Report:
-        """Take in the reports of jobs that run elsewhere, as they are finished.
-
-        `found` yields the place of a job with its report; the report lists them in the order of
-        `jobs`.
+    def collect(
+        self,
+        jobs: Sequence[Job],
+        finished: Generator[Placed],
+        begun: Callable[[], Iterator[Placed]],
+    ) -> Report:
+        """Take in the reports of jobs that run elsewhere, each with its place among them, in which
+        the report lists them. Where the run is stopped, `begun` yields what was found on those that
+        are not `finished`.
         """
         self._expect(jobs)
         targets: dict[int, TargetReport] = {}
-        with contextlib.closing(found):
-            for place, target in found:
-                targets[place] = self.gate.settle_all(jobs[place], target)
-                self._done += 1
-                self._keep(tuple(targets[each] for each in sorted(targets)))
-                for finding in targets[place].results:
-                    self._tell(ProbeFinished(target.target, finding))
-                self._tell(TargetFinished(targets[place]))
-                if self._stops():
-                    break
+
+        def take(place: int, target: TargetReport) -> TargetReport:
+            targets[place] = self.gate.settle_all(jobs[place], target)
+            self._keep(tuple(targets[each] for each in sorted(targets)))
+            return targets[place]
+
+        try:
+            with contextlib.closing(finished):
+                for place, target in finished:
+                    self._done += 1
+                    self._listed(take(place, target))
+                    if self._stops():
+                        break
+        except KeyboardInterrupt:
+            for place, target in begun():
+                take(place, target)
+            raise
         return self._completed()
+
+    def _listed(self, target: TargetReport) -> None:
+        for finding in target.results:
+            self._tell(ProbeFinished(target.target, finding))
+        self._tell(TargetFinished(target))
 
     def finished(self, code: int) -> Report:
         """The report with the exit code of the whole command."""
@@ -200,9 +230,11 @@ class Session:
                 self._tell(event)
 
     def _found(self, job: Job, finding: Finding, started: float) -> Finding:
-        finding, target = self.gate.settle(job, self._last, finding)
+        finding, target = self.gate.settle(job, self._last, made_visible(finding))
         seconds = time.perf_counter() - started
-        target = replace(target, results=(*target.results, finding), seconds=seconds)
+        results = (*target.results, finding)
+        asked = questions(results)
+        target = replace(target, results=results, seconds=seconds, questions=asked)
         self._keep((*self.report.targets[:-1], target))
         self._tell(ProbeFinished(target.target, finding))
         return finding

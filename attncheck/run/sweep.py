@@ -15,6 +15,7 @@ import signal
 import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, final
@@ -43,32 +44,48 @@ def expand(targets: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(name for names in found for name in names))
 
 
-def run_jobs(
-    jobs: Sequence[Job],
-    *,
-    workers: int,
-    limits: Limits,
-    folder: Path,
-    repro: Path | None = None,
-) -> Generator[tuple[int, TargetReport]]:
-    """Run jobs, at most `workers` at a time, and yield the place of each with its report as it is
-    finished. The folder is created where it is missing, and keeps one report per target; scripts
-    that show failures go to `repro`.
-
-    Raises:
-        UsageError: another run works in this folder.
+@final
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """Jobs, each in a process of its own, at most `workers` at a time. The folder keeps one report
+    per target; scripts that show failures go to `repro`.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    with _alone_in(folder):
-        tasks = [Task(place, job, folder, repro) for place, job in enumerate(jobs)]
-        waiting = []
-        for task in tasks:
-            known = task.saved() if task.known else None
-            if known is None:
-                waiting.append(task)
-            else:
-                yield task.place, known
-        yield from _Pool(workers, limits).run(waiting)
+
+    jobs: Sequence[Job]
+    workers: int
+    limits: Limits
+    folder: Path
+    repro: Path | None = None
+
+    @cached_property
+    def _tasks(self) -> list[Task]:
+        return [Task(place, job, self.folder, self.repro) for place, job in enumerate(self.jobs)]
+
+    def run(self) -> Generator[tuple[int, TargetReport]]:
+        """The place of each job with its report, as it is finished; what an earlier run finished
+        comes first.
+
+        Raises:
+            UsageError: another run works in this folder.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with _alone_in(self.folder):
+            waiting = []
+            for task in self._tasks:
+                known = task.saved() if task.known else None
+                if known is None:
+                    waiting.append(task)
+                else:
+                    yield task.place, known
+            yield from _Pool(self.workers, self.limits).run(waiting)
+
+    def begun(self) -> Iterator[tuple[int, TargetReport]]:
+        """What a run that was stopped had found on targets that it has not finished."""
+        for task in self._tasks:
+            report = task.read()
+            if report is not None and report.incomplete:
+                words = f"{task.job.target}: stopped after {report.incomplete}"
+                yield task.place, replace(report.targets[0], error=words)
 
 
 @contextlib.contextmanager

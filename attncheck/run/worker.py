@@ -14,14 +14,19 @@ from pathlib import Path
 from typing import final
 
 from attncheck.core.errors import Unsupported
-from attncheck.diagnosis.diagnose import Diagnoser
 from attncheck.model.subject import Subject
 from attncheck.report.model import Report
 from attncheck.report.write import Writer, write_text
 from attncheck.run.deadline import time_limit
 from attncheck.run.identity import of_loaded
-from attncheck.run.runner import ProbeFinished, run_probes
-from attncheck.run.session import Session, SessionEvent, TargetFinished, load_job
+from attncheck.run.runner import ProbeFinished
+from attncheck.run.session import (
+    Session,
+    SessionEvent,
+    TargetFinished,
+    load_job,
+    usual_examination,
+)
 from attncheck.run.task import Limits, Task
 from attncheck.suite.plan import Job
 
@@ -45,7 +50,7 @@ def run_alone(task: Task, limits: Limits) -> None:
         listener=work.listen,
         loader=work.load,
         limit=partial(time_limit, limits.seconds),
-        examine=partial(run_probes, diagnose=Diagnoser(task.repro)),
+        examine=usual_examination(task.repro),
     )
     # What is expected or in a baseline is settled where all reports come together.
     report = session.run([replace(task.job, expected=())])

@@ -88,11 +88,10 @@ def _target(model: SuiteModel) -> str:
     part, text = model.part, model.entry.target
     path, colon, attribute = text.rpartition(":")
     file = path if path.endswith(".py") else text
-    near = (part.home / file).exists() and not os.path.isabs(file)
+    near = os.path.exists(part.home / file) and not os.path.isabs(file)
     if near and not text.startswith(("builtin:", "config:")):
         text = part.path(file) + (colon + attribute if file == path else "")
     try:
-        parse(text)
+        return parse(text).text
     except TargetError as error:
         raise model.error(str(error), "target") from error
-    return text

@@ -103,7 +103,7 @@ def _parts(file: Path, around: tuple[Path, ...]) -> Iterator[Part]:
         child = Path(part.path(name))
         if child.resolve() in inside:
             raise source.error(place, "a file cannot include itself, directly or through others")
-        if not child.is_file():
+        if not os.path.isfile(child):
             raise source.error(
                 place, f"no such file `{child}`: expected a path relative to {part.home}"
             )

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from attncheck.core.errors import unknown
+from attncheck.core.errors import UsageError, unknown
 from attncheck.core.settings import Settings
 from attncheck.suite.load import Part, SuiteModel
 from attncheck.suite.schema import SettingsEntry
@@ -35,7 +35,14 @@ def combinations(model: SuiteModel) -> Iterator[Settings]:
         one: dict[str, Any] = {**dict(zip(axes, values, strict=True)), **fixed}
         if not any(matches(one, excluded) for excluded in model.entry.exclude):
             chosen: dict[str, Any] = {k: None if v == "default" else v for k, v in one.items()}
-            yield Settings(**chosen)
+            yield _settings(model, chosen)
+
+
+def _settings(model: SuiteModel, chosen: dict[str, Any]) -> Settings:
+    try:
+        return Settings(**chosen)
+    except UsageError as error:
+        raise model.error(str(error)) from error
 
 
 def _given(part: Part, settings: SettingsEntry, place: Place) -> dict[str, Any]:

@@ -87,7 +87,7 @@ class Plan:
     file: Path
     jobs: tuple[Job, ...]
     strict: bool = False
-    fail_on: frozenset[Verdict] = frozenset()
+    fail_on: frozenset[str] = frozenset()
     fail_fast: bool = False
     baseline: Path | None = None
     reports: tuple[tuple[str, Path], ...] = field(default_factory=tuple)

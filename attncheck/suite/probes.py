@@ -63,7 +63,7 @@ def _named(part: Part, place: Place, entry: ProbeEntry, home: Path) -> Iterator[
     if registry.is_path(entry.probe):
         file, _, attribute = entry.probe.rpartition(":")
         names = [f"{os.path.relpath(part.home / file, home)}:{attribute}"]
-        if not (part.home / file).is_file():
+        if not os.path.isfile(part.home / file):
             raise part.error((*place, "probe"), f"no such file `{part.path(file)}`")
     else:
         names = _matching(part, (*place, "probe"), entry.probe)

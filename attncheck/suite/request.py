@@ -12,7 +12,7 @@ from attncheck.core import registry
 from attncheck.core.errors import UsageError
 from attncheck.core.settings import Settings
 from attncheck.suite.plan import Job, Plan, ProbeCall, Selection
-from attncheck.targets.target import DEFAULT
+from attncheck.targets.target import DEFAULT, canonical
 
 NO_SUITE = Path()
 
@@ -51,7 +51,7 @@ class RunRequest:
         calls: list[ProbeCall] = [(name, {}) for name in names]
         probes = self._affordable(calls, Path.cwd())
         return [
-            Job(target=target, settings=settings, probes=probes, home=Path.cwd())
+            Job(target=canonical(target), settings=settings, probes=probes, home=Path.cwd())
             for target in targets
             for settings in self._settings(self.settings)
         ]

@@ -180,7 +180,7 @@ class SuiteFile(_Entry):
     skip: Many[Word] = _key("Probes to skip (globs).", list)
     expected_failures: list[ExpectedEntry] = _key(default=list)
     strict: bool | None = _key("Count vacuous, warn and noise as failure.")
-    fail_on: Many[Verdict] = _key("Count these verdicts as failure too.", list)
+    fail_on: Many[Verdict | Literal["trap"]] = _key("Count these verdicts as failure too.", list)
     fail_fast: bool | None = None
     baseline: Word | None = _key("File of accepted findings, relative to this file.")
     reports: dict[Format, Word] = _key("Reports to write, relative to this file.", dict)

@@ -20,34 +20,17 @@ from attncheck.model import compat
 from attncheck.model.placement import device_map_arguments, drop_with
 from attncheck.model.precision import DTYPES
 from attncheck.targets import random_init, sharded
+from attncheck.targets.files import check_folder, check_gguf, check_tokenizer, has_tokenizer
 from attncheck.targets.shrink.shrink import DEPTHS, field_names, layers_of, per_layer_fields
 from attncheck.targets.target import Target
 
 Read = tuple[Any, Any, dict[str, Any]]
 """A model, its tokenizer or None, and what the library reported while it loaded."""
-OUT_OF_REACH = (
-    "local_files_only",
-    "offline",
-    "couldn't connect",
-    "connection error",
-    "cannot find the requested files in the local cache",
-)
+NO_TOKENIZER = "no tokenizer"
+"""Where the report of loading says why the tokenizer could not be loaded."""
 ENDPOINT = "https://huggingface.co"
 PATIENCE = 3.0
 PROXIES = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
-
-
-def explain(error: Exception) -> str:
-    """One line for what the library raised while it loaded."""
-    text = str(error).lower()
-    if any(sign in text for sign in OUT_OF_REACH):
-        return (
-            "not in the local cache, and the hub cannot be reached "
-            "(a folder or a .gguf file works without it)"
-        )
-    if type(error).__name__ == "SafetensorError":
-        return f"a .safetensors file is truncated or damaged ({first_line(error)})"
-    return first_line(error)
 
 
 def arguments_of(settings: Settings) -> dict[str, Any]:
@@ -84,15 +67,22 @@ def _from_pretrained(where: str, settings: Settings, **extra: Any) -> Read:
         info["unexpected_keys"] = [name for name in left if not cut_off(str(name), settings.layers)]
     if "offload_folder" in arguments:
         drop_with(model, arguments["offload_folder"])
-    return model, _tokenizer(where, **_access(settings), **extra), info
+    tokenizer, info[NO_TOKENIZER] = _tokenizer(where, **_access(settings), **extra)
+    return model, tokenizer, info
 
 
-def _tokenizer(where: str, **arguments: Any) -> Any:
-    """The tokenizer, or None: a model without one is given seeded ids."""
+def _tokenizer(where: str, **arguments: Any) -> tuple[Any, str]:
+    """The tokenizer, or None and the reason where there should be one: such a model is given seeded
+    ids.
+    """
     try:
-        return transformers.AutoTokenizer.from_pretrained(where, **arguments)
-    except Exception:
-        return None
+        return transformers.AutoTokenizer.from_pretrained(where, **arguments), ""
+    except Exception as error:
+        folder = Path(where)
+        if not folder.is_dir() or "gguf_file" in arguments:
+            return None, first_line(error)
+        check_tokenizer(folder)
+        return None, first_line(error) if has_tokenizer(folder) else ""
 
 
 def _hub(target: Target, settings: Settings) -> Read:
@@ -102,11 +92,13 @@ def _hub(target: Target, settings: Settings) -> Read:
 
 
 def _folder(target: Target, settings: Settings) -> Read:
+    check_folder(Path(target.where), weights=not settings.random_init)
     return _from_pretrained(target.where, settings)
 
 
 def _gguf(target: Target, settings: Settings) -> Read:
     path = Path(target.where)
+    check_gguf(path)
     return _from_pretrained(str(path.parent), settings, gguf_file=path.name)
 
 

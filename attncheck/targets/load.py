@@ -24,6 +24,7 @@ from attncheck.model.subject import Subject
 from attncheck.targets import builtin, checkpoints, random_init, sharded
 from attncheck.targets.adapters import adapted, base_of, without_wrapper
 from attncheck.targets.checkpoints import Read
+from attncheck.targets.explain import explain
 from attncheck.targets.target import Target, parse
 
 REPORTED = {
@@ -42,22 +43,80 @@ def load(text: str, settings: Settings) -> Subject:
     """
     compat.quiet()
     target = parse(text)
+    _refuse(target, settings)
     try:
         with contained():
-            model, tokenizer, info = _read(target, settings)
+            return _loaded(target, settings)
     except AttncheckError as error:
-        raise TargetError(str(error)) from error
+        raise TargetError(_about(target, str(error))) from error
     except Exception as error:
-        raise TargetError(f"{text}: {checkpoints.explain(error)}") from error
+        raise TargetError(f"{target.text}: {explain(error, target)}") from error
+
+
+def _about(target: Target, words: str) -> str:
+    """An error that names its target, or the file of it that it is about."""
+    named = words.startswith((target.text, target.where)) if target.where else True
+    return words if named else f"{target.text}: {words}"
+
+
+def _refuse(target: Target, settings: Settings) -> None:
+    """Refuse options that would change nothing for this kind of target.
+
+    Raises:
+        TargetError: which one, and what takes it.
+    """
+    if settings.revision and target.kind not in ("hub", "adapter"):
+        raise TargetError(f"{target.text}: --revision needs a hub id: this target is local")
+    if settings.revision and target.revision and settings.revision != target.revision:
+        raise TargetError(
+            f"{target.text}: --revision {settings.revision} and @{target.revision}: choose one"
+        )
+    made = target.kind in ("builtin", "factory")
+    if made and (settings.layers or settings.random_init):
+        option = f"--layers {settings.layers}" if settings.layers else "--random-init"
+        raise TargetError(f"{target.text}: {option} needs a config: this model is made in memory")
+    if settings.device_map and target.kind not in checkpoints.KINDS:
+        raise TargetError(
+            f"{target.text}: --device-map needs a checkpoint; this model is made in memory"
+        )
+
+
+def _loaded(target: Target, settings: Settings) -> Subject:
+    device, text = device_named(settings.device), target.text
+    model, tokenizer, info = _read(target, settings)
     if not isinstance(model, nn.Module):
         raise TargetError(f"{text}: expected a torch model, got {type(model).__name__}")
     if not any(True for _ in model.parameters()):
         raise TargetError(f"{text}: {type(model).__name__} has no parameters")
-    model, device = without_wrapper(model), device_named(settings.device)
+    if settings.prompt is not None and tokenizer is None:
+        raise TargetError(f"{text}: --prompt needs a tokenizer, and this target has none")
+    _try(tokenizer, text)
+    model = without_wrapper(model)
     if settings.device_map is None and not sharded.wanted(settings):
         move(model, device)
     loaded = in_memory(model, text, settings, tokenizer, notices(info))
+    if info.get(checkpoints.NO_TOKENIZER):
+        reason = info[checkpoints.NO_TOKENIZER]
+        loaded.remarks = (f"no tokenizer, seeded ids instead of text: {reason}",)
     return settle_dtype(loaded, settings.dtype)
+
+
+def _try(tokenizer: Any, text: str) -> None:
+    """Have a tokenizer encode a word.
+
+    Raises:
+        TargetError: it cannot.
+    """
+    if tokenizer is None:
+        return
+    try:
+        ids = tokenizer("a word", add_special_tokens=False)["input_ids"]
+        found = all(isinstance(each, int) for each in ids)
+    except Exception as error:
+        kind = type(tokenizer).__name__
+        raise TargetError(f"{text}: its tokenizer ({kind}) raised {first_line(error)}") from error
+    if not found:
+        raise TargetError(f"{text}: its tokenizer gives no list of token ids")
 
 
 def in_memory(
@@ -74,10 +133,6 @@ def in_memory(
 
 def _read(target: Target, settings: Settings) -> Read:
     """The whole model, or this process's part of it."""
-    if settings.device_map and target.kind not in checkpoints.KINDS:
-        raise TargetError(
-            f"{target.text}: --device-map needs a checkpoint; this model is made in memory"
-        )
     read = READERS[target.kind]
     if not sharded.wanted(settings):
         return read(target, settings)

@@ -7,7 +7,6 @@ Weights are amplified, so that a fault in attention shows in the logits.
 from __future__ import annotations
 
 import fnmatch
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,11 +16,12 @@ import transformers
 from transformers.models.auto import modeling_auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from attncheck.core.errors import TargetError, first_line, unknown
+from attncheck.core.errors import TargetError, unknown
 from attncheck.core.settings import Settings
 from attncheck.model import compat
 from attncheck.model.forward import adapted_forward
 from attncheck.targets.amplify import amplify
+from attncheck.targets.files import read_config
 from attncheck.targets.shrink.rules import LAYERS, Wanted
 from attncheck.targets.shrink.shrink import shrink
 
@@ -83,19 +83,23 @@ def build(where: str, settings: Settings) -> Any:
         given.
     """
     path = Path(where)
-    if path.suffix == ".json" or path.exists():
-        return from_config(_read(path), settings)
     head, _, name = where.rpartition("/")
+    known = name in types_of(head) if head in HEADS else name in _all_types() and not head
+    # a folder that is called like a type is not that type's config
+    if not known and (path.suffix == ".json" or path.exists()):
+        return from_config(_read(path), settings)
     return from_type(name, head or _head_of(name), settings)
+
+
+def _all_types() -> set[str]:
+    return {name for head in HEADS for name in types_of(head)}
 
 
 def _head_of(name: str) -> str:
     for head in HEADS:
         if name in types_of(head):
             return head
-    raise TargetError(
-        unknown("config type", name, {each for head in HEADS for each in types_of(head)})
-    )
+    raise TargetError(unknown("config type", name, _all_types()))
 
 
 def from_type(name: str, head: str, settings: Settings) -> Any:
@@ -152,16 +156,8 @@ def _wanted(settings: Settings) -> Wanted:
 
 def _read(path: Path) -> Any:
     path = path / "config.json" if path.is_dir() else path
-    try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise TargetError(
-            f"{path}: cannot be read as a config.json: {first_line(error)}"
-        ) from error
-    kind = fields.get("model_type") if isinstance(fields, dict) else None
-    if kind not in CONFIG_MAPPING:
-        raise TargetError(f"{path}: {unknown('config type', str(kind), CONFIG_MAPPING)}")
-    return CONFIG_MAPPING[kind].from_dict(fields)
+    fields = read_config(path)
+    return CONFIG_MAPPING[fields["model_type"]].from_dict(fields)
 
 
 def _as_decoder(config: Any) -> None:

@@ -6,11 +6,14 @@
 
 from __future__ import annotations
 
+import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, final
 
-from attncheck.core.errors import TargetError, unknown
+from attncheck.core.errors import TargetError, nearest, unknown
+from attncheck.core.visible import shortened, visible
 
 Kind = Literal["hub", "folder", "gguf", "builtin", "config", "factory", "adapter"]
 
@@ -24,6 +27,13 @@ BUILTINS = {
     "broken-positions": "gqa whose positions start again at every cached call",
 }
 DEFAULT = "builtin:gqa"
+EXPECTED = "a hub id, a folder, a .gguf file, builtin:NAME, config:TYPE or file.py:factory"
+LONGEST = 4096
+SCHEMES = ("builtin:", "config:")
+FACTORY = re.compile(r"\.py:[^/:]*$")
+FILES = (".py", ".json", ".safetensors", ".bin", ".gguf")
+HUB = re.compile(r"(?!.*(?:--|\.\.))(?:[\w][\w.-]{0,95}/)?[\w][\w.-]{0,95}(?<![.-])", re.ASCII)
+"""What the hub takes for a name: letters, digits, `-`, `_` and `.`, at most one slash."""
 
 
 @final
@@ -43,16 +53,29 @@ def is_glob(text: str) -> bool:
     return text.startswith("config:") and any(sign in text for sign in "*?[")
 
 
+def canonical(text: str) -> str:
+    """One spelling of a target for keys and reports: `model.py:make` for `./model.py:make`."""
+    path, colon, attribute = text.rpartition(":") if FACTORY.search(text) else (text, "", "")
+    plain = os.path.normpath(path)
+    named = text.startswith(("builtin:", "config:")) or not path or "\0" in text
+    return text if named or plain == path or not _exists(plain) else f"{plain}{colon}{attribute}"
+
+
 def parse(text: str) -> Target:
     """Tell what kind of target a text is.
 
     Raises:
         TargetError: it is none of them; what was expected and the nearest valid name are said.
     """
+    if not text.strip():
+        raise TargetError(f"a target is empty: expected {EXPECTED}")
+    if len(text) > LONGEST or visible(text) != text or "\n" in text or "\t" in text:
+        raise TargetError(f"{shortened(text)}: expected {EXPECTED}")
+    text = canonical(text)
     if text.startswith("builtin:"):
         return _builtin(text)
     if text.startswith("config:"):
-        return Target(text=text, kind="config", where=text.removeprefix("config:"))
+        return _config(text)
     path, _, attribute = text.rpartition(":")
     if path.endswith(".py"):
         return _factory(text, path, attribute)
@@ -61,11 +84,25 @@ def parse(text: str) -> Target:
     return _folder_or_hub(text)
 
 
+def _exists(path: str) -> bool:
+    try:
+        return Path(path).exists()
+    except (OSError, ValueError):  # a name that is too long for this system
+        return False
+
+
 def _builtin(text: str) -> Target:
     name = text.removeprefix("builtin:")
     if name not in BUILTINS:
         raise TargetError(f"{text}: {unknown('built-in model', name, BUILTINS)}")
     return Target(text=text, kind="builtin", where=name)
+
+
+def _config(text: str) -> Target:
+    where = text.removeprefix("config:")
+    if not where.strip("/ "):
+        raise TargetError(f"{text}: expected a config type (`config:llama`) or a config.json")
+    return Target(text=text, kind="config", where=where)
 
 
 def _factory(text: str, path: str, attribute: str) -> Target:
@@ -79,32 +116,32 @@ def _factory(text: str, path: str, attribute: str) -> Target:
 
 
 def _file(text: str) -> Target:
+    if Path(text).is_dir():
+        raise TargetError(f"{text}: is a folder, expected a .gguf file")
     if not Path(text).is_file():
         raise TargetError(f"{text}: no such file")
     return Target(text=text, kind="gguf", where=text)
 
 
 def _folder_or_hub(text: str) -> Target:
-    if Path(text).is_dir():
-        if (Path(text) / "adapter_config.json").is_file() and not (
-            Path(text) / "config.json"
-        ).is_file():
+    folder = Path(text)
+    if folder.is_dir():
+        if (folder / "config.json").is_file():
+            return Target(text=text, kind="folder", where=text)
+        if (folder / "adapter_config.json").is_file():
             return Target(text=text, kind="adapter", where=text)
-        if not (Path(text) / "config.json").is_file():
-            raise TargetError(f"{text}: the folder holds no config.json")
-        return Target(text=text, kind="folder", where=text)
-    if (
-        Path(text).exists()
-        or text.startswith((".", "/", "~"))
-        or text.endswith((".py", ".json", ".safetensors", ".bin"))
-    ):
-        what = (
-            "not a folder, a .gguf file or file.py:factory"
-            if Path(text).exists()
-            else "no such file or folder"
+        raise TargetError(f"{text}: the folder holds no config.json")
+    if folder.is_file() and text.endswith(".py"):
+        raise TargetError(f"{text}: expected {text}:FACTORY, a function that returns the model")
+    if _exists(text):
+        raise TargetError(f"{text}: not a folder, a .gguf file or file.py:factory")
+    if text.startswith((".", "/", "~")) or text.endswith(FILES):
+        raise TargetError(f"{text}: no such file or folder")
+    name, at, revision = text.partition("@")
+    if not HUB.fullmatch(name) or (at and not revision.strip()):
+        kind = text.partition(":")[0]
+        hint = nearest(f"{kind}:", SCHEMES) if ":" in text else ""
+        raise TargetError(
+            f"{text}: no such folder, and not a hub id (`org/name`)" + (f": {hint}" if hint else "")
         )
-        raise TargetError(f"{text}: {what}")
-    name, _, revision = text.partition("@")
-    if not name or name.count("/") > 1:
-        raise TargetError(f"{text}: no such folder, and not a hub id (`org/name`)")
     return Target(text=text, kind="hub", where=name, revision=revision or None)

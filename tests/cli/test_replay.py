@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -87,3 +88,61 @@ def test_a_report_without_failures_is_refused(tmp_path: Path, capsys: Capture) -
     main(["run", "builtin:gqa", "--probe", "kv-repeat", "-q", "--report", f"json={path}"])
     assert main(["replay", str(path)]) == 2
     assert "the report holds no failure to run again" in capsys.readouterr().err
+
+
+def recorded(saved_report: str, folder: Path, **changes: Any) -> Path:
+    """The saved report with other settings, as anybody could have written it."""
+    data = json.loads(Path(saved_report).read_text())
+    data["targets"][0]["settings"]["asked"].update(changes)
+    path = folder / "changed.json"
+    path.write_text(json.dumps(data))
+    return path
+
+
+def test_code_of_a_repository_runs_only_where_the_command_line_allows_it(
+    saved_report: str, tmp_path: Path, loaded_with: list[Settings], capsys: Capture
+) -> None:
+    path = recorded(saved_report, tmp_path, trust_remote_code=True)
+    capsys.readouterr()
+    assert main(["replay", str(path)]) == 1
+    assert capsys.readouterr().err == (
+        "attncheck: builtin:broken-mask was checked with --trust-remote-code: its code runs only "
+        "where the option is given here\n"
+    )
+    assert main(["replay", str(path), "--trust-remote-code"]) == 1
+    assert [settings.trust_remote_code for settings in loaded_with] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"layers": "two"}, "--layers 'two': expected a number from 1 to 65536"),
+        ({"dtype": "nonsense"}, "unknown dtype `nonsense`: expected one of `auto`, `bfloat16`"),
+        ({"trust_remote_code": False, "offline": 1}, "--offline 1: expected true or false"),
+    ],
+)
+def test_settings_of_a_report_are_checked_like_those_of_the_command_line(
+    saved_report: str, tmp_path: Path, capsys: Capture, changes: dict[str, Any], message: str
+) -> None:
+    path = recorded(saved_report, tmp_path, **changes)
+    capsys.readouterr()
+    assert main(["replay", str(path)]) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith(f"attncheck: {path}: builtin:broken-mask: {message}")
+    assert shown.count("\n") == 1
+
+
+@pytest.mark.parametrize("got", [{}, {"tokens": 3}, {"tokens": [["x"]]}, [], None])
+def test_a_forward_of_a_report_that_cannot_be_read_is_one_line(
+    saved_report: str, tmp_path: Path, capsys: Capture, got: Any
+) -> None:
+    data = json.loads(Path(saved_report).read_text())
+    for result in data["targets"][0]["results"]:
+        result["replay"]["got"] = got
+    path = tmp_path / "changed.json"
+    path.write_text(json.dumps(data))
+    capsys.readouterr()
+    assert main(["replay", str(path), "future-token"]) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith("attncheck: future-token: its recorded forward cannot be read: ")
+    assert shown.count("\n") == 1

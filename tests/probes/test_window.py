@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
 import torch
 import transformers
+from conftest import SMALL
+from faulty_models.plants import Keys, oldest_lost, reading, watched, whole_past
 from probing import HEALTHY, case, caught_by, finding, loaded
 
 from attncheck.core.verdict import Verdict
@@ -81,4 +84,37 @@ def test_a_window_in_the_config_that_no_layer_keeps_is_found() -> None:
     assert found.verdict is Verdict.FAIL
     assert (
         "no layer has a window of 8, which the config states without naming layers" in found.summary
+    )
+
+
+@pytest.mark.parametrize(("alternate", "verdict"), [(False, Verdict.SKIP), (True, Verdict.PASS)])
+def test_a_window_that_the_input_does_not_reach_is_not_called_right(
+    alternate: bool, verdict: Verdict
+) -> None:
+    config = transformers.Gemma2Config(
+        **{**SMALL, "head_dim": 8, "sliding_window": 4096},
+        layer_types=["sliding_attention", "full_attention" if alternate else "sliding_attention"],
+    )
+    torch.manual_seed(0)
+    subject = Subject.of(transformers.Gemma2ForCausalLM(config), "gemma2", dtype="float64")
+    found = finding(subject, "window")
+    assert found.verdict is verdict
+    assert found.summary.endswith("input (24 tokens) is shorter than the sliding window (4096)")
+
+
+@pytest.mark.parametrize(("layer", "head"), [(0, 0), (2, 3)])
+@pytest.mark.parametrize("change", [oldest_lost, whole_past])
+def test_one_head_that_reads_otherwise_fails_with_layer_and_head(
+    layer: int, head: int, change: Keys
+) -> None:
+    subject = loaded("builtin:window")
+    with contextlib.ExitStack() as stack:
+        reading(layer, head, change)(subject, watched(subject), stack)
+        found = {name: finding(subject, name) for name in ("window", "reference")}
+    assert found["window"].verdict is Verdict.FAIL
+    assert f"model.layers.{layer}.self_attn, head {head}: the query at" in found["window"].summary
+    assert found["reference"].verdict is Verdict.FAIL
+    assert (
+        f"model.layers.{layer}.self_attn: its head {head} reads other keys than its config states"
+        in found["reference"].summary
     )

@@ -31,7 +31,7 @@ def test_the_stored_schema_is_the_one_that_the_command_writes(
 def test_a_report_of_the_first_version_is_valid_and_is_written_back_unchanged() -> None:
     text = (HERE / "report_0.1.0.json").read_text(encoding="utf-8")
     assert first_complaint(json.loads(text)) == ""
-    assert json.loads(to_json(from_json(text))) == json.loads(text)
+    assert json.loads(to_json(from_json(text))) == {**json.loads(text), "traps": []}
 
 
 def test_a_report_fits_the_schema_of_the_first_version() -> None:

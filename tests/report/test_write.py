@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from report.reports import everything, passing, report, target
 
+from attncheck.core.finding import Finding
 from attncheck.core.verdict import Verdict
-from attncheck.report.model import Report
+from attncheck.report.model import Report, TargetReport
 from attncheck.report.record import from_json, to_json
 from attncheck.report.write import FORMATS, Writer, write_report
 
@@ -57,3 +59,18 @@ def test_reports_that_take_long_are_written_seldom_but_always_at_the_end(
     assert written == [0.5, 6.0]
     writer.write(report(), must=True)
     assert len(written) == 3
+
+
+@pytest.mark.parametrize("kind", ["json", "junit", "markdown", "html"])
+def test_no_report_holds_a_control_character(kind: str) -> None:
+    hostile = "\x1b[31mred\x07 \x9b2J <b>"
+    finding = Finding(probe=hostile, verdict=Verdict.FAIL, summary=hostile, error=hostile)
+    broken = TargetReport(
+        target=hostile, model={"class": hostile}, results=(finding,), notes=(hostile,)
+    )
+    whole = replace(everything(), targets=(broken,), notes=(hostile,), command=hostile)
+    text = FORMATS[kind](whole)
+    assert not {"\x1b", "\x07"} & set(text)
+    if kind != "json":  # a report is data: JSON writes the same text in its own way
+        assert "\x9b" not in text
+        assert r"\x1b" in text

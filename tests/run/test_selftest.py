@@ -70,3 +70,19 @@ def test_exit_codes() -> None:
     missed = CliRunner().invoke(app, [*spec, "cache-stale"])
     assert missed.exit_code == 1
     assert "MISSED: cache-stale" in missed.output
+
+
+def test_the_page_has_a_table_of_the_smallest_doses_where_every_probe_ran() -> None:
+    probes = [registry.load(name) for name in ("future-token", "window")]
+    tried = Selftest(loaded("builtin:gqa"), probes, thorough=True)
+    found = list(tried.run(["mask-off-by-one", "position-restart"]))
+    assert [(row.smallest, bool(row.reason)) for row in found] == [
+        (False, False),
+        (True, False),
+        (False, False),
+        (True, True),
+    ]
+    assert {each.probe for each in found[1].caught} == {"future-token", "window"}
+    _, _, least = coverage(found, ("future-token", "window")).partition("## The smallest dose")
+    assert "| mask-off-by-one | 1 | 1 | 1/1 |" in least
+    assert "position-restart" not in least

@@ -11,6 +11,7 @@ from attncheck.core.settings import Settings
 from attncheck.core.verdict import Verdict
 from attncheck.report.model import TargetReport
 from attncheck.run import sweep
+from attncheck.run.sweep import Sweep
 from attncheck.run.task import Limits
 from attncheck.suite.plan import Job
 
@@ -19,8 +20,8 @@ PROBES = (("future-token", dict[str, Any]()),)
 
 def run(*targets: str, folder: Path, seconds: float = 180.0) -> list[TargetReport]:
     jobs = [Job(target=each, settings=Settings(), probes=PROBES) for each in targets]
-    found = sweep.run_jobs(jobs, workers=2, limits=Limits(seconds=seconds), folder=folder)
-    return [report for _, report in sorted(found, key=lambda pair: pair[0])]
+    whole = Sweep(jobs=jobs, workers=2, limits=Limits(seconds=seconds), folder=folder)
+    return [report for _, report in sorted(whole.run(), key=lambda pair: pair[0])]
 
 
 def test_globs_expand_without_repeats() -> None:
@@ -67,7 +68,8 @@ def test_what_was_found_before_a_crash_is_kept(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(ENDING)
     probes = (("kv-repeat", dict[str, Any]()), (f"{tmp_path}/mine.py:Mine", {}))
     job = Job(target="builtin:gqa", settings=Settings(), probes=probes)
-    ((place, report),) = sweep.run_jobs([job], workers=1, limits=Limits(), folder=tmp_path / "kept")
+    alone = Sweep(jobs=[job], workers=1, limits=Limits(), folder=tmp_path / "kept")
+    ((place, report),) = alone.run()
     assert (place, report.verdict) == (0, Verdict.ERROR)
     assert [finding.probe for finding in report.results] == ["kv-repeat"]
     assert report.error == "builtin:gqa: its process ended with exit code 0"
@@ -90,12 +92,8 @@ class Mine(Probe):
 
 
 def test_two_runs_in_one_folder_say_that_they_do_not_share_it(tmp_path: Path) -> None:
-    first = sweep.run_jobs(
-        [Job(target="config:nosuch", settings=Settings(), probes=PROBES)] * 2,
-        workers=1,
-        limits=Limits(),
-        folder=tmp_path,
-    )
+    jobs = [Job(target="config:nosuch", settings=Settings(), probes=PROBES)] * 2
+    first = Sweep(jobs=jobs, workers=1, limits=Limits(), folder=tmp_path).run()
     next(first)
     with pytest.raises(UsageError) as refused:
         run("builtin:gqa", folder=tmp_path)

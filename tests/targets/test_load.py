@@ -27,7 +27,10 @@ def test_a_folder_is_loaded_with_nothing_noticed(saved: Save) -> None:
 def test_a_truncated_file_is_one_line(saved: Save) -> None:
     weights = saved() / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[: weights.stat().st_size // 2])
-    with pytest.raises(TargetError, match=r"a \.safetensors file is truncated or damaged"):
+    with pytest.raises(
+        TargetError,
+        match=r"model\.safetensors: cut off: it has 40,280 bytes, its header names 80,560",
+    ):
         load(str(weights.parent), Settings())
 
 

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import final
 
+from attncheck.faults.engine.dose import require_taken, smallest
 from attncheck.faults.engine.hypothesis import Hypothesis, WrongForward
 from attncheck.model.subject import Subject
 
@@ -41,4 +42,15 @@ class Fault:
     def injected(self, subject: Subject) -> Iterator[None]:
         """Inject the fault; its logits are remembered apart from those of the healthy model."""
         with self.inject(subject), subject.passes.under(self.name, self.on_cache_only):
+            yield
+
+    @contextlib.contextmanager
+    def injected_once(self, subject: Subject) -> Iterator[None]:
+        """Inject the smallest dose of the fault: one head of one layer at one position, one slot.
+
+        Raises:
+            CannotInject: the fault changes whole calls.
+        """
+        with smallest() as dose, self.injected(subject):
+            require_taken(dose)
             yield

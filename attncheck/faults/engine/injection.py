@@ -18,6 +18,7 @@ from attncheck.attention.call import AttentionCall, Handler
 from attncheck.attention.layers import attention_modules, layer_lists
 from attncheck.attention.masks import allowed_BHTS, with_allowed
 from attncheck.core.errors import CannotInject
+from attncheck.faults.engine.dose import dosed_handler, dosed_hidden
 from attncheck.model.compat import cached_length
 from attncheck.model.embeddings import token_table
 from attncheck.model.forward import Edit, edited
@@ -41,7 +42,7 @@ def at_kernel(subject: Subject, handler: Handler) -> Iterator[None]:
         CannotInject: the model runs no attention that could be changed.
     """
     subject.can.watch.require(CannotInject)
-    with subject.handle_calls(handler):
+    with subject.handle_calls(dosed_handler(handler)):
         yield
 
 
@@ -186,15 +187,28 @@ def at_hidden(subject: Subject, change: Callable[[Tensor], Tensor]) -> Iterator[
     """Change the hidden states that leave the first layer, (B, T, W); where no numbered list of
     layers was found, those that leave the token embedding.
     """
+    change = dosed_hidden(change)
     try:
         module = decoder_layers(subject)[0]
     except CannotInject:
         module = _embedding(subject)
 
-    def hook(module: nn.Module, args: Any, output: Any) -> Any:
-        return _with_first(output, change)
+    shape: list[tuple[int, ...]] = [()]
 
-    with module.register_forward_hook(hook):
+    def note(call: dict[str, Any]) -> dict[str, Any]:
+        shape[0] = tuple(getattr(call.get(subject.forward_adapter.ids_name), "shape", ()))
+        return call
+
+    def in_order(hidden: Tensor) -> Tensor:
+        """The change, also of hidden states that some models keep as (T, B, W)."""
+        if tuple(hidden.shape[:2]) == shape[0] or tuple(hidden.shape[1::-1]) != shape[0]:
+            return change(hidden)
+        return change(hidden.transpose(0, 1)).transpose(0, 1)
+
+    def hook(module: nn.Module, args: Any, output: Any) -> Any:
+        return _with_first(output, in_order)
+
+    with at_arguments(subject, note), module.register_forward_hook(hook):
         yield
 
 

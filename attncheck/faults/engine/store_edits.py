@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from attncheck.core.errors import CannotInject
+from attncheck.faults.engine.dose import dosed_slots
 from attncheck.faults.engine.hypothesis import Hypothesis, WrongForward
 from attncheck.faults.engine.injection import at_arguments, cache_argument, filled_cache
 from attncheck.faults.engine.schedule import Edit, Held, Store, scheduled_logits
@@ -69,6 +70,7 @@ def at_cached(
         CannotInject: the cache holds no keys and values.
     """
     needs_keys(subject)
+    change = dosed_slots(change)
 
     def edit(cache: Any) -> None:
         for each in key_values(cache):

@@ -66,7 +66,7 @@ def rolled_back(subject: Subject, name: str, kind: str = "") -> Measurement:
     """Twice, wrong candidates are fed after the prefix and cropped, and then real tokens follow: on
     a cache of a kind, otherwise on the one that the model makes.
     """
-    subject.can.steps_agree.require()
+    subject.can.steps.require()
     if kind:
         subject.can.library_cache.require()
     inputs, half = subject.inputs, subject.inputs.length // 2

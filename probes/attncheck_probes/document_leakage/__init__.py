@@ -47,6 +47,7 @@ from attncheck.probing import (
     Verdict,
     all_ones,
     attempt,
+    require_one_code,
 )
 from attncheck_probes.document_leakage.packed_rows import Packed, blocked, isolated, pack
 
@@ -118,6 +119,7 @@ def _boundary_loss(subject: Subject, packed: Packed) -> Measurement:
     """How much the loss changes when the label of the second document's first token is masked: the
     end of the first document trains it.
     """
+    require_one_code(subject)
     ids_BT = subject.passes.ids(packed.rows)
     masked_BT = ids_BT.clone()
     masked_BT[:, packed.boundaries[0][1]] = -100

@@ -19,9 +19,8 @@ How it measures
     there is an encoder, its input is padded as well.
 
 False alarms
-    A model whose own cache disagrees with one forward, or whose forward errs on a padded batch, is
-    left to `decode-paths` and `padding`: generate() is not blamed for it. Models that read ahead by
-    design are skipped, and so are embeddings where ids are looked up in a second table.
+    Where one forward errs on a padded batch as well, it is the reference for that batch. Models
+    that read ahead by design are skipped, and so are embeddings beside a second table for ids.
 
 References
     Hugging Face transformers issues 36293 (T5: the encoder's mask is lost), 36536 (rounding that
@@ -48,6 +47,7 @@ from attncheck.probing import (
     attempt,
     cache_of,
     cached_length,
+    following,
     generation,
     media_answers,
     with_batch,
@@ -80,7 +80,6 @@ class Generate(Probe):
     def measure(self, subject: Subject) -> Iterator[Measurement]:
         """The plain call first, then one change at a time."""
         generation.generate_of(subject)
-        generation.require_causal(subject)
         # a control must find these answered for the healthy model
         _ = subject.can.steps_agree, subject.can.chunks_agree
         chunked = {PIECES: self.pieces}
@@ -141,8 +140,8 @@ class Generate(Probe):
         found = answers(subject, rows, self.new_tokens, **options)
         case = found.compared(subject, name)
         case = with_batch(subject, case, rows, found.tokens, options)
-        if case.beyond:
-            generation.require_padding(subject, rows, list(found.tokens))
+        if case.beyond and not found.padding_holds(subject):
+            case = found.compared_padded(subject, name)
         return _of_generate(subject, case, options)
 
     def _continued(self, subject: Subject, name: str) -> Measurement:
@@ -174,7 +173,8 @@ class Generate(Probe):
 
 
 def _of_generate(subject: Subject, case: Measurement, options: Options) -> Measurement:
-    """The case, unless the model's own cache also disagrees with one forward outside generate()."""
-    if case.beyond and options.get("use_cache", True):
-        (subject.can.chunks_agree if PIECES in options else subject.can.steps_agree).require()
-    return case
+    """The case, which says where the model's own cache differs outside generate() as well."""
+    can = subject.can.chunks_agree if PIECES in options else subject.can.steps_agree
+    if not case.beyond or not options.get("use_cache", True) or can:
+        return case
+    return following(case, "decode-paths", can.reason)

@@ -17,6 +17,7 @@ from attncheck.probing import (
     Row,
     Subject,
     Tokens,
+    beyond,
     generation,
     merged,
     padded_ids,
@@ -41,6 +42,20 @@ class RowAnswers:
             [compare(subject, name, *pair, self.logits_BNV[i : i + 1]) for i, pair in pairs],
         )
 
+    def padding_holds(self, subject: Subject) -> bool:
+        """Whether one forward of the padded batch gives each row what it gives alone."""
+        padded_BNV = generation.padded_answers(subject, self.rows, self.tokens)
+        alone = [wanted(subject, *pair) for pair in zip(self.rows, self.tokens, strict=True)]
+        return not beyond(padded_BNV, torch.cat(alone), subject.budget.value)
+
+    def compared_padded(self, subject: Subject, name: str) -> Comparison:
+        """The logits against one forward of the same padded batch."""
+        want_BNV = generation.padded_answers(subject, self.rows, self.tokens)
+        note = (
+            "against one forward of the padded batch, which gives its rows other logits than alone"
+        )
+        return subject.compare(name, self.logits_BNV, want_BNV, offset=len(self.rows[0]), note=note)
+
 
 def answers(
     subject: Subject,
@@ -57,7 +72,13 @@ def answers(
 
 
 def wanted(subject: Subject, prompt: Row, answer: Row) -> Tensor:
-    """logits_BNV of one forward, at the positions from which the answer's tokens were drawn."""
+    """logits_BNV of one forward, at the positions from which the answer's tokens were drawn; of one
+    over each prefix where later tokens change earlier logits.
+    """
+    if generation.reads_ahead(subject):
+        ends = range(len(prompt), len(prompt) + len(answer))
+        prefixes = [ForwardSpec(((*prompt, *answer)[:end],)) for end in ends]
+        return torch.cat([subject.logits(prefix)[:, -1:] for prefix in prefixes], 1)
     return subject.logits(ForwardSpec(((*prompt, *answer),)))[:, len(prompt) - 1 : -1]
 
 

@@ -15,11 +15,10 @@ from attncheck.probing import (
     Subject,
     Tokens,
     Unsupported,
-    generation,
     max_abs,
     merged,
 )
-from attncheck_probes.generate.answers import answers, wanted
+from attncheck_probes.generate.answers import RowAnswers, answers, wanted
 
 NAME = "beam search scores"
 
@@ -33,28 +32,20 @@ def beam_scores(subject: Subject, prompt: Row, padding: int, new_tokens: int) ->
     """
     rows = (prompt, prompt[padding:])
     if subject.can.mask_2d:
-        case, answers = _scored(subject, rows, new_tokens)
-        if not case.beyond or _padding_holds(subject, rows, answers):
+        case, found = _scored(subject, rows, new_tokens)
+        if not case.beyond or found.padding_holds(subject):
             return case
     return _scored(subject, rows[:1], new_tokens)[0]
 
 
-def _padding_holds(subject: Subject, rows: Tokens, answers: list[Row]) -> bool:
-    try:
-        generation.require_padding(subject, rows, answers)
-    except Unsupported:
-        return False
-    return True
-
-
-def _scored(subject: Subject, rows: Tokens, new_tokens: int) -> tuple[Comparison, list[Row]]:
+def _scored(subject: Subject, rows: Tokens, new_tokens: int) -> tuple[Comparison, RowAnswers]:
     found = answers(subject, rows, new_tokens, num_beams=2, output_scores=True)
     scores = getattr(found.output, "sequences_scores", None)
     if scores is None:
         raise Unsupported("generate() returns no scores of its beams")
     each = zip(rows, found.tokens, scores.tolist(), strict=True)
     cases = [_against(subject, number, *row) for number, row in enumerate(each)]
-    return merged(NAME, cases), list(found.tokens)
+    return merged(NAME, cases), found
 
 
 def _against(subject: Subject, number: int, row: Row, answer: Row, score: float) -> Comparison:

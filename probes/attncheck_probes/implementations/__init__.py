@@ -19,7 +19,8 @@ False alarms
     Agreement proves nothing about a fault that all share, which the probe `reference` finds, and
     disagreement does not say which one is right. Eager attention computes its softmax in float32:
     visible in half precision only, where precision escalation decides. Eager attention adds a
-    boolean 4D mask as 0 and 1, which masks nothing: a `warn`, and `fail` where eager was chosen.
+    boolean 4D mask as 0 and 1, which masks nothing: a `warn`, and a trap of the library where its
+    own models do so as well.
     flex_attention compiles for seconds on a CPU: name it in `others` to have it compared there.
 
 References

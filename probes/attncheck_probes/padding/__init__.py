@@ -26,9 +26,9 @@ False alarms
     figure. So are rows of a model whose logits depend on the length of the whole row (LSH
     attention, or a fault that `future-token` finds). Eager attention
     in plain float64 turns padded rows into NaN, since the smallest float64 becomes minus infinity
-    in a float32 softmax: `warn`, and `fail` where just that was asked for. Models that make a mask
-    from the padding id where none is given: `warn`. A dtype of the mask that a model refuses is
-    skipped.
+    in a float32 softmax: `warn`, and a trap of the library where its own models do so as well.
+    Models that make a mask from the padding id where none is given: `warn`. A dtype of the mask
+    that a model refuses is skipped.
 
 References
     Hugging Face transformers issues 32848 (only the longest row right), 40214 (chunk boundaries

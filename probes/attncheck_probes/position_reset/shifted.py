@@ -111,6 +111,6 @@ def _calls(subject: Subject, spec: ForwardSpec) -> list[AttentionCall]:
     positions_BT = torch.tensor(spec.positions, device=subject.device)
     try:
         return subject.record_calls(spec.tokens, AttentionCall.copy, positions_BT=positions_BT)
-    except REFUSALS as error:
+    except (*REFUSALS, Unsupported) as error:
         start = int(positions_BT.min())
         raise Unsupported(f"positions from {start} on raise {first_line(error)}") from error

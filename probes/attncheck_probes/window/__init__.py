@@ -18,9 +18,9 @@ How it measures
     `sliding_window`, `attention_chunk_size` and the per-layer patterns.
 
 False alarms
-    Layers that choose keys by content (sparse indexers, hashing) or by head have no fixed span and
-    are skipped, as are layers that declare that they are not causal. A window longer than the input
-    does not show: pass a longer `--length`.
+    Layers that choose keys by content (sparse indexers, hashing) have no fixed span and
+    are skipped. A window that the input is not longer than does not show: it is skipped and the
+    sentence says so; pass a longer `--length`.
 
 References
     Beltagy et al. 2020 (Longformer), Jiang et al. 2023 (Mistral 7B). Hugging Face transformers
@@ -36,13 +36,16 @@ from dataclasses import dataclass, replace
 from attncheck.probing import (
     AtMost,
     Capability,
+    Evidence,
     ForwardSpec,
     Measurement,
     ObservedKeys,
     Probe,
+    Ruling,
     SpanSpec,
     Subject,
     Unsupported,
+    Verdict,
     all_ones,
     not_measured,
     span_spec,
@@ -76,6 +79,15 @@ class Window(Probe):
         chunks = tuple(size for size in (half, plain.length - half - 2, 1, 1) if size)
         cached = replace(plain, chunks=chunks)
         yield from _cases(subject, "on a cache", cached, can.watch & can.cache)
+
+    def judge(self, evidence: Evidence) -> Ruling:
+        """The worst case decides; a pass says which spans the input did not reach."""
+        ruling = super().judge(evidence)
+        notes = [case.note for case in evidence.measurements if case.expect == "skip"]
+        unseen = next((note for note in notes if note.startswith("input (")), "")
+        if ruling.verdict is not Verdict.PASS or not unseen:
+            return ruling
+        return replace(ruling, summary=f"{ruling.summary}; {unseen}")
 
 
 def _cases(subject: Subject, how: str, spec: ForwardSpec, can: Capability) -> Iterator[Measurement]:

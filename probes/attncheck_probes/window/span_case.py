@@ -54,6 +54,8 @@ def span_case(
     nearest = min(stated.spans, key=lambda span: wrong_pairs(worst, span))
     shown, head = worst.worst_head(nearest)
     value = wrong_pairs(shown, nearest) or unkept
+    if not value and (unseen := _unseen(shown, stated)):
+        return skipped(name, unseen)
     return AtMost(
         name,
         float(value),
@@ -92,11 +94,19 @@ def _unkept(subject: Subject, stated: SpanSpec, layers: list[ObservedKeys]) -> i
     return sum(wrong_pairs(each, sliding[0]) for each in layers)
 
 
+def _unseen(shown: ObservedKeys, stated: SpanSpec) -> str:
+    """Why nothing was seen of where the spans end; empty where it was."""
+    size = max(span.size for span in stated.spans)
+    if size < shown.stop:
+        return ""
+    what = "attention chunk" if stated.spans[0].kind == "chunked" else "sliding window"
+    compared = "shorter" if shown.stop < size else "not longer"
+    return f"input ({shown.stop} tokens) is {compared} than the {what} ({size})"
+
+
 def _note(shown: ObservedKeys, head: int | None, stated: SpanSpec, wrong: int) -> str:
     if not wrong:
-        hidden = max((span.size for span in stated.spans), default=0) >= shown.stop
-        longer = "; the input is not longer than the window" if hidden else ""
-        return f"seen at the {shown.how}{longer}"
+        return f"seen at the {shown.how}"
     if len(stated.spans) > 1 and wrong_pairs(shown, FULL) == 0 and head is None:
         return f"no layer has {stated.spans[0]}, which the config states without naming layers"
     nearest = min(stated.spans, key=lambda span: wrong_pairs(shown, span))

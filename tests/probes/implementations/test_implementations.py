@@ -47,10 +47,10 @@ def test_planted_faults_are_caught(subject: Subject, fault: str, where: str) -> 
     assert broken.name == where
 
 
-@pytest.mark.parametrize(("attn", "verdict"), [(None, Verdict.WARN), ("eager", Verdict.FAIL)])
-def test_a_boolean_mask_under_eager_masks_nothing(attn: str | None, verdict: Verdict) -> None:
+@pytest.mark.parametrize("attn", [None, "eager"])
+def test_a_boolean_mask_under_eager_masks_nothing(attn: str | None) -> None:
     found = finding(loaded("builtin:gqa", attn=attn), "implementations")
-    assert verdict_of(case(found, "boolean 4D mask, eager")) is verdict
+    assert verdict_of(case(found, "boolean 4D mask, eager")) is Verdict.WARN
     assert verdict_of(case(found, "boolean 4D mask, sdpa")) is Verdict.PASS
     assert (
         "forward(attention_mask=<4D booleans>) under eager"

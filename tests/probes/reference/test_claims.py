@@ -17,11 +17,20 @@ from torch import Tensor
 from attncheck.core.finding import Finding
 from attncheck.core.measurement import verdict_of
 from attncheck.core.verdict import Verdict
+from attncheck.diagnosis.diagnose import diagnose
 from attncheck.model.subject import Subject
 from attncheck.targets.amplify import amplify
 
 
-def _scaled(change: Callable[[Any], None], **sizes: Any) -> Finding:
+def diagnosed(subject: Subject) -> Finding:
+    return diagnose(subject, finding(subject, "reference"))
+
+
+def _scaled(change: Callable[[Any], None]) -> Finding:
+    return finding(_scaled_subject(change), "reference")
+
+
+def _scaled_subject(change: Callable[[Any], None], **sizes: Any) -> Subject:
     """A Gemma whose heads are as wide as its config says, with scales of its own."""
     usual = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
     config = transformers.GemmaConfig(
@@ -31,8 +40,7 @@ def _scaled(change: Callable[[Any], None], **sizes: Any) -> Finding:
     model: Any = transformers.GemmaForCausalLM(config)
     change(model.model.layers)
     amplify(model, 0)
-    subject = Subject.of(model, "gemma", dtype="float64")
-    return finding(subject, "reference")
+    return Subject.of(model, "gemma", dtype="float64")
 
 
 def _set(value: float, *numbers: int) -> Callable[[Any], None]:
@@ -41,6 +49,9 @@ def _set(value: float, *numbers: int) -> Callable[[Any], None]:
             layers[number].self_attn.scaling = value
 
     return change
+
+
+FACTORS = ("four times", "a quarter", "a half", "1/width")
 
 
 @pytest.mark.parametrize(
@@ -63,9 +74,17 @@ def _set(value: float, *numbers: int) -> Callable[[Any], None]:
             Verdict.WARN,
             "0.3 by the layer's `scaling`; the width of its queries gives 1/sqrt(32)",
         ),
+        (
+            _set(4 * 32**-0.5, 0, 1, 2, 3),
+            Verdict.FAIL,
+            "0.707107 by the layer's `scaling`; the width of its queries gives 1/sqrt(32)",
+        ),
+        (_set(0.25 * 32**-0.5, 0, 1, 2, 3), Verdict.FAIL, "0.0441942 by the layer's `scaling`"),
+        (_set(0.5 * 32**-0.5, 0, 1, 2, 3), Verdict.FAIL, "0.0883883 by the layer's `scaling`"),
+        (_set(1 / 32, 0, 1, 2, 3), Verdict.WARN, "0.03125 by the layer's `scaling`"),
         (_set(0.3, 2), Verdict.FAIL, "model.layers.2.self_attn: 0.3 by the layer's `scaling`"),
     ],
-    ids=["usual", "none", "hidden size", "narrower head", "another", "one layer"],
+    ids=["usual", "none", "hidden size", "narrower head", "another", *FACTORS, "one layer"],
 )
 def test_a_scale_that_a_layer_claims_is_held_against_its_width(
     change: Callable[[Any], None], verdict: Verdict, note: str
@@ -75,6 +94,12 @@ def test_a_scale_that_a_layer_claims_is_held_against_its_width(
     judged = case(found, "scale of 4 layers")
     assert verdict_of(judged) is verdict
     assert note in judged.note
+
+
+def test_a_scale_four_times_off_names_its_fault() -> None:
+    found = diagnosed(_scaled_subject(_set(4 * 32**-0.5, 0, 1, 2, 3)))
+    assert found.diagnosis is not None
+    assert found.diagnosis.fault == "softmax-scale"
 
 
 def test_heads_that_are_wide_because_the_layer_reads_the_embeddings_too_are_explained() -> None:

@@ -1,0 +1,303 @@
+"""Why a question is skipped: the kinds of reasons, each with patterns that its sentences match.
+
+A kind's name is what `--fail-on skip=KIND,…` accepts and what a report counts. docs/skips.md holds
+them all, with a script for each that confirms its reason.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import final
+
+
+@final
+@dataclass(frozen=True)
+class SkipKind:
+    """A kind of reason: its name, what its sentences say (patterns), and what it means."""
+
+    name: str
+    words: tuple[str, ...]
+    means: str
+
+    def says(self, reason: str) -> bool:
+        """Whether a sentence is of this kind."""
+        return any(re.search(words, reason) for words in self.words)
+
+
+KINDS = (
+    SkipKind(
+        "reads-ahead",
+        (
+            r"both directions",
+            r"not causal",
+            r"reads? both ways",
+            r"goes both ways",
+            r"hashing attention",
+            r"used as an encoder",
+        ),
+        (
+            "The model reads later tokens by design, as its class or its config says, so nothing "
+            "can be continued or generated from the left."
+        ),
+    ),
+    SkipKind(
+        "no-such-argument",
+        (
+            r"\.forward takes no ",
+            r"takes no picture",
+            r"takes no `num_items",
+        ),
+        "The signature of `forward` has no argument of this meaning.",
+    ),
+    SkipKind(
+        "no-generate",
+        (r"has no generate\(\)",),
+        "The class has no `generate()`, or says that it cannot generate.",
+    ),
+    SkipKind(
+        "host-only",
+        (r"offloading moves layers",),
+        (
+            "Offloading moves tensors between an accelerator and the host, and the model runs on "
+            "the host."
+        ),
+    ),
+    SkipKind(
+        "implementation-refused",
+        (
+            r"^`\w+` attention: ",
+            r"keeps `\w+` when asked for",
+            r"cannot switch its attention",
+            r"the same kernel runs when",
+            r"only one implementation runs",
+        ),
+        "The class declares no support for this attention implementation, and keeps its own.",
+    ),
+    SkipKind(
+        "no-encoder",
+        (r"no encoder that reads ids",),
+        (
+            "The model has no encoder that reads token ids, so there is nothing to pad in front "
+            "of a decoder."
+        ),
+    ),
+    SkipKind(
+        "no-4d-mask",
+        (
+            r"with a 4D mask",
+            r"4D `attention_mask` (is taken|raises)",
+        ),
+        (
+            "The model takes no 4D mask, or carries a state past every mask: its signature "
+            "promises a 2D mask only."
+        ),
+    ),
+    SkipKind(
+        "mask-dtype",
+        (
+            r"called with a 2D mask\b.*(bool|dtype)",
+            r"bool tensor",
+        ),
+        "The model takes a 2D mask of the tokenizer's dtype only.",
+    ),
+    SkipKind(
+        "no-rotation",
+        (
+            r"no rotary embedding observed",
+            r"no rotary",
+        ),
+        (
+            "Queries and keys are not rotated: the model has other positions than rotary ones, or "
+            "none."
+        ),
+    ),
+    SkipKind(
+        "no-padding-id",
+        (r"names no padding id",),
+        "The config names no padding id.",
+    ),
+    SkipKind(
+        "other-states",
+        (r"attends to something other",),
+        (
+            "The layer attends to states that are no tokens of the row: an encoder's, memories, "
+            "compressed blocks."
+        ),
+    ),
+    SkipKind(
+        "no-attention-to-watch",
+        (
+            r"out of reach of the attention interface",
+            r"no attention that can be watched",
+            r"written into a buffer",
+            r"no attention layer over",
+        ),
+        (
+            "No attention passes the library's interface, and none is found in the model's own "
+            "arithmetic."
+        ),
+    ),
+    SkipKind(
+        "not-traced",
+        (
+            r"not traced to a projection",
+            r"laid out in a way",
+            r"heads read different keys",
+            r"no query, key or value projection",
+            r"not part of standard attention",
+            r"head counts differ",
+            r"nothing states a scale",
+        ),
+        "The layer computes attention in another way than the reference can.",
+    ),
+    SkipKind(
+        "positions-unread",
+        (r"`position_ids` are accepted but change nothing",),
+        (
+            "`position_ids` change nothing: layers without positions, or states that count by "
+            "themselves."
+        ),
+    ),
+    SkipKind(
+        "no-stated-span",
+        (
+            r"promises no reach",
+            r"no module with a query projection",
+        ),
+        "The config states no fixed span for this type of layer.",
+    ),
+    SkipKind(
+        "short-context",
+        (
+            r"no more than the usual",
+            r"leaves no room to move",
+        ),
+        "No longer row fits below the context and the switches of the rotary scaling.",
+    ),
+    SkipKind(
+        "states-only",
+        (
+            r"the config names no number of heads",
+            r"holds no keys and values",
+            r"holds no pairs",
+            r"no two layers store",
+        ),
+        "The cache holds recurrent states, or a form of its own, and no keys and values.",
+    ),
+    SkipKind(
+        "own-cache",
+        (
+            r"keeps a cache of its own kind",
+            r"has no `(reorder_cache|batch_|crop)",
+            r"does not use the cache that is passed",
+            r"returns no cache that counts",
+        ),
+        "The model keeps a cache of its own class, without the operations of the library's.",
+    ),
+    SkipKind(
+        "cache-kind-refused",
+        (
+            r"cannot be cropped",
+            r"a (quantised|static|long static|dynamic) cache for",
+            r"is not compatible with",
+            r"cannot be copied",
+            r"Cache' object",
+            r"when called with a cache",
+            r"Cache\.\w+: ",
+        ),
+        (
+            "The library refuses this kind of cache for layers of this type, or the class "
+            "declares no static cache."
+        ),
+    ),
+    SkipKind(
+        "packing-unknown",
+        (r"do not come from the library's builder",),
+        ("The masks are not made by the library's builder, so restarted positions mean nothing."),
+    ),
+    SkipKind(
+        "content-chosen",
+        (r"choose keys by content",),
+        (
+            "Layers choose keys by content; ties between equal scores depend on the length of the "
+            "row."
+        ),
+    ),
+    SkipKind(
+        "embeddings-refused",
+        (
+            r"embeddings passed to a model with an encoder",
+            r"looks ids up in a second table",
+            r"table of embeddings raises",
+            r"inputs_embeds",
+        ),
+        "Embeddings cannot stand for ids in this model.",
+    ),
+    SkipKind(
+        "option-refused",
+        (
+            r"^generate\(\) (raises|makes)",
+            r"beams",
+        ),
+        "`generate()` refuses this strategy for the model, with the words that are shown.",
+    ),
+    SkipKind(
+        "loss-of-its-own",
+        (
+            r"computes no loss",
+            r"called with labels",
+            r"fits no shift",
+            r"labels. alone",
+            r"loss behind a picture",
+            r"no logits for every label",
+            r"averages over the steps",
+        ),
+        (
+            "The loss of this class is not a cross entropy of the returned logits, or needs more "
+            "than labels."
+        ),
+    ),
+    SkipKind(
+        "no-checkpointing",
+        (r"takes no gradient checkpointing",),
+        "The class declares no gradient checkpointing.",
+    ),
+    SkipKind(
+        "limit-in-words",
+        (r"raises \w+: .*(support|compatib|implement|[Rr]equir|make sure|[Cc]annot)",),
+        (
+            "The model refuses the call in words: a check of its own raises, and says what it "
+            "does not support."
+        ),
+    ),
+    SkipKind(
+        "positions-beyond",
+        (r"positions from \d+ on raise",),
+        "The model uses positions as indices, so that they cannot begin far from 0.",
+    ),
+    SkipKind(
+        "no-exception",
+        (r"does not leave the forward",),
+        "The model catches exceptions inside its forward, so none can be thrown through it.",
+    ),
+    SkipKind(
+        "random-training",
+        (
+            r"random(ness)? even",
+            r"stays random",
+            r"draws at random",
+        ),
+        "Training mode draws at random whatever the dropout is.",
+    ),
+    SkipKind(
+        "float64-only",
+        (r"concerns float64 only",),
+        "The case is about float64, and the model runs in another precision.",
+    ),
+    SkipKind(
+        "no-compiler",
+        (r"compil",),
+        "No compiler runs here, or the model cannot be compiled whole.",
+    ),
+)

@@ -1,0 +1,167 @@
+"""Tell what concerns a model from what the library does to every model of its kind.
+
+A case that warns is asked, the same way, of reference models that are built from the library's own
+classes and have no feature that the checked model lacks. Where a reference warns as well, the case
+is a trap of this library and version: it is set aside from the finding and listed once per run.
+Nothing here knows which traps there are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import final
+
+from attncheck.core.errors import AttncheckError, Unsupported
+from attncheck.core.finding import Evidence, Finding, Trap
+from attncheck.core.measurement import Measurement, Quantity, verdict_of
+from attncheck.core.settings import Settings
+from attncheck.core.verdict import Verdict
+from attncheck.model.caches import states
+from attncheck.model.forward_spec import ForwardSpec, counting
+from attncheck.model.subject import Subject
+from attncheck.numerics.divergence import finitely_beyond
+from attncheck.probing import Probe
+from attncheck.run.measuring import measured_cases
+from attncheck.targets.load import load
+
+Feature = Callable[[Subject], bool]
+Warnings = dict[str, Measurement]
+
+
+def _encoder_decoder(subject: Subject) -> bool:
+    return bool(getattr(subject.config, "is_encoder_decoder", False))
+
+
+def _encoder(subject: Subject) -> bool:
+    return not subject.can.decodes
+
+
+def _decoder(subject: Subject) -> bool:
+    return not _encoder(subject) and not _encoder_decoder(subject)
+
+
+def _windowed(subject: Subject) -> bool:
+    return _decoder(subject) and subject.facts.window is not None
+
+
+def _recurrent(subject: Subject) -> bool:
+    """Whether its cache holds states that are neither keys nor values."""
+    if not _decoder(subject) or not subject.can.steps:
+        return False
+    return bool(states(subject.passes.cache(ForwardSpec(subject.inputs.tokens, use_cache=True))))
+
+
+def _absolute(subject: Subject) -> bool:
+    """Whether moving every position by one moves the logits: no rotary model does that."""
+    if not _decoder(subject) or not subject.can.takes_positions:
+        return False
+    row = subject.inputs.row[:-1]
+    usual_BTV, moved_BTV = (
+        subject.logits(ForwardSpec((row,), positions=counting(1, len(row), start)))
+        for start in (0, 1)
+    )
+    return finitely_beyond(usual_BTV, moved_BTV, subject.budget.value)
+
+
+REFERENCES: tuple[tuple[str, Feature], ...] = (
+    ("builtin:gqa", _decoder),
+    ("builtin:mha", _absolute),
+    ("builtin:window", _windowed),
+    ("config:mamba2", _recurrent),
+    ("config:seq2seq/bart", _encoder_decoder),
+    ("config:seq2seq/t5", _encoder_decoder),
+    ("config:masked/bert", _encoder),
+)
+"""Each reference, and the feature of a model that makes it a model of its kind."""
+
+
+@final
+@dataclass
+class Traps:
+    """Sets traps of the library aside. References are loaded once, and each asked once per probe
+    and setting.
+    """
+
+    _loaded: dict[tuple[str, Settings], Subject | None] = field(default_factory=dict)
+    _asked: dict[tuple[str, Settings, Probe], Warnings] = field(default_factory=dict)
+
+    def __call__(self, subject: Subject, probe: Probe, finding: Finding) -> Finding:
+        """The finding without the cases that a reference shares, which become its `traps`."""
+        if subject.settings.tp is not None:
+            return finding  # a reference would have to be sharded as well
+        warned = [case for case in finding.cases if verdict_of(case) is Verdict.WARN]
+        found = [trap for case in warned for trap in self._trap(subject, probe, case)]
+        return _set_aside(probe, finding, found) if found else finding
+
+    def _trap(self, subject: Subject, probe: Probe, case: Measurement) -> Iterator[Trap]:
+        settings = Settings(
+            attn=subject.attn,
+            dtype=subject.dtype_name,
+            device=str(subject.device),
+            seed=subject.settings.seed,
+        )
+        for reference, belongs in REFERENCES:
+            shared = self._cases(reference, settings, probe).get(case.name)
+            if shared is not None and belongs(subject):
+                yield Trap(
+                    trap=trap_name(probe.name, case.name),
+                    call=case.name,
+                    reference=reference,
+                    max_abs=amount(shared),
+                    advice=case.note,
+                )
+                return
+
+    def _cases(self, reference: str, settings: Settings, probe: Probe) -> Warnings:
+        """The cases of a reference that warn, by name; none where it cannot be asked this way."""
+        key = (reference, settings, probe)
+        if key not in self._asked:
+            self._asked[key] = warnings_of(self._reference(reference, settings), probe)
+        return self._asked[key]
+
+    def _reference(self, reference: str, settings: Settings) -> Subject | None:
+        key = (reference, settings)
+        if key not in self._loaded:
+            try:
+                self._loaded[key] = load(reference, settings)
+            except (AttncheckError, Unsupported):
+                self._loaded[key] = None
+        return self._loaded[key]
+
+
+def warnings_of(subject: Subject | None, probe: Probe) -> Warnings:
+    """The cases of one probe that warn on a model, by name."""
+    if subject is None or any(not subject.capability(need) for need in probe.needs):
+        return {}
+    found: Warnings = {}
+    try:
+        for case in measured_cases(probe, subject):
+            if verdict_of(case) is Verdict.WARN:
+                found[case.name] = case
+    except (Unsupported, RuntimeError, TypeError, NotImplementedError):
+        return found
+    return found
+
+
+def trap_name(probe: str, case: str) -> str:
+    """What `attncheck explain trap-NAME` calls a trap."""
+    return f"{probe}-{re.sub('[^a-z0-9]+', '-', case.lower()).strip('-')}"
+
+
+def amount(case: Measurement) -> float | None:
+    """The number of a case: its largest difference, or what it counts."""
+    return case.value if isinstance(case, Quantity) else case.max_abs
+
+
+def _set_aside(probe: Probe, finding: Finding, traps: list[Trap]) -> Finding:
+    """The finding judged without the cases of the traps; what decided it otherwise still does."""
+    names = {trap.call for trap in traps}
+    cases = tuple(case for case in finding.cases if case.name not in names)
+    finding = replace(finding, cases=cases, traps=tuple(traps))
+    if finding.verdict is not Verdict.WARN:
+        return finding
+    ruling = probe.judge(Evidence(measurements=cases, replay=finding.replay))
+    skipped = ruling.summary if ruling.verdict is Verdict.SKIP else None
+    return replace(finding, verdict=ruling.verdict, summary=ruling.summary, skip_reason=skipped)

@@ -1,0 +1,84 @@
+"""What a module outside attention returns differs for equal inputs: the change is measured, proven,
+put in words and placed; what no change explains claims nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from probing import finding, loaded
+from torch import Tensor
+
+from attncheck.core.finding import Diagnosis, Location
+from attncheck.diagnosis.diagnose import diagnose
+from attncheck.model.subject import Subject
+
+MLP = "model.layers.2.mlp"
+
+
+@contextmanager
+def changed(subject: Subject, name: str, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """One module changes what it returns in steps of one token; the empty name is the model."""
+
+    def hook(module: Any, args: Any, output: Any) -> Any:
+        if isinstance(output, Tensor):
+            return change(output) if output.shape[1] == 1 else output
+        if output.logits.shape[1] == 1:
+            output.logits = change(output.logits)
+        return output
+
+    module = subject.model.get_submodule(name)
+    with module.register_forward_hook(hook), subject.passes.under("changed", False):
+        yield
+
+
+def explained(name: str, change: Callable[[Tensor], Tensor]) -> tuple[Diagnosis, Location | None]:
+    subject = loaded("builtin:gqa")
+    with changed(subject, name, change):
+        found = diagnose(subject, finding(subject, "decode-paths"))
+    assert found.diagnosis is not None
+    return found.diagnosis, found.location
+
+
+def in_bfloat16(states: Tensor) -> Tensor:
+    significand, exponent = torch.frexp(states)
+    return torch.ldexp((significand * 2**8).round() / 2**8, exponent)
+
+
+@pytest.mark.parametrize(
+    ("change", "how", "words"),
+    [
+        (torch.zeros_like, "zero", f"Outputs of {MLP} are zero, in layer 2"),
+        (lambda states: states * 1.25, "scaled", f"Outputs of {MLP} are multiplied by 1.25"),
+        (in_bfloat16, "rounded", f"Outputs of {MLP} are rounded to bfloat16"),
+    ],
+)
+def test_a_changed_module_is_measured(
+    change: Callable[[Tensor], Tensor], how: str, words: str
+) -> None:
+    found, place = explained(MLP, change)
+    assert (found.how, found.fault) == ("measured", "")
+    (part,) = found.parts
+    assert (part.what, part.how, part.layers, part.when) == ("hidden", how, (2,), ("step",))
+    assert found.sentence.startswith(words)
+    assert place is not None
+    assert place.module == MLP
+
+
+def test_changed_logits_have_a_place() -> None:
+    found, place = explained("", lambda logits: logits * 2)
+    (part,) = found.parts
+    assert (found.how, part.what, part.how, part.amount) == ("measured", "logits", "scaled", 2.0)
+    assert place is not None
+    assert place.module == "lm_head"
+
+
+def test_another_function_is_not_claimed() -> None:
+    found, place = explained(MLP, torch.tanh)
+    assert found.how not in ("measured", "reproduced")
+    assert place is not None
+    assert place.module == MLP

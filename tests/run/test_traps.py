@@ -1,0 +1,121 @@
+"""What the library does to every model of a kind is no finding about one of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from attncheck.core.measurement import AtMost, Measurement, verdict_of
+from attncheck.core.settings import Settings
+from attncheck.core.verdict import Verdict
+from attncheck.model.subject import Subject
+from attncheck.probing import Probe
+from attncheck.report.model import Report, TargetReport, exit_code
+from attncheck.report.record import from_json, to_json
+from attncheck.run import traps
+from attncheck.run.runner import ProbeFinished, run_probes
+from attncheck.run.traps import Traps, trap_name
+from attncheck.targets.load import load
+from tests.conftest import tiny_llama
+
+EAGER = "boolean 4D mask, eager"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Odd(Probe):
+    """Warns of models by their number of layers, and fails where it is told to."""
+
+    name = "odd"
+    title = "counts layers"
+    layers: int = 4
+    fails: bool = False
+
+    def measure(self, subject: Subject) -> Any:
+        """One case that warns of `layers` layers, and one more."""
+        wrong = float(subject.facts.layers == self.layers)
+        yield AtMost("layers", wrong, "odd", broken=Verdict.WARN, note="take fewer")
+        yield AtMost("always", float(self.fails), "odd")
+
+
+def finding_of(subject: Subject, probe: Probe) -> Any:
+    events = run_probes(subject, [probe], controls=False, traps=Traps())
+    return next(event.finding for event in events if isinstance(event, ProbeFinished))
+
+
+def names(cases: tuple[Measurement, ...]) -> list[str]:
+    return [case.name for case in cases]
+
+
+def test_a_case_that_the_reference_shares_is_a_trap(subject: Subject) -> None:
+    found = finding_of(subject, Odd())  # builtin:gqa has four layers as well
+    assert (found.verdict, names(found.cases)) == (Verdict.PASS, ["always"])
+    (trap,) = found.traps
+    assert (trap.trap, trap.call, trap.reference) == ("odd-layers", "layers", "builtin:gqa")
+    assert (trap.max_abs, trap.advice) == (1.0, "take fewer")
+
+
+def test_a_warning_of_this_model_alone_stays() -> None:
+    two_layers = Subject.of(tiny_llama(), "llama", dtype="float64")
+    found = finding_of(two_layers, Odd(layers=2))
+    assert (found.verdict, found.traps) == (Verdict.WARN, ())
+    assert names(found.cases) == ["layers", "always"]
+
+
+def test_a_failure_beside_a_trap_still_fails(subject: Subject) -> None:
+    found = finding_of(subject, Odd(fails=True))
+    assert (found.verdict, len(found.traps)) == (Verdict.FAIL, 1)
+    assert found.summary.startswith("always: 1 odd")
+
+
+def test_a_reference_that_lacks_the_feature_is_not_asked() -> None:
+    window = load("builtin:window", Settings())
+    asked = [name for name, belongs in traps.REFERENCES if belongs(window)]
+    assert asked == ["builtin:gqa", "builtin:window"]
+    gpt2 = load("builtin:mha", Settings())
+    assert [name for name, belongs in traps.REFERENCES if belongs(gpt2)] == [
+        "builtin:gqa",
+        "builtin:mha",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("config:mamba2", ["builtin:gqa", "config:mamba2"]),
+        ("config:seq2seq/t5", ["config:seq2seq/bart", "config:seq2seq/t5"]),
+        ("config:masked/bert", ["config:masked/bert"]),
+    ],
+)
+def test_other_kinds_have_references_of_their_own(target: str, expected: list[str]) -> None:
+    subject = load(target, Settings())
+    assert [name for name, belongs in traps.REFERENCES if belongs(subject)] == expected
+
+
+@pytest.mark.parametrize("attn", [None, "eager"])
+def test_a_healthy_model_passes_whatever_the_library_does(attn: str | None) -> None:
+    from attncheck import check
+
+    report = check("builtin:gqa", probes=["implementations"], attn=attn)
+    (finding,) = [each for _, each in report.findings if each.probe == "implementations"]
+    assert finding.verdict is Verdict.PASS
+    assert [trap.call for trap in finding.traps] == [EAGER]
+
+
+def test_traps_are_listed_once_and_count_only_where_asked(subject: Subject) -> None:
+    finding = finding_of(subject, Odd())
+    targets = tuple(TargetReport(target=name, results=(finding,)) for name in ("a", "b"))
+    report = Report(attncheck="1", command="", started="2026-11-30T00:00:00Z", targets=targets)
+    (trap,) = report.traps
+    assert (trap.trap, trap.targets) == ("odd-layers", ("a", "b"))
+    assert exit_code(report) == 0
+    assert exit_code(report, frozenset({Verdict.WARN})) == 0
+    assert exit_code(report, frozenset({"trap"})) == 1
+    again = from_json(to_json(report))
+    assert again.traps == report.traps
+    assert [verdict_of(case) for case in again.targets[0].results[0].cases] == [Verdict.PASS]
+
+
+def test_names_of_traps_are_words_with_dashes() -> None:
+    assert trap_name("padding", "left, implicit positions") == "padding-left-implicit-positions"
