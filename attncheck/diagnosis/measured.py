@@ -12,11 +12,12 @@ from typing import final
 
 from torch import nn
 
+from attncheck.attention.layers import layer_number
 from attncheck.core.finding import Diagnosis, Location
-from attncheck.diagnosis.failure import REFUSED, Failure, max_diff_at
+from attncheck.diagnosis.failure import REFUSED, Failure, max_diff_at, on_a_cache
 from attncheck.diagnosis.locate import in_attention
 from attncheck.faults.registry import advice
-from attncheck.observation.observe import Observation, observed, observed_states
+from attncheck.observation.observe import Observation, observed, observed_alone, observed_states
 from attncheck.report.numbers import number
 
 GROUPS = {
@@ -29,6 +30,8 @@ GROUPS = {
 }
 """The groups of faults that can change each thing."""
 FORWARD = "Exactly this on a forward without a cache gives the observed logits"
+FILLING = "Exactly this on a forward that fills a cache gives the observed logits"
+ALONE = "Exactly this on each row alone and unpadded gives the observed logits"
 RESTORED = "With what each layer left in the cache put back, the logits are right"
 
 
@@ -74,6 +77,9 @@ class Measured:
         """
         if place is None and any(part.what == "logits" for part in self.observation.parts):
             return Location(module=self.head, note="between this module and the returned logits")
+        if place is None and self.observation.module:
+            module = self.observation.module
+            return Location(module=module, layer=layer_number(module))
         if place is None or place.query_position is None or place.source_position is not None:
             return place
         keys = [
@@ -113,6 +119,8 @@ def measured(failure: Failure, place: Location | None) -> Measured | None:
     """What the first wrong side shows, in attention and, where that does not prove it, in the
     module where the difference starts; None where there is nothing to observe.
     """
+    if not failure.wrong:
+        return _alone(failure)
     found = _observed(failure, None)
     if found is not None and found.proven:
         return found
@@ -120,8 +128,21 @@ def measured(failure: Failure, place: Location | None) -> Measured | None:
     beside = None if in_attention(module) else _observed(failure, module)
     if beside is not None and beside.proven:
         return beside
-    states = _states(failure)
-    return states if states is not None and states.proven else found
+    for other in (_states(failure), _uncached(failure)):
+        if other is not None and other.proven:
+            return other
+    return found
+
+
+def _uncached(failure: Failure) -> Measured | None:
+    """What the other side shows where the trusted path is right only as it fills a cache."""
+    try:
+        filling = on_a_cache(failure)
+    except REFUSED:
+        return None
+    moved = [side.spec for side in filling.wrong] != [side.spec for side in failure.wrong]
+    found = _observed(filling, None) if moved else None
+    return None if found is None else replace(found, proof=FILLING)
 
 
 def _observed(failure: Failure, module: str | None) -> Measured | None:
@@ -135,6 +156,22 @@ def _observed(failure: Failure, module: str | None) -> Measured | None:
         return None
     residual, head = side.residual_of(seen.predicted_BTV), _head(failure.subject.model)
     return Measured(seen, residual, failure.budget, head=head)
+
+
+def _alone(failure: Failure) -> Measured | None:
+    """What the rows of the first side show against each row alone, where the trusted path has the
+    fault as well.
+    """
+    side = failure.sides[0]
+    if side.provenance is not None:
+        return None
+    try:
+        seen = observed_alone(failure.trusted, side.spec, partial(side.run, failure.subject))
+    except REFUSED:
+        return None
+    if seen is None:
+        return None
+    return Measured(seen, side.residual_of(seen.predicted_BTV), failure.budget, ALONE)
 
 
 def _head(model: nn.Module) -> str:

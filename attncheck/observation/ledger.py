@@ -55,6 +55,11 @@ class Ledger:
         """Keep one call."""
         self.calls.setdefault(self.names.get(id(entry.call.module), ""), []).append(entry)
 
+    def module_of(self, layer: int, number: Callable[[AttentionCall], int]) -> str:
+        """The name of the first attention module in a layer; `number` gives the layer of a call."""
+        first = ((name, entries[0].call) for name, entries in self.calls.items() if entries)
+        return next((name for name, call in first if number(call) == layer), "")
+
     def of(self, module: nn.Module, length: int) -> list[LedgerCall]:
         """The last calls of a module that make up `length` queries; empty where none do."""
         kept: list[LedgerCall] = []

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -18,6 +18,7 @@ from attncheck.faults.engine.expected import chunk_bounds
 from attncheck.faults.engine.trusted import Trusted
 from attncheck.model.forward_spec import ForwardSpec, Mask2D
 from attncheck.numerics.divergence import max_abs
+from attncheck.observation.alone import lone_rows
 from attncheck.observation.deviation import Deviation
 from attncheck.observation.explaining import Explaining
 from attncheck.observation.ledger import ledger_of
@@ -38,7 +39,8 @@ class Observation:
 
     `predicted_BTV` are the logits of the trusted path with exactly these parts. `opaque` says that
     some part was taken over from the failing forward without being explained. `faults` are those of
-    the catalogue that all parts together amount to.
+    the catalogue that all parts together amount to. `module` is the first that differs, where that
+    is not known otherwise.
     """
 
     predicted_BTV: Tensor
@@ -47,6 +49,7 @@ class Observation:
     sentence: str
     faults: tuple[str, ...]
     family: str
+    module: str = ""
 
     @property
     def parts(self) -> tuple[ObservedPart, ...]:
@@ -66,12 +69,7 @@ def observed(
     `right_BTV` are the trusted path's logits. `module` is one outside attention that may return
     something else as well ("" for the whole model). Raises what the model raises.
     """
-    subject = trusted.subject
-    size = max_abs(right_BTV[right_BTV.isfinite()])
-    relative = max(
-        ROUNDINGS * torch.finfo(subject.dtype).eps,
-        BUDGETS * subject.budget.value / max(size, 1e-30),
-    )
+    subject, relative = trusted.subject, _relative(trusted, right_BTV)
     returns = None if module is None else _returns(trusted, spec, relative, module)
     with returns.recorded() if returns else contextlib.nullcontext():
         ledger = ledger_of(subject, run)
@@ -82,6 +80,42 @@ def observed(
     found = [*explaining.deviations, *(returns.deviations if returns else ())]
     opaque = explaining.opaque or bool(returns and returns.opaque)
     return _observation(found, extent, predicted_BTV, opaque)
+
+
+def observed_alone(
+    trusted: Trusted, spec: ForwardSpec, run: Callable[[], object]
+) -> Observation | None:
+    """What each row of a wrong forward, made by `run`, has been given and gave, against the same
+    row alone; None where that gives the logits of the batch. For faults that depend on the batch or
+    its padding, which the trusted path has as well.
+    """
+    rows = lone_rows(spec)
+    if not rows:
+        return None
+    ledger, usual_BTV = ledger_of(trusted.subject, run), trusted.logits(spec)
+    predicted_BTV, found = torch.zeros_like(usual_BTV), list[Deviation]()
+    attended, opaque = set[int](), False
+    for each in rows:
+        relative = _relative(trusted, usual_BTV)
+        explaining = Explaining(trusted, each.spec, each.of(ledger), relative)
+        predicted_BTV[each.row, each.padding :] = explaining.logits()[0]
+        found += map(each.in_batch, explaining.deviations)
+        attended |= explaining.attended
+        opaque |= explaining.opaque
+    if not found:
+        return None
+    first = min(each.layer for each in found)
+    seen = _observation(found, extent_of(trusted, spec, frozenset(attended)), predicted_BTV, opaque)
+    return replace(seen, module=ledger.module_of(first, trusted.layer))
+
+
+def _relative(trusted: Trusted, logits_BTV: Tensor) -> float:
+    """The difference that rounding explains, as a share of the largest value."""
+    size = max_abs(logits_BTV[logits_BTV.isfinite()])
+    return max(
+        ROUNDINGS * torch.finfo(trusted.subject.dtype).eps,
+        BUDGETS * trusted.subject.budget.value / max(size, 1e-30),
+    )
 
 
 def observed_states(
