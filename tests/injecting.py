@@ -50,11 +50,13 @@ def assert_found(
     assert (found.location.module if found.location else None) == module
 
 
-def assert_found_by_one(fault: str, target: str, probe: str, *, named: str | None = None) -> None:
-    """The probe catches and names the fault, and no other probe notices it."""
+def assert_found_by_one(
+    fault: str, target: str, probe: str, *, named: str | None = None, also: str = ""
+) -> None:
+    """The probe catches and names the fault, and no other probe notices it, save one."""
     subject = healthy(target)
     assert_found(fault, target, probe, named=named)
-    for other in (name for name in registry.installed() if name != probe):
+    for other in (name for name in registry.installed() if name not in (probe, also)):
         known = {case.name: case for case in healthy_finding(target, other).cases}
         with faults.fault(fault).injected(subject):
             found = finding_of(subject, registry.load(other))

@@ -11,10 +11,13 @@ from typing import final
 from attncheck.cli.stopping import stop_if_asked
 from attncheck.cli.terminal import ProgressLine, console
 from attncheck.core.allocator import return_freed_memory
+from attncheck.core.finding import Finding
 from attncheck.report import terminal
+from attncheck.report.failures import failure_blocks
 from attncheck.report.github import tell_github
 from attncheck.report.model import Report
 from attncheck.report.record import finding_json, to_json
+from attncheck.report.screen import finding_line
 from attncheck.report.table import finding_block
 from attncheck.report.write import Writer
 from attncheck.run.runner import ControlStarted, ProbeFinished, ProbeStarted
@@ -32,12 +35,14 @@ class Presenter:
         destinations: Sequence[tuple[str, Path]],
         probes: int,
         verbose: bool,
+        traps: bool,
         progress: bool,
         color: bool,
     ) -> None:
         self.output = output
         self.writer = Writer(destinations)
         self.verbose = verbose
+        self.traps = traps
         self.noted = 0
         self.stdout = sys.stdout
         self.console = console(color)
@@ -75,7 +80,8 @@ class Presenter:
                 self._print_errors(report)
             if self.output != "quiet" and report.targets:
                 self.console.print(str(report.questions), style="dim", highlight=False)
-            self.console.print(terminal.summary_line(report))
+            for text in terminal.closing_lines(report, self.console.width, self.traps):
+                self.console.print(text)
 
     def _print_errors(self, report: Report) -> None:
         for target in report.targets:
@@ -85,12 +91,20 @@ class Presenter:
     def _print(self, event: SessionEvent) -> None:
         if isinstance(event, TargetFinished) and event.target.error is None:
             self._print_notes(event.target.notes[self.noted :])
+            for line in failure_blocks(event.target, self.console.width):
+                self.console.print(line)
         elif isinstance(event, (TargetLoaded, TargetFinished)):
             self.noted = len(event.target.notes)
-            terminal.print_heading(event.target, self.console)
+            terminal.print_heading(event.target, self.console, self.verbose)
         elif isinstance(event, ProbeFinished):
-            for block in finding_block(event.finding, self.verbose):
+            self._print_finding(event.finding)
+
+    def _print_finding(self, finding: Finding) -> None:
+        if self.verbose:
+            for block in finding_block(finding, True):
                 self.console.print(block)
+        else:
+            self.console.print(finding_line(finding, self.console.width))
 
     def _print_notes(self, notes: Sequence[str]) -> None:
         for note in notes:

@@ -130,6 +130,7 @@ def _presenter(
         destinations=reports if is_first() else (),
         probes=sum(len(job.probes) for job in plan.jobs),
         verbose=output.verbose,
+        traps=output.traps,
         progress=not display.no_progress,
         color=not display.no_color,
     )

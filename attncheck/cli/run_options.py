@@ -55,8 +55,8 @@ class GateOptions:
 
     fail_on: Texts = _gate(
         None,
-        "Count this verdict as failure: warn, noise, vacuous or skip. skip=KIND,… accepts these "
-        "kinds of skips (see docs/skips.md) and no others.",
+        "Count as failure too: warn, noise, vacuous, skip or trap. skip=KIND,… accepts these kinds "
+        "of skips (docs/skips.md) and no others.",
         "VERDICT",
     )
     strict: bool = _gate(False, "Count vacuous, warn and noise as failure.")
@@ -119,6 +119,7 @@ class OutputOptions:
     )
     repro: Path | None = shown(None, "Write a stand-alone script for each failure.", "FOLDER")
     verbose: bool = shown(False, "Show every case.", None, "-v", "--verbose")
+    traps: bool = shown(False, "Show traps of the library whole.")
     quiet: bool = shown(False, "Print the summary line only.", None, "-q", "--quiet")
 
     @property

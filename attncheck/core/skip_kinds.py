@@ -43,11 +43,7 @@ KINDS = (
     ),
     SkipKind(
         "no-such-argument",
-        (
-            r"\.forward takes no ",
-            r"takes no picture",
-            r"takes no `num_items",
-        ),
+        (r"\.forward takes no ", r"takes no picture", r"takes no `num_items"),
         "The signature of `forward` has no argument of this meaning.",
     ),
     SkipKind(
@@ -84,10 +80,7 @@ KINDS = (
     ),
     SkipKind(
         "no-4d-mask",
-        (
-            r"with a 4D mask",
-            r"4D `attention_mask` (is taken|raises)",
-        ),
+        (r"with a 4D mask", r"4D `attention_mask` (is taken|raises)"),
         (
             "The model takes no 4D mask, or carries a state past every mask: its signature "
             "promises a 2D mask only."
@@ -95,28 +88,18 @@ KINDS = (
     ),
     SkipKind(
         "mask-dtype",
-        (
-            r"called with a 2D mask\b.*(bool|dtype)",
-            r"bool tensor",
-        ),
+        (r"called with a 2D mask\b.*(bool|dtype)", r"bool tensor"),
         "The model takes a 2D mask of the tokenizer's dtype only.",
     ),
     SkipKind(
         "no-rotation",
-        (
-            r"no rotary embedding observed",
-            r"no rotary",
-        ),
+        (r"no rotary embedding observed", r"no rotary"),
         (
             "Queries and keys are not rotated: the model has other positions than rotary ones, or "
             "none."
         ),
     ),
-    SkipKind(
-        "no-padding-id",
-        (r"names no padding id",),
-        "The config names no padding id.",
-    ),
+    SkipKind("no-padding-id", (r"names no padding id",), "The config names no padding id."),
     SkipKind(
         "other-states",
         (r"attends to something other",),
@@ -161,18 +144,12 @@ KINDS = (
     ),
     SkipKind(
         "no-stated-span",
-        (
-            r"promises no reach",
-            r"no module with a query projection",
-        ),
+        (r"promises no reach", r"no module with a query projection"),
         "The config states no fixed span for this type of layer.",
     ),
     SkipKind(
         "short-context",
-        (
-            r"no more than the usual",
-            r"leaves no room to move",
-        ),
+        (r"no more than the usual", r"leaves no room to move"),
         "No longer row fits below the context and the switches of the rotary scaling.",
     ),
     SkipKind(
@@ -236,10 +213,7 @@ KINDS = (
     ),
     SkipKind(
         "option-refused",
-        (
-            r"^generate\(\) (raises|makes)",
-            r"beams",
-        ),
+        (r"^generate\(\) (raises|makes)", r"beams"),
         "`generate()` refuses this strategy for the model, with the words that are shown.",
     ),
     SkipKind(
@@ -283,11 +257,7 @@ KINDS = (
     ),
     SkipKind(
         "random-training",
-        (
-            r"random(ness)? even",
-            r"stays random",
-            r"draws at random",
-        ),
+        (r"random(ness)? even", r"stays random", r"draws at random"),
         "Training mode draws at random whatever the dropout is.",
     ),
     SkipKind(
@@ -296,8 +266,6 @@ KINDS = (
         "The case is about float64, and the model runs in another precision.",
     ),
     SkipKind(
-        "no-compiler",
-        (r"compil",),
-        "No compiler runs here, or the model cannot be compiled whole.",
+        "no-compiler", (r"compil",), "No compiler runs here, or the model cannot be compiled whole."
     ),
 )

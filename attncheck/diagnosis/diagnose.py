@@ -8,12 +8,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
 
-from attncheck.attention.layers import layer_number
 from attncheck.core.errors import ENDING, Unsupported, first_line
 from attncheck.core.finding import Diagnosis, Finding, Location
-from attncheck.core.measurement import BrokenCall, Measurement, verdict_of
-from attncheck.core.verdict import Verdict
+from attncheck.core.measurement import Measurement
 from attncheck.diagnosis import lost_numbers
+from attncheck.diagnosis.claimed import named_by_the_probe, placed, presumed
 from attncheck.diagnosis.failure import REFUSED, Failure, failing, open_case, unmeasured
 from attncheck.diagnosis.locate import (
     in_attention,
@@ -53,20 +52,24 @@ class Diagnoser:
 
     def __call__(self, subject: Subject, finding: Finding) -> Finding:
         """The same finding with diagnosis, location and what replays it. Never raises."""
-        named = _named_by_the_probe(finding)
-        if named is not None:
+        named = named_by_the_probe(finding)
+        if named is not None and not presumed(finding):
             return named
         until = time.perf_counter() + SHARE * finding.seconds
         known = self.known.get(id(subject), ())
         try:
             lost = lost_numbers.explained(subject, finding)
-            explained = lost or _placed(_searched(subject, finding, until, known))
+            explained = lost or placed(_searched(subject, finding, until, known))
         except ENDING:
             raise
         except BaseException as error:  # the finding stands, whatever its search runs into
             text = f"The search for the fault ended early: {first_line(error)}"
             why = Diagnosis(fault="", how="unexplained", advice=text)
-            return _placed(replace(finding, diagnosis=why))
+            return placed(replace(finding, diagnosis=why))
+        if named is not None and (
+            explained.diagnosis is None or explained.diagnosis.how not in PROVEN
+        ):
+            return named
         if explained.diagnosis is not None and explained.diagnosis.how == "reproduced":
             self.known[id(subject)] = tuple(dict.fromkeys((explained.diagnosis.fault, *known)))
         return explained if self.repro is None else _with_script(subject, explained, self.repro)
@@ -91,40 +94,6 @@ ELSEWHERE: dict[str, Callable[[Failure], Location | None]] = {
 def diagnose(subject: Subject, finding: Finding) -> Finding:
     """One finding explained by itself."""
     return Diagnoser()(subject, finding)
-
-
-def _named_by_the_probe(finding: Finding) -> Finding | None:
-    """The finding as its own case explains it: a fitted scale, a map of heads, a shifted loss.
-
-    A finding that did not fail needs no search either.
-    """
-    decisive = [case for case in finding.cases if verdict_of(case) is finding.verdict]
-    case = next((case for case in decisive if case.cause.fault), None)
-    if decisive and all(isinstance(case, BrokenCall) for case in decisive):
-        return finding  # it says itself which line raised
-    if case is None:
-        return finding if finding.verdict is not Verdict.FAIL else None
-    found = Diagnosis(
-        fault=case.cause.fault,
-        how="reproduced",
-        residual=case.cause.residual,
-        advice=advice(case.cause.fault),
-    )
-    return replace(finding, diagnosis=found, location=_place_of(case))
-
-
-def _place_of(case: Measurement) -> Location | None:
-    module = case.cause.module
-    return Location(module=module, layer=layer_number(module)) if module else None
-
-
-def _placed(finding: Finding) -> Finding:
-    """With the module that the failing case names itself, where the search has found no place."""
-    decisive = (case for case in finding.cases if verdict_of(case) is finding.verdict)
-    case = next((case for case in decisive if case.cause.module), None)
-    if case is None or finding.location is not None:
-        return finding
-    return replace(finding, location=_place_of(case))
 
 
 def _searched(subject: Subject, finding: Finding, until: float, known: tuple[str, ...]) -> Finding:

@@ -6,7 +6,7 @@ Axes: B batch, T positions, V vocabulary.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -196,6 +196,15 @@ def open_case(subject: Subject, case: Measurement, by_arguments: bool = False) -
         return by_config
     by_model = _opened(Trusted(subject, own_masks=True), case, budget)
     return min(by_config, by_model, key=lambda failure: len(failure.wrong))
+
+
+def on_a_cache(failure: Failure) -> Failure:
+    """The same failure against a trusted path that fills a cache.
+
+    Raises:
+        Unsupported: a forward cannot run again.
+    """
+    return _opened(replace(failure.trusted, caching=True), failure.case, failure.budget)
 
 
 def _opened(trusted: Trusted, case: Measurement, budget: float) -> Failure:

@@ -13,9 +13,9 @@ from typing import final
 from torch import Tensor, nn
 
 from attncheck.core.finding import Diagnosis, Location
-from attncheck.diagnosis.failure import REFUSED, Failure, max_diff_at
+from attncheck.diagnosis.failure import REFUSED, Failure, max_diff_at, on_a_cache
 from attncheck.faults.registry import advice
-from attncheck.observation.observe import Observation, observed, observed_states
+from attncheck.observation.observe import Observation, observed, observed_alone, observed_states
 from attncheck.observation.sequence import Sequence
 from attncheck.observation.summary import AT_QUERIES
 from attncheck.report.numbers import number
@@ -30,6 +30,8 @@ GROUPS = {
 }
 """The groups of faults that can change each thing."""
 FORWARD = "Exactly this on a forward without a cache gives the observed logits"
+FILLING = "Exactly this on a forward that fills a cache gives the observed logits"
+ALONE = "Exactly this on each row alone and unpadded gives the observed logits"
 RESTORED = "With what each layer left in the cache put back, the logits are right"
 
 
@@ -129,13 +131,25 @@ def measured_alone(failure: Failure) -> Measured | None:
     on the trusted path too; None where none is explained.
     """
     side = failure.sides[0]
-    if len(side.spec.tokens) < 2 or side.provenance is not None:
+    if side.provenance is not None:
         return None
     try:
+        rows = _rows(failure)
+        if rows is not None and rows.proven:
+            return rows
         found = (_alone(failure, row) for row in range(len(side.spec.tokens)))
         return next(filter(None, found), None)
     except REFUSED:
         return None
+
+
+def _rows(failure: Failure) -> Measured | None:
+    """What the attention of all rows shows against each row alone."""
+    side = failure.sides[0]
+    seen = observed_alone(failure.trusted, side.spec, partial(side.run, failure.subject))
+    if seen is None:
+        return None
+    return Measured(seen, side.residual_of(seen.predicted_BTV), failure.budget, ALONE)
 
 
 def _alone(failure: Failure, row: int) -> Measured | None:
@@ -150,7 +164,8 @@ def _alone(failure: Failure, row: int) -> Measured | None:
 
     run = partial(side.run, failure.subject)
     seen = observed(trusted, side.spec, run, right_BTV, agrees, part)
-    found = Measured(seen, max_diff_at(seen.predicted_BTV, wrong_BTV), failure.budget)
+    residual = max_diff_at(seen.predicted_BTV, wrong_BTV)
+    found = Measured(seen, residual, failure.budget, ALONE)
     return found if found.proven else None
 
 
@@ -158,11 +173,26 @@ def measured(failure: Failure) -> Measured | None:
     """What the first wrong side shows, in its forwards and then between them; None where there is
     nothing to observe.
     """
+    if not failure.wrong:
+        return measured_alone(failure)
     found = _observed(failure)
     if found is not None and found.proven:
         return found
-    states = _states(failure)
-    return states if states is not None and states.proven else found
+    for other in (_states(failure), _uncached(failure)):
+        if other is not None and other.proven:
+            return other
+    return found
+
+
+def _uncached(failure: Failure) -> Measured | None:
+    """What the other side shows where the trusted path is right only as it fills a cache."""
+    try:
+        filling = on_a_cache(failure)
+    except REFUSED:
+        return None
+    moved = [side.spec for side in filling.wrong] != [side.spec for side in failure.wrong]
+    found = _observed(filling) if moved else None
+    return None if found is None else replace(found, proof=FILLING)
 
 
 def _observed(failure: Failure) -> Measured | None:

@@ -19,7 +19,7 @@ from attncheck.diagnosis.failure import (
     reset_buffers,
 )
 from attncheck.faults.engine.trusted import Change
-from attncheck.model.forward_spec import ForwardSpec, Mask2D, Mask4D, counting
+from attncheck.model.forward_spec import ForwardSpec, Mask2D, counting
 from attncheck.model.inputs import Row
 
 RIGHT = "attention itself is right"
@@ -110,24 +110,28 @@ def padding_moves(failure: Failure) -> bool:
 
 
 def _mixes_sequences(failure: Failure, got: ForwardSpec) -> bool:
-    """Whether a sequence gives other logits alone, with the same padding on the trusted path."""
+    """Whether a sequence gives other logits beside other tokens, on the trusted path.
+
+    That it differs from the sequence alone is not enough: a batch may be computed in another way.
+    """
     together_BTV, real_BT = failure.trusted.logits(got), real_tokens(got)
     for row in range(len(got.tokens)):
-        real = None if real_BT is None else real_BT[row : row + 1]
-        alone_BTV = failure.trusted.logits(_sequence(got, row))
-        if failure.differ(alone_BTV, together_BTV[row : row + 1], real):
+        here = slice(row, row + 1)
+        real = None if real_BT is None else real_BT[here]
+        beside_BTV = failure.trusted.logits(_beside_others(failure, got, row))
+        if failure.differ(beside_BTV[here], together_BTV[here], real):
             return True
     return False
 
 
-def _sequence(spec: ForwardSpec, row: int) -> ForwardSpec:
-    mask = spec.mask
-    if isinstance(mask, Mask2D):
-        mask = Mask2D((mask.rows[row],))
-    if isinstance(mask, Mask4D):
-        mask = replace(mask, segments=(mask.segments[row],))
-    positions = spec.positions and (spec.positions[row],)
-    return replace(spec, tokens=(spec.tokens[row],), positions=positions, mask=mask)
+def _beside_others(failure: Failure, spec: ForwardSpec, row: int) -> ForwardSpec:
+    """The same forward with other tokens in every sequence but one."""
+    inputs = failure.subject.inputs
+    rows = (
+        tokens if number == row else inputs.other(tokens, salt=37)
+        for number, tokens in enumerate(spec.tokens)
+    )
+    return replace(spec, tokens=tuple(rows))
 
 
 def _changed(left: Row, right: Row) -> list[int]:

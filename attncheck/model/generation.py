@@ -143,17 +143,18 @@ def _config(
     any other start in front.
     """
     start = {"decoder_start_token_id": int(ids_BT[0, 0])} if subject.forward_adapter.fixed else {}
-    return GenerationConfig(
-        do_sample=False,
-        max_new_tokens=new_tokens,
-        min_new_tokens=new_tokens,
-        pad_token_id=pad_id(subject),
-        eos_token_id=None,
-        bos_token_id=None,
-        return_dict_in_generate=True,
-        output_logits=True,
-        **{"disable_compile": True, **start, **options},
-    )
+    usual = {
+        "do_sample": False,
+        "max_new_tokens": new_tokens,
+        "min_new_tokens": new_tokens,
+        "pad_token_id": pad_id(subject),
+        "eos_token_id": None,
+        "bos_token_id": None,
+        "return_dict_in_generate": True,
+        "output_logits": True,
+        "disable_compile": True,
+    }
+    return GenerationConfig(**{**usual, **start, **options})
 
 
 @contextlib.contextmanager

@@ -137,14 +137,45 @@ def training_step(subject: Subject, tokens: Tokens) -> None:
             raise Unsupported(f"a gradient raises {first_line(error)}") from error
 
 
+def loop_gradient(subject: Subject) -> Tensor:
+    """gradient_BTW of the same mixture as a training loop gets it: the cache left to the model,
+    `backward()`, and the library's own numerics, since what a reentrant checkpoint computes again
+    runs in no other.
+
+    Raises:
+        Unsupported: no gradient reaches the embeddings, or a kernel has none.
+    """
+    tokens, ids_BT = subject.inputs.tokens, subject.passes.ids(subject.inputs.tokens)
+    subject.loaded.count(ids_BT.shape[1])
+    with (
+        room(subject),
+        frozen(subject.model),
+        _embeddings(subject.model, ids_BT) as leaves,
+        torch.enable_grad(),
+    ):
+        try:
+            logits_BTV = subject.forward_adapter.call(ids_BT).logits_BTV
+            torch.autograd.backward(mixture(subject, logits_BTV))
+        except REFUSALS as error:
+            message = f"a gradient raises {first_line(error)}"
+            raise classified(error, message, model=subject.model) from error
+    for leaf in leaves:
+        if leaf.grad is not None and leaf.ndim == len("BTW") and leaf.shape[1] == len(tokens[0]):
+            return leaf.grad
+    raise Unsupported("no gradient reaches the input embeddings")
+
+
 def compare_gradients(subject: Subject, name: str, got_BTW: Tensor, want_BTW: Tensor) -> Comparison:
     """One case: a gradient against the one that it must equal; the budget is what other orders of
     summation do to the usual one.
     """
-    usual_BTW = input_gradient(subject)
-    budget = measure_budget(
-        lambda: input_gradient(subject), usual_BTW, subject.dtype_name, subject.numerics
-    )
+    known, key = subject.passes.budgets, ("gradient", subject.passes.injection.active)
+    if key not in known:
+        usual_BTW = input_gradient(subject)
+        known[key] = measure_budget(
+            lambda: input_gradient(subject), usual_BTW, subject.dtype_name, subject.numerics
+        )
+    budget = known[key]
     divergence = replace(compare_logits(got_BTW, want_BTW, budget.value), kl=0.0, top1_flips=0)
     source = budget.source.replace(subject.dtype_name, f"{subject.dtype_name} gradient", 1)
     return Comparison(name, divergence, budget.value, source, unit="gradients")

@@ -54,8 +54,9 @@ def without_randomness(model: nn.Module, training: bool) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def training(subject: Subject, checkpointing: bool) -> Iterator[None]:
-    """Training mode without randomness, with or without gradient checkpointing.
+def training(subject: Subject, checkpointing: bool, reentrant: bool = False) -> Iterator[None]:
+    """Training mode without randomness, with or without gradient checkpointing, which is reentrant
+    where a first pass without gradients and a second one in the backward pass are wanted.
 
     Raises:
         Unsupported: the model takes no gradient checkpointing.
@@ -66,7 +67,7 @@ def training(subject: Subject, checkpointing: bool) -> Iterator[None]:
             yield
             return
         hooked = hasattr(model, HOOK)
-        _enable(subject)
+        _enable(subject, reentrant)
         try:
             yield
         finally:
@@ -89,14 +90,13 @@ def _switch(model: nn.Module, what: str) -> Callable[..., Any]:
     return switch
 
 
-def _enable(subject: Subject) -> None:
+def _enable(subject: Subject, reentrant: bool) -> None:
     """Turn checkpointing on; what is computed again in the backward pass runs under the same
     numerics.
     """
-    how = {
-        "use_reentrant": False,
-        "context_fn": lambda: (contextlib.nullcontext(), subject.numerics()),
-    }
+    how: dict[str, Any] = {"use_reentrant": reentrant}
+    if not reentrant:  # a reentrant one computes again within the backward pass of the caller
+        how["context_fn"] = lambda: (contextlib.nullcontext(), subject.numerics())
     try:
         _switch(subject.model, "enable")(how)
     except REFUSALS as error:

@@ -17,6 +17,7 @@ from attncheck.faults.engine.expected import chunk_bounds
 from attncheck.faults.engine.trusted import Trusted
 from attncheck.model.forward_spec import ForwardSpec, Mask2D
 from attncheck.numerics.divergence import max_abs
+from attncheck.observation.alone import lone_rows
 from attncheck.observation.deviation import Deviation
 from attncheck.observation.explaining import Explaining
 from attncheck.observation.ledger import ledger_of
@@ -72,11 +73,7 @@ def observed(
     Raises what the model raises.
     """
     subject = trusted.subject
-    size = max_abs(right_BTV[right_BTV.isfinite()])
-    relative = max(
-        ROUNDINGS * torch.finfo(subject.dtype).eps,
-        BUDGETS * subject.budget.value / max(size, 1e-30),
-    )
+    relative = _relative(trusted, right_BTV)
     ledger = ledger_of(subject, run)
     whole, spec = spec, spec if part is None else part.alone(spec)
     explaining = Explaining(trusted, spec, ledger, relative, part, whole)
@@ -96,6 +93,41 @@ def observed(
         opaque = explaining.opaque or returns.opaque
     extent = extent_of(trusted, spec, frozenset(explaining.attended))
     return _observation(found, extent, predicted_BTV, opaque, explaining.attended)
+
+
+def observed_alone(
+    trusted: Trusted, spec: ForwardSpec, run: Callable[[], object]
+) -> Observation | None:
+    """What each row of a wrong forward, made by `run`, has been given and gave, against the same
+    row alone; None where that gives the logits of the batch. For faults that depend on the batch or
+    its padding, which the trusted path has as well.
+    """
+    rows = lone_rows(spec)
+    if not rows:
+        return None
+    ledger, usual_BTV = ledger_of(trusted.subject, run), trusted.logits(spec)
+    predicted_BTV, found = torch.zeros_like(usual_BTV), list[Deviation]()
+    attended, opaque = dict[int, str](), False
+    for each in rows:
+        relative = _relative(trusted, usual_BTV)
+        explaining = Explaining(trusted, each.spec, each.of(ledger), relative)
+        predicted_BTV[each.row, each.padding :] = explaining.logits()[0]
+        found += map(each.in_batch, explaining.deviations)
+        attended |= explaining.attended
+        opaque |= explaining.opaque
+    if not found:
+        return None
+    extent = extent_of(trusted, spec, frozenset(attended))
+    return _observation(found, extent, predicted_BTV, opaque, attended)
+
+
+def _relative(trusted: Trusted, logits_BTV: Tensor) -> float:
+    """The difference that rounding explains, as a share of the largest value."""
+    size = max_abs(logits_BTV[logits_BTV.isfinite()])
+    return max(
+        ROUNDINGS * torch.finfo(trusted.subject.dtype).eps,
+        BUDGETS * trusted.subject.budget.value / max(size, 1e-30),
+    )
 
 
 def observed_states(

@@ -73,6 +73,7 @@ from attncheck.model.gradients import (
     compare_gradients,
     input_gradient,
     later_budget,
+    loop_gradient,
     switched_gradient,
     training_step,
 )
@@ -221,6 +222,7 @@ __all__ = [
     "layer_results",
     "left_padded",
     "logits_and_loss",
+    "loop_gradient",
     "loss_gradient",
     "max_abs",
     "max_abs_diff",

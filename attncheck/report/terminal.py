@@ -9,7 +9,7 @@ from rich.text import Text
 
 from attncheck.core.verdict import Verdict
 from attncheck.report.model import Report, TargetReport
-from attncheck.report.numbers import count, seconds
+from attncheck.report.numbers import count, number, seconds
 from attncheck.report.table import STYLES, finding_block, mark
 
 QUIET = (Verdict.PASS, Verdict.SKIP, Verdict.WARN)
@@ -75,6 +75,32 @@ def summary_line(report: Report) -> Text:
     return line.append(f" on {models} in {seconds(report.seconds)}", style="dim")
 
 
+def closing_lines(report: Report, width: int, whole_traps: bool = False) -> list[Text]:
+    """The traps of the library, and the summary line."""
+    return [*trap_lines(report, width, whole_traps), summary_line(report)]
+
+
+def trap_lines(report: Report, width: int, whole: bool = False) -> list[Text]:
+    """A line for each trap; `whole` says what the reference gave and which targets met it."""
+    if not report.traps:
+        return []
+    library = f"transformers {report.environment.get('transformers', '')}".strip()
+    amount = f"{len(report.traps)} trap{'s' if len(report.traps) > 1 else ''}"
+    title = f"{amount} of {library}, whatever the model"
+    if not whole and any(finding.verdict is Verdict.FAIL for _, finding in report.findings):
+        return [Text(f"{title} (--traps lists them)", style="dim")]
+    lines = [Text(f"{title} (attncheck explain trap-NAME):", style="dim")]
+    for trap in report.traps:
+        line = Text(f"  {trap.trap}: {trap.advice or trap.call}", no_wrap=True, style="dim")
+        line.truncate(width, overflow="ellipsis")
+        lines.append(line)
+        if whole:
+            value = number(trap.max_abs)
+            names = ", ".join(trap.targets)
+            lines.append(Text(f"    {trap.reference} does it as well: {value}; met by {names}"))
+    return lines
+
+
 def print_target(target: TargetReport, console: Console, verbose: bool = False) -> None:
     """Heading and findings of one target."""
     print_heading(target, console)
@@ -83,8 +109,10 @@ def print_target(target: TargetReport, console: Console, verbose: bool = False) 
             console.print(block)
 
 
-def print_heading(target: TargetReport, console: Console) -> None:
-    """The heading of a target, or the line that says why it could not be loaded."""
+def print_heading(target: TargetReport, console: Console, apart: bool = True) -> None:
+    """The heading of a target, or the line that says why it could not be loaded; `apart` leaves a
+    line below it.
+    """
     if target.error is not None:
         line = mark(Verdict.ERROR).append(f" {target.error}", style="not bold default")
         console.print(line, soft_wrap=True)
@@ -92,4 +120,5 @@ def print_heading(target: TargetReport, console: Console) -> None:
     console.print(target_heading(target))
     for note in target.notes:
         console.print(Text(f"  {note}", style="dim"))
-    console.print()
+    if apart:
+        console.print()

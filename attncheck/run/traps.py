@@ -16,6 +16,7 @@ from typing import final
 from attncheck.core.errors import AttncheckError, Unsupported
 from attncheck.core.finding import Evidence, Finding, Trap
 from attncheck.core.measurement import Measurement, Quantity, verdict_of
+from attncheck.core.ruling import describe
 from attncheck.core.settings import Settings
 from attncheck.core.verdict import Verdict
 from attncheck.model.caches import states
@@ -75,6 +76,14 @@ REFERENCES: tuple[tuple[str, Feature], ...] = (
     ("config:masked/bert", _encoder),
 )
 """Each reference, and the feature of a model that makes it a model of its kind."""
+
+
+PAGE = """trap-{name}
+
+A case that warns of any model of this library version: `{case}` of the probe `{probe}`.
+It is no finding about the model that was checked, so it does not move its verdict. It does concern
+whoever makes this call. `attncheck explain {probe}` says what the case asks. Measured now:
+"""
 
 
 @final
@@ -143,6 +152,17 @@ def warnings_of(subject: Subject | None, probe: Probe) -> Warnings:
     except (Unsupported, RuntimeError, TypeError, NotImplementedError):
         return found
     return found
+
+
+def shown_traps(probe: Probe) -> dict[str, str]:
+    """The page of each trap of one probe, by its name, as the reference models show it now."""
+    pages: dict[str, str] = {}
+    for reference, _ in REFERENCES:
+        for case in warnings_of(load(reference, Settings()), probe).values():
+            name = trap_name(probe.name, case.name)
+            pages.setdefault(name, PAGE.format(name=name, case=case.name, probe=probe.name))
+            pages[name] += f"\n  {reference}: {describe(case)}"
+    return pages
 
 
 def trap_name(probe: str, case: str) -> str:

@@ -1,4 +1,4 @@
-"""static-reorder is injected, caught by cache-kinds alone and named."""
+"""static-reorder is injected, caught by cache-kinds (and in beam search) and named."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from injecting import assert_found_by_one
 
 
 def test_it_is_caught_by_one_probe_and_named() -> None:
-    assert_found_by_one("static-reorder", "builtin:gqa", "cache-kinds")
+    assert_found_by_one("static-reorder", "builtin:gqa", "cache-kinds", also="generate")

@@ -88,11 +88,13 @@ class Trusted:
 
     `own_masks` takes the masks that the model builds on a plain forward as the expected ones.
     `by_arguments` leaves attention to the model, so that only positions and masks can be changed.
+    `caching` lets its forward fill a cache, for faults of forwards without one.
     """
 
     subject: Subject
     own_masks: bool = False
     by_arguments: bool = False
+    caching: bool = False
 
     @property
     def out_of_reach(self) -> str | None:
@@ -134,7 +136,11 @@ class Trusted:
             mask = torch.tensor(mask_2d.rows, device=passes.device)
         positions_BT = None if positions is None else torch.tensor(positions, device=passes.device)
         output = passes.call(
-            spec.tokens, positions_BT=positions_BT, mask=mask, use_cache=False, media=spec.media
+            spec.tokens,
+            positions_BT=positions_BT,
+            mask=mask,
+            use_cache=self.caching,
+            media=spec.media,
         )
         return output.logits_BTV
 

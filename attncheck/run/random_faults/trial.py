@@ -143,13 +143,18 @@ class Trials:
                 return
 
     def _noticed(self, injector: Injector, probe: Probe) -> Finding | None:
-        """The finding of a probe with the fault, where it is worse than without."""
+        """The finding of a probe with the fault, where it is worse than without and did not fail
+        before.
+        """
         with injector.injected():
             found = finding_of(self.subject, probe)
         if found.verdict not in (Verdict.FAIL, Verdict.WARN):
             return None
         if probe.name not in self.before:
             self.before[probe.name] = finding_of(self.subject, probe)
+        # of two faults, a finding may explain the one that the model brings along
+        if self.before[probe.name].verdict is Verdict.FAIL:
+            return None
         healthy = {case.name: case for case in self.before[probe.name].cases}
         worse = any(noticed(case, healthy.get(case.name)) for case in found.cases)
         return found if worse else None

@@ -3,8 +3,9 @@
 What it checks
     The logits behind every token of a greedy generate() are those of one forward over prompt and
     answer, the tokens their argmax: with the cache on, off and static, for a left-padded batch,
-    with the prompt in chunks, continued from a returned cache, from embeddings in place of ids.
-    Beam search scores, of a left-padded batch too, are log-probabilities of its sequences;
+    with the prompt in chunks, continued from a returned cache, from embeddings in place of ids,
+    where another row ends early, where candidates are looked up in the prompt or come from the
+    model itself. Beam search scores, on a static cache too, are log-probabilities;
     `logits_to_keep` keeps the last logits; forward reads `inputs_embeds` as it reads the ids behind
     them.
 
@@ -29,38 +30,34 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
-
-import torch
 
 from attncheck.probing import (
     PIECES,
-    AtMost,
     ForwardSpec,
     Measurement,
     Probe,
     Row,
     Subject,
-    Unsupported,
+    Tokens,
     attempt,
-    cache_of,
-    cached_length,
-    following,
     generation,
     media_answers,
-    with_batch,
     with_greedy,
     with_kept,
 )
-from attncheck_probes.generate.answers import answers, compare, wanted
+from attncheck_probes.generate import speculation, turns
+from attncheck_probes.generate.answers import ARGMAX, answers, argmax, compare, of_generate
 from attncheck_probes.generate.beams import beam_scores
 from attncheck_probes.generate.embeddings import embedded, embedded_answer
 
 # Axes: B batch, T positions, N generated tokens, V vocabulary.
 
 Options = dict[str, Any]
+STATIC: Options = {"cache_implementation": "static"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +68,14 @@ class Generate(Probe):
     title = "generate() computes what forward computes"
     cost = "expensive"
     needs = ("sees_history", "decodes")
-    controls = ("generate-positions", "generate-repeats-token", "logits-to-keep", "dropout-active")
+    controls = (
+        "generate-positions",
+        "generate-repeats-token",
+        "logits-to-keep",
+        "dropout-active",
+        "finished-row-moves",
+        "crop-of-nothing",
+    )
 
     new_tokens: int = 4
     padding: int = 3
@@ -87,25 +91,28 @@ class Generate(Probe):
             "cache on": {},
             "cache off": {"use_cache": False},
             "prompt in pieces": chunked,
-            "static cache": {"cache_implementation": "static"},
+            "static cache": STATIC,
         }
         for name, options in plain.items():
             yield attempt(name, self._plain, subject, name, options)
-        yield attempt("tokens are the argmax", self._argmax, subject, "tokens are the argmax")
+        yield attempt(ARGMAX, argmax, subject, self._prompt(subject), self.new_tokens)
         padded: dict[str, Options] = {
             "left-padded batch": {},
             "left-padded batch, prompt in pieces": chunked,
         }
         for name, options in padded.items():
-            yield attempt(name, self._batch, subject, name, options)
-        for name, measured in {
-            "continued from a returned cache": self._continued,
+            rows = self._rows(subject)
+            yield attempt(name, turns.batch, subject, name, rows, self.new_tokens, options)
+        yield from self._turns(subject)
+        rest: dict[str, Callable[[Subject, str], Measurement]] = {
             "logits_to_keep": self._kept,
             "beam search scores": self._beams,
+            "beam search scores, static cache": partial(self._beams, **STATIC),
             "inputs_embeds": embedded,
             "answer to inputs_embeds": self._embedded,
             "padded encoder": self._encoder,
-        }.items():
+        }
+        for name, measured in rest.items():
             yield attempt(name, measured, subject, name)
         yield from media_answers.answers(subject, self.new_tokens)
 
@@ -119,39 +126,22 @@ class Generate(Probe):
         made = generation.greedy(subject, self._prompt(subject), self.new_tokens, **options)
         case = compare(subject, name, made.prompt, made.tokens, made.logits_BNV)
         case = with_greedy(subject, replace(case, note=made.positions_note), made, **options)
-        return _of_generate(subject, case, options)
+        return of_generate(subject, case, options)
 
-    def _argmax(self, subject: Subject, name: str) -> Measurement:
-        made = generation.greedy(subject, self._prompt(subject), self.new_tokens)
-        want_NV = wanted(subject, made.prompt, made.tokens)[0]
-        clear_N = -want_NV.topk(2, -1).values.diff(dim=-1)[:, 0] > 2 * subject.budget.value
-        if not bool(clear_N.any()):
-            raise Unsupported("the two best logits are nowhere further apart than rounding")
-        wrong_N = want_NV.argmax(-1).cpu() != torch.tensor(made.tokens)
-        number, compared = float((wrong_N & clear_N.cpu()).sum()), int(clear_N.sum())
-        unit = "tokens are not what one forward would choose"
-        return _of_generate(subject, AtMost(name, number, unit, positions=compared), {})
+    def _rows(self, subject: Subject) -> Tokens:
+        """The prompt, and the prompt without its first tokens."""
+        return (self._prompt(subject), self._prompt(subject)[self.padding :])
 
-    def _batch(self, subject: Subject, name: str, options: Options) -> Measurement:
-        subject.can.mask_2d.require()
-        if PIECES in options:
-            subject.can.cache.require()
-        rows = (self._prompt(subject), self._prompt(subject)[self.padding :])
-        found = answers(subject, rows, self.new_tokens, **options)
-        case = found.compared(subject, name)
-        case = with_batch(subject, case, rows, found.tokens, options)
-        if case.beyond and not found.padding_holds(subject):
-            case = found.compared_padded(subject, name)
-        return _of_generate(subject, case, options)
-
-    def _continued(self, subject: Subject, name: str) -> Measurement:
-        first = answers(subject, (self._prompt(subject),), self.new_tokens).output
-        cache, cache_name = cache_of(first), subject.forward_adapter.cache_name
-        if not cached_length(cache) or cache_name is None:
-            raise Unsupported("generate() returns no cache that counts its tokens")
-        longer = generation.answer_of(first, 0)
-        found = answers(subject, (longer,), self.new_tokens, given={cache_name: cache})
-        return _of_generate(subject, found.compared(subject, name), {PIECES: 1})
+    def _turns(self, subject: Subject) -> Iterator[Measurement]:
+        rows, new = self._rows(subject), self.new_tokens
+        name = "continued from a returned cache"
+        yield attempt(name, turns.continued, subject, name, rows[:1], new)
+        name = "left-padded batch, continued"
+        yield attempt(name, turns.continued, subject, name, rows, new)
+        name, other = "a row that ends early", subject.inputs.other(rows[1], salt=53)
+        yield attempt(name, turns.ends_early, subject, name, (rows[0], other), new)
+        yield attempt(speculation.LOOKUP, speculation.looked_up, subject, rows[0], new)
+        yield attempt(speculation.ITSELF, speculation.assisted, subject, rows[0], new)
 
     def _kept(self, subject: Subject, name: str) -> Measurement:
         tokens, kept = subject.inputs.tokens, self.new_tokens
@@ -161,20 +151,15 @@ class Generate(Probe):
 
     def _embedded(self, subject: Subject, name: str) -> Measurement:
         case = embedded_answer(subject, name, self._prompt(subject), self.new_tokens)
-        return _of_generate(subject, case, {})
+        return of_generate(subject, case, {})
 
-    def _beams(self, subject: Subject, name: str) -> Measurement:
-        case = beam_scores(subject, self._prompt(subject), self.padding, self.new_tokens)
-        return _of_generate(subject, case, {})
+    def _beams(self, subject: Subject, name: str, **options: Any) -> Measurement:
+        if options:
+            subject.can.library_cache.require()
+        prompt = self._prompt(subject)
+        case = beam_scores(subject, prompt, self.padding, self.new_tokens, name, **options)
+        return of_generate(subject, case, {})
 
     def _encoder(self, subject: Subject, name: str) -> Measurement:
         given, prompt = generation.padded_encoder(subject, self.padding), self._prompt(subject)[:2]
         return answers(subject, (prompt,), self.new_tokens, given=given).compared(subject, name)
-
-
-def _of_generate(subject: Subject, case: Measurement, options: Options) -> Measurement:
-    """The case, which says where the model's own cache differs outside generate() as well."""
-    can = subject.can.chunks_agree if PIECES in options else subject.can.steps_agree
-    if not case.beyond or not options.get("use_cache", True) or can:
-        return case
-    return following(case, "decode-paths", can.reason)

@@ -5,6 +5,7 @@ Axes: B batch, N generated tokens, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -12,16 +13,23 @@ import torch
 from torch import Tensor
 
 from attncheck.probing import (
+    PIECES,
+    AtMost,
     Comparison,
     ForwardSpec,
+    Measurement,
     Row,
     Subject,
     Tokens,
+    Unsupported,
     beyond,
+    following,
     generation,
     merged,
     padded_ids,
 )
+
+ARGMAX = "tokens are the argmax"
 
 
 @final
@@ -88,3 +96,24 @@ def compare(
     """The logits behind an answer against those of one forward over prompt and answer."""
     want_BNV = wanted(subject, prompt, answer)
     return subject.compare(name, logits_BNV, want_BNV, offset=len(prompt) - 1)
+
+
+def of_generate(subject: Subject, case: Measurement, options: Mapping[str, Any]) -> Measurement:
+    """The case, which says where the model's own cache differs outside generate() as well."""
+    can = subject.can.chunks_agree if PIECES in options else subject.can.steps_agree
+    if not case.beyond or not options.get("use_cache", True) or can:
+        return case
+    return following(case, "decode-paths", can.reason)
+
+
+def argmax(subject: Subject, prompt: Row, new: int) -> Measurement:
+    """Whether the tokens are those that one forward would choose, where it is sure."""
+    made = generation.greedy(subject, prompt, new)
+    want_NV = wanted(subject, made.prompt, made.tokens)[0]
+    clear_N = -want_NV.topk(2, -1).values.diff(dim=-1)[:, 0] > 2 * subject.budget.value
+    if not bool(clear_N.any()):
+        raise Unsupported("the two best logits are nowhere further apart than rounding")
+    wrong_N = want_NV.argmax(-1).cpu() != torch.tensor(made.tokens)
+    number, compared = float((wrong_N & clear_N.cpu()).sum()), int(clear_N.sum())
+    unit = "tokens are not what one forward would choose"
+    return of_generate(subject, AtMost(ARGMAX, number, unit, positions=compared), {})

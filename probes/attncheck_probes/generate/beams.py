@@ -6,6 +6,8 @@ Axes: B batch, T positions, N generated tokens, V vocabulary.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from attncheck.probing import (
@@ -23,7 +25,14 @@ from attncheck_probes.generate.answers import RowAnswers, answers, wanted
 NAME = "beam search scores"
 
 
-def beam_scores(subject: Subject, prompt: Row, padding: int, new_tokens: int) -> Comparison:
+def beam_scores(
+    subject: Subject,
+    prompt: Row,
+    padding: int,
+    new_tokens: int,
+    name: str = NAME,
+    **options: Any,
+) -> Comparison:
     """The scores of two beams per row, for a batch whose second row is `padding` tokens shorter and
     padded on the left.
 
@@ -32,20 +41,22 @@ def beam_scores(subject: Subject, prompt: Row, padding: int, new_tokens: int) ->
     """
     rows = (prompt, prompt[padding:])
     if subject.can.mask_2d:
-        case, found = _scored(subject, rows, new_tokens)
+        case, found = _scored(subject, name, rows, new_tokens, options)
         if not case.beyond or found.padding_holds(subject):
             return case
-    return _scored(subject, rows[:1], new_tokens)[0]
+    return _scored(subject, name, rows[:1], new_tokens, options)[0]
 
 
-def _scored(subject: Subject, rows: Tokens, new_tokens: int) -> tuple[Comparison, RowAnswers]:
-    found = answers(subject, rows, new_tokens, num_beams=2, output_scores=True)
+def _scored(
+    subject: Subject, name: str, rows: Tokens, new_tokens: int, options: dict[str, Any]
+) -> tuple[Comparison, RowAnswers]:
+    found = answers(subject, rows, new_tokens, num_beams=2, output_scores=True, **options)
     scores = getattr(found.output, "sequences_scores", None)
     if scores is None:
         raise Unsupported("generate() returns no scores of its beams")
     each = zip(rows, found.tokens, scores.tolist(), strict=True)
     cases = [_against(subject, number, *row) for number, row in enumerate(each)]
-    return merged(NAME, cases), found
+    return merged(name, cases), found
 
 
 def _against(subject: Subject, number: int, row: Row, answer: Row, score: float) -> Comparison:

@@ -18,17 +18,21 @@ How it measures
     One batch of three rows against three forwards. Left padding with explicit positions (counted
     from the first real token) in each implementation, at once and with the padded batch decoded on
     a cache; with positions left to the model. The rows in reverse order on a cache, and with other
-    tokens under the padding. One padded row by itself. A row of nothing but padding.
+    tokens under the padding. One padded row by itself. A row of nothing but padding. Padding
+    between the tokens of a row: behind prompts that were padded on the right, and in front of the
+    shorter texts of a second turn. Encoder inputs of two lengths under a decoder that runs in
+    steps.
 
 False alarms
     Without `position_ids`, models with learned or sinusoidal positions count the padding: a `warn`,
     since generate() passes them. Models without that argument cannot be left-padded by design: a
     figure. So are rows of a model whose logits depend on the length of the whole row (LSH
-    attention, or a fault that `future-token` finds). Eager attention
-    in plain float64 turns padded rows into NaN, since the smallest float64 becomes minus infinity
-    in a float32 softmax: `warn`, and a trap of the library where its own models do so as well.
-    Models that make a mask from the padding id where none is given: `warn`. A dtype of the mask
-    that a model refuses is skipped.
+    attention, or a fault that `future-token` finds), and tokens behind padding in the middle of a
+    row where windows or biases count slots: one forward of the batch says so. Eager attention in
+    plain float64 turns padded rows into NaN, since the smallest float64 becomes minus infinity in a
+    float32 softmax: `warn`, and a trap of the library where its own models do so as well. Models
+    that make a mask from the padding id where none is given: `warn`. A dtype of the mask that a
+    model refuses is skipped.
 
 References
     Hugging Face transformers issues 32848 (only the longest row right), 40214 (chunk boundaries
@@ -54,7 +58,8 @@ from attncheck.probing import (
     media_cases,
     pad_rows,
 )
-from attncheck_probes.padding import masks_2d, rows
+from attncheck_probes.padding import masks_2d, rows, turns
+from attncheck_probes.padding.encoder_rows import padded_encoder
 
 IMPLEMENTATIONS = ("eager", "sdpa")
 IGNORED = "attention-mask-ignored"
@@ -73,6 +78,9 @@ class Padding(Probe):
         "position-ignores-padding",
         "nan-masked-row",
         IGNORED,
+        "right-padding-visible",
+        "new-padding-visible",
+        "encoder-mask-of-first-row",
     )
 
     amounts: tuple[int, ...] = ()
@@ -88,7 +96,7 @@ class Padding(Probe):
 def _cases(subject: Subject, batch: Padded) -> dict[str, Measured]:
     chunks = decode_chunks(subject, batch.length, batch.length - rows.TAIL)
     others = [each for each in IMPLEMENTATIONS if each != subject.attn]
-    cached = "decoded on a padded cache"
+    cached, encoder = "decoded on a padded cache", bool(subject.forward_adapter.fixed)
     return {
         "the 2D mask matters": _mask_matters,
         "left, tokens under the padding changed": partial(rows.content, side="left"),
@@ -105,6 +113,9 @@ def _cases(subject: Subject, batch: Padded) -> dict[str, Measured]:
         f"left, rows reversed, {cached}": partial(rows.rows_reversed, chunks=chunks),
         "left, one row, explicit positions": rows.one_row,
         f"left, one row, {cached}": partial(rows.one_row, chunks=chunks),
+        f"right, {cached}": turns.right_decoded,
+        "a second turn, padded in front": turns.second_turn,
+        **({"encoder inputs of two lengths, in steps": padded_encoder} if encoder else {}),
         "a row of nothing but padding": masks_2d.empty_row,
         "a hole in the mask": masks_2d.hole,
         **{

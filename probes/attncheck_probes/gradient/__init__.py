@@ -2,8 +2,9 @@
 
 What it checks
     Logits before a cut have no gradient at all with respect to later embeddings. The gradient of
-    the query, key and value projections is the derivative of forward. Gradient checkpointing and
-    the attention implementations give the same gradient.
+    the query, key and value projections is the derivative of forward. Gradient checkpointing,
+    reentrant and with the cache left on as well, and the attention implementations give the same
+    gradient.
 
 Why it matters
     A leak into the past of one part in a hundred million drowns in the rounding of logits, and
@@ -34,8 +35,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import torch
-
 from attncheck.probing import (
     HEADROOM,
     Cause,
@@ -44,10 +43,8 @@ from attncheck.probing import (
     Measurement,
     Probe,
     Subject,
-    Unsupported,
     Verdict,
     attempt,
-    compare_gradients,
     directional_derivative,
     holes,
     input_gradient,
@@ -57,10 +54,10 @@ from attncheck.probing import (
     projections,
     skipped,
     switched_gradient,
-    training,
     verdict_of,
     why_no_derivative,
 )
+from attncheck_probes.gradient import checkpoints
 
 # Axes: B batch, T positions, W hidden width.
 
@@ -76,13 +73,19 @@ class Gradient(Probe):
     title = "the gradient is causal and is the derivative of forward"
     cost = "expensive"
     needs = ("decodes",)
-    controls = ("gradient-detached", "causal-mask-missing", "leak-outside-attention")
+    controls = (
+        "gradient-detached",
+        "causal-mask-missing",
+        "leak-outside-attention",
+        "recomputed-on-cache",
+    )
 
     def measure(self, subject: Subject) -> Iterator[Measurement]:
         """Causality, derivatives along the projections, checkpointing, implementations."""
         yield attempt("no gradient to later embeddings", self._causal, subject)
         yield from self._derivatives(subject)
-        yield attempt("gradient checkpointing", self._checkpointed, subject)
+        yield attempt(checkpoints.USUAL, checkpoints.checkpointed, subject)
+        yield attempt(checkpoints.LOOP, checkpoints.reentrant, subject)
         for attn in ("eager", "sdpa"):
             if attn != subject.attn and subject.attn is not None:
                 name = f"gradient, {attn} vs {subject.attn}"
@@ -132,15 +135,6 @@ class Gradient(Probe):
         for kind in kinds:
             alone = f"derivative along {kind} weights"
             yield attempt(alone, _derivative, subject, alone, kind)
-
-    def _checkpointed(self, subject: Subject) -> Measurement:
-        with training(subject, checkpointing=False):
-            plain_BTW, again_BTW = input_gradient(subject), input_gradient(subject)
-        if not torch.equal(plain_BTW, again_BTW):
-            raise Unsupported("training mode draws at random even with dropout at zero")
-        with training(subject, checkpointing=True):
-            saved_BTW = input_gradient(subject)
-        return compare_gradients(subject, "gradient checkpointing", saved_BTW, plain_BTW)
 
 
 def _derivative(subject: Subject, name: str, *kinds: str) -> Measurement:

@@ -1,0 +1,135 @@
+"""What a person needs of the findings that fail: what is wrong, where, the evidence, what to do."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+
+from rich.text import Text
+
+from attncheck.core.finding import Diagnosis, Finding, Location
+from attncheck.core.measurement import Comparison, Measurement, verdict_of
+from attncheck.report.model import TargetReport
+from attncheck.report.numbers import number
+from attncheck.report.screen import alike, by_cause, opened, style_of, times
+from attncheck.report.table import fault_text, script_lines
+
+EVIDENCE = 5
+INDENT = 4
+
+
+def failure_blocks(target: TargetReport, width: int) -> list[Text]:
+    """A block of lines for each cause, the last lines of all being a list of what failed."""
+    groups = by_cause(opened(target.results))
+    blocks = [line for group in groups for line in _block(group, width)]
+    return [*blocks, *(_last_line(target, group, width) for group in groups)]
+
+
+def _block(group: Sequence[Finding], width: int) -> Iterator[Text]:
+    worst = group[0]
+    found = next((each.diagnosis for each in group if each.diagnosis is not None), None)
+    place = next((each.location for each in group if each.location is not None), None)
+    yield Text()
+    yield Text(_title(group, found), style=style_of(worst))
+    yield from _wrapped(_what(worst, found), width)
+    if place is not None:
+        yield from _wrapped(f"where: {place_text(place)}", width)
+    if found is not None and found.how != "unexplained":
+        yield from _wrapped(f"{found.how}: {fault_text(found)}", width, style="dim")
+    yield from _evidence(group, width)
+    if found is not None and found.advice:
+        yield from _wrapped(f"do: {found.advice}", width)
+    for line in dict.fromkeys(line for each in group for line in script_lines(each)):
+        yield from _wrapped(line, width)
+
+
+def _title(group: Sequence[Finding], found: Diagnosis | None) -> str:
+    named = found.fault if found is not None and found.how != "unexplained" else ""
+    seen = ", ".join(each.probe for each in group)
+    verdict = group[0].verdict.value.upper()
+    return f"{verdict} {named}: seen by {seen}" if named else f"{verdict} {seen}"
+
+
+def _what(worst: Finding, found: Diagnosis | None) -> str:
+    return (found.sentence if found is not None else "") or " ".join(worst.summary.split())
+
+
+def place_text(place: Location) -> str:
+    """Module, position and source line of a failure."""
+    query = place.query_position
+    parts = (
+        place.module,
+        f"from token {query} on" if query is not None else "",
+        place.source,
+        place.note,
+    )
+    return ", ".join(part for part in parts if part)
+
+
+def _evidence(group: Sequence[Finding], width: int) -> Iterator[Text]:
+    """At most `EVIDENCE` rows, of every probe of the group at least its worst while there is
+    room.
+    """
+    rows = [(each.probe, row) for each in group for row in alike(each.cases)]
+    first = dict(reversed(rows))
+    others = [row for row in rows if first[row[0]] is not row[1]]
+    chosen = [*((probe, first[probe]) for probe in dict.fromkeys(p for p, _ in rows)), *others]
+    for probe, (name, cases) in chosen[:EVIDENCE]:
+        yield _row(probe, name, cases, width)
+    if len(chosen) > EVIDENCE:
+        yield Text(f"{' ' * INDENT}… {len(chosen) - EVIDENCE} more rows (-v)", style="dim")
+
+
+def _row(probe: str, name: str, cases: list[Measurement], width: int) -> Text:
+    size = size_text(cases)
+    line = Text(" " * INDENT, no_wrap=True).append(probe.ljust(17), style="bold").append(name)
+    line.truncate(width - len(size) - 1, overflow="ellipsis", pad=True)
+    return line.append(f" {size}")
+
+
+def size_text(cases: Sequence[Measurement]) -> str:
+    """The worst of some cases: its number, in budgets, and the first position that differs."""
+    worst = max(cases, key=lambda case: case.excess)
+    if worst.nonfinite:
+        return f"{worst.nonfinite} not finite"
+    if not isinstance(worst, Comparison):
+        value = getattr(worst, "value", None)
+        return "raises" if value is None else f"{number(value)} {getattr(worst, 'unit', '')[:18]}"
+    if worst.expect == "differ":
+        return f"moves by {number(worst.max_abs)}"
+    starts = [
+        case.divergence.first_position
+        for case in cases
+        if isinstance(case, Comparison) and case.divergence.first_position is not None
+    ]
+    where = f", token {min(starts)} on" if starts else ""
+    return f"{number(worst.max_abs)} = {times(worst.excess)} rounding{where}"
+
+
+def _last_line(target: TargetReport, group: Sequence[Finding], width: int) -> Text:
+    """One line of the list at the end: fault, module, size, next command."""
+    worst, found = group[0], group[0].diagnosis
+    named = found.fault if found is not None and found.how != "unexplained" else worst.probe
+    broken = [each for each in worst.cases if verdict_of(each) is worst.verdict]
+    place = next((each.location for each in group if each.location is not None), None)
+    where = f" in {place.module}" if place is not None and place.module else ""
+    size = f": {size_text(broken)}" if broken else ""
+    line = Text().append(worst.verdict.value.upper(), style=style_of(worst))
+    line.append(f" {named}{where}{size}")
+    line.truncate(width, overflow="ellipsis")
+    command = f"attncheck run {shlex.quote(target.target)} --probe {worst.probe} -v"
+    return line.append(f"\n{' ' * INDENT}{command}", style="dim")
+
+
+def _wrapped(text: str, width: int, style: str = "") -> Iterator[Text]:
+    import textwrap
+
+    blank = " " * 2
+    lines = textwrap.wrap(
+        text,
+        width,
+        initial_indent=blank,
+        subsequent_indent=blank * 2,
+        break_on_hyphens=False,
+    )
+    return (Text(line, style=style) for line in lines)

@@ -1,0 +1,9 @@
+"""encoder-mask-of-first-row is injected, caught by padding alone and named."""
+
+from __future__ import annotations
+
+from injecting import assert_found_by_one
+
+
+def test_it_is_caught_by_one_probe_and_named() -> None:
+    assert_found_by_one("encoder-mask-of-first-row", "config:t5", "padding")
