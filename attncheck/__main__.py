@@ -31,7 +31,7 @@ def _command(arguments: list[str]) -> int:
     from attncheck.cli.app import app
 
     try:
-        code = app(args=arguments, prog_name="attncheck", standalone_mode=False)
+        code = app(args=arguments or ["--help"], prog_name="attncheck", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except AttncheckError as error:
         return _say(str(error), USAGE)
