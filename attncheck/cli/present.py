@@ -35,9 +35,9 @@ class Presenter:
         destinations: Sequence[tuple[str, Path]],
         probes: int,
         verbose: bool,
-        traps: bool,
         progress: bool,
         color: bool,
+        traps: bool = False,
     ) -> None:
         self.output = output
         self.writer = Writer(destinations)
