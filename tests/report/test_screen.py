@@ -115,7 +115,7 @@ def test_the_last_lines_name_fault_module_size_and_the_next_command() -> None:
 def test_a_healthy_run_lists_its_traps_once() -> None:
     lines = screen(report_of(TRAPPED), 120).splitlines()
     assert lines[1:3] == [
-        "1 trap of transformers 5.24.0, whatever the model (attncheck explain trap-NAME):",
+        "1 trap of transformers 5.24.0, whatever the model (explain trap-NAME):",
         "  implementations-boolean-4d-mask-eager: forward(attention_mask=<4D booleans>) under "
         "eager: pass a float mask",
     ]
