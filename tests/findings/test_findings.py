@@ -60,6 +60,7 @@ CONTROLS = {
     "sharded_by_the_librarys_plan": {"gemma3n without sparse gates", "inkling2", "llama"},
     "state_lost_in_second_chunk": {"mamba2"},
     "time_step_limit_in_steps": {"nemotron_h without the limit", "zamba2 without the limit"},
+    "xlstm_inference_chunks": {"8 tokens"},
 }
 
 
