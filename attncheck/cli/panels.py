@@ -4,11 +4,13 @@ longer than everything else that `--help` does.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
+import typer
 from typer.core import TyperCommand, TyperGroup
 
-from attncheck.core.errors import UsageError, unknown
+from attncheck.core.errors import UsageError, stop_code, unknown
 
 ENVIRONMENT = "Every option has an environment twin: see `attncheck explain environment`."
 
@@ -17,7 +19,15 @@ TARGET_SIGNS = (":", "/", ".")
 
 
 class PanelCommand(TyperCommand):
-    """A command whose help lists its options by panel."""
+    """A command whose help lists its options by panel, and which says that it was interrupted."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; Ctrl-C and the signals that end it give their own exit codes."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as stop:
+            print("attncheck: interrupted", file=sys.stderr)
+            raise typer.Exit(stop_code(stop)) from stop
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write each panel, and the rule for environment variables."""
