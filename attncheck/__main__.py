@@ -31,7 +31,7 @@ def _command(arguments: list[str]) -> int:
     from attncheck.cli.app import app
 
     try:
-        code = app(args=arguments, prog_name="attncheck", standalone_mode=False)
+        code = app(args=arguments or ["--help"], prog_name="attncheck", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except AttncheckError as error:
         return _say(str(error), USAGE)
@@ -45,9 +45,7 @@ def _command(arguments: list[str]) -> int:
 
 def _unexpected(error: BaseException) -> int:
     if type(error).__name__ == "Abort":
-        stop = error.__cause__
-        code = stop_code(stop) if isinstance(stop, KeyboardInterrupt) else INTERRUPTED
-        return _say("interrupted", code)
+        return _say("interrupted", INTERRUPTED)
     # Click's usage errors, which typer raises from a copy of its own in newer releases.
     message = getattr(error, "format_message", None)
     if message is not None:

@@ -15,12 +15,15 @@ from rich.console import Console
 from attncheck.core import registry
 from attncheck.core.settings import Settings
 from attncheck.diagnosis.diagnose import diagnose
-from attncheck.report.terminal import print_target, summary_line
+from attncheck.report.failures import failure_blocks
+from attncheck.report.screen import finding_line
+from attncheck.report.terminal import print_heading, summary_line
 from attncheck.run.runner import run_probes
 from attncheck.run.session import Session
 from attncheck.suite.plan import Job
 
-PROBES = ("future-token", "decode-paths", "kv-repeat")
+PROBES = ("future-token", "decode-paths", "position-reset", "kv-repeat")
+WIDTH = 100
 
 
 def main(path: str) -> None:
@@ -34,14 +37,18 @@ def main(path: str) -> None:
         [Job(target="builtin:broken-positions", settings=Settings(), probes=calls)]
     )
     console = Console(
-        record=True, width=112, file=io.StringIO(), highlight=False, markup=False, emoji=False
+        record=True, width=WIDTH, file=io.StringIO(), highlight=False, markup=False, emoji=False
     )
     for target in report.targets:
-        print_target(target, console)
+        print_heading(target, console, apart=False)
+        for finding in target.results:
+            console.print(finding_line(finding, WIDTH))
+        for line in failure_blocks(target, WIDTH):
+            console.print(line)
     console.print(summary_line(report))
     console.save_svg(
         path,
-        title="attncheck run builtin:broken-positions --probe future-token --probe decode-paths --probe kv-repeat",
+        title="attncheck run builtin:broken-positions --probe future-token --probe decode-paths --probe position-reset --probe kv-repeat",
     )
 
 

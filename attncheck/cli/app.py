@@ -45,12 +45,15 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     },
 }
 
+HELP = {"help_option_names": ["-h", "--help"]}
+
 app = typer.Typer(
     cls=PanelGroup,
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
+    context_settings=HELP,
 )
 
 
@@ -71,4 +74,4 @@ def main(
 
 for panel, commands in COMMANDS.items():
     for name, command in commands.items():
-        app.command(name, cls=PanelCommand, rich_help_panel=panel)(command)
+        app.command(name, cls=PanelCommand, rich_help_panel=panel, context_settings=HELP)(command)

@@ -11,6 +11,12 @@ from attncheck.core import registry
 from attncheck.core.errors import UsageError, unknown
 from attncheck.faults import registry as faults
 
+ENVIRONMENT = """environment
+
+Every option can be set by an environment variable: --device-map by ATTNCHECK_DEVICE_MAP, and so on.
+An option on the command line wins. A flag is set by 1 and not set by 0. Values of repeatable
+options are separated by blanks, those of --prompt and --report by line ends.
+"""
 TRAP = "trap-"
 """Before the name of a trap, which a run lists."""
 
@@ -32,6 +38,8 @@ def page(name: str) -> str:
         return f"{name}\n\n{registry.documentation(name)}"
     if name in faults.names():
         return faults.documentation(name)
+    if name == "environment":
+        return ENVIRONMENT
     if name.startswith(TRAP):
         return _trap_page(name.removeprefix(TRAP), probes)
     raise UsageError(unknown("probe or fault", name, [*probes, *faults.names()]))

@@ -23,7 +23,7 @@ def check_files(outputs: Iterable[Output], inputs: Iterable[Path] = ()) -> None:
     """
     from attncheck.report.write import followed, why_not_written
 
-    read = {followed(path) for path in inputs if path.is_file()}
+    read = {followed(path) for path in inputs if os.path.isfile(path)}
     taken: dict[Path, str] = {}
     for option, path in outputs:
         reason = why_not_written(path)

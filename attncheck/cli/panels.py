@@ -4,18 +4,30 @@ longer than everything else that `--help` does.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
+import typer
 from typer.core import TyperCommand, TyperGroup
 
-ENVIRONMENT = (
-    "Every option can be set by an environment variable: --device-map by ATTNCHECK_DEVICE_MAP. "
-    "Values of repeatable options are separated by blanks there, prompts and reports by line ends."
-)
+from attncheck.core.errors import UsageError, stop_code, unknown
+
+ENVIRONMENT = "Every option has an environment twin: see `attncheck explain environment`."
+
+TARGET_SIGNS = (":", "/", ".")
+"""What the name of a model has and no command does."""
 
 
 class PanelCommand(TyperCommand):
-    """A command whose help lists its options by panel."""
+    """A command whose help lists its options by panel, and which says that it was interrupted."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; Ctrl-C and the signals that end it give their own exit codes."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as stop:
+            print("attncheck: interrupted", file=sys.stderr)
+            raise typer.Exit(stop_code(stop)) from stop
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write each panel, and the rule for environment variables."""
@@ -28,6 +40,19 @@ class PanelCommand(TyperCommand):
 
 class PanelGroup(TyperGroup):
     """The list of commands by panel."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command of the first word.
+
+        Raises:
+            UsageError: there is none; the nearest one is offered, or `run` for a target.
+        """
+        word = args[0]
+        if word in self.commands or word.startswith("-"):
+            return super().resolve_command(ctx, args)
+        if any(sign in word for sign in TARGET_SIGNS):
+            raise UsageError(f"no command `{word}`: did you mean `attncheck run {word}`?")
+        raise UsageError(unknown("command", word, self.commands))
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write each panel of commands."""

@@ -35,9 +35,9 @@ class Presenter:
         destinations: Sequence[tuple[str, Path]],
         probes: int,
         verbose: bool,
-        traps: bool,
         progress: bool,
         color: bool,
+        traps: bool = False,
     ) -> None:
         self.output = output
         self.writer = Writer(destinations)
@@ -45,6 +45,7 @@ class Presenter:
         self.traps = traps
         self.noted = 0
         self.stdout = sys.stdout
+        self.count_targets = False
         self.console = console(color)
         self.progress = ProgressLine(progress, probes)
 
@@ -56,6 +57,13 @@ class Presenter:
         """
         stop_if_asked()
         self._show_progress(event)
+        with self.progress.hidden():
+            self._show(event)
+        if isinstance(event, (ProbeFinished, TargetFinished)):
+            return_freed_memory()
+            self.writer.write(report, must=isinstance(event, TargetFinished))
+
+    def _show(self, event: SessionEvent) -> None:
         if self.output == "table":
             self._print(event)
         elif self.output == "lines" and isinstance(event, TargetFinished):
@@ -63,13 +71,14 @@ class Presenter:
         elif self.output == "jsonl" and isinstance(event, ProbeFinished):
             line = {"target": event.target, **finding_json(event.finding)}
             print(json.dumps(line, ensure_ascii=False), file=self.stdout, flush=True)
-        if isinstance(event, (ProbeFinished, TargetFinished)):
-            return_freed_memory()
-            self.writer.write(report, must=isinstance(event, TargetFinished))
 
     def finish(self, report: Report) -> None:
         """Print the summary line, or the whole report as JSON."""
         self.writer.finish(report)
+        with self.progress.hidden():
+            self._close(report)
+
+    def _close(self, report: Report) -> None:
         for line in tell_github(report):
             print(line, file=sys.stderr)
         if self.output == "json":
@@ -117,5 +126,5 @@ class Presenter:
             self.progress.show(f"{event.target}: {event.probe}")
         elif isinstance(event, ControlStarted):
             self.progress.show(f"{event.target}: {event.probe} with {event.fault} injected")
-        elif isinstance(event, ProbeFinished):
+        elif isinstance(event, TargetFinished if self.count_targets else ProbeFinished):
             self.progress.advance()

@@ -27,6 +27,7 @@ from attncheck.cli.outputs import check_files, check_folders
 from attncheck.cli.ranked import ended, is_first, tp_size
 from attncheck.cli.run_options import GateOptions, OutputOptions, SelectionOptions, SweepOptions
 from attncheck.cli.streams import guarded
+from attncheck.cli.terminal import announced
 from attncheck.core.errors import STOPPED, USAGE, UsageError, stop_code
 from attncheck.core.settings import Settings
 from attncheck.core.skips import accepted_skips
@@ -123,7 +124,8 @@ def _reports(
 def _presenter(
     plan: Plan, reports: list[tuple[str, Path]], output: OutputOptions, display: DisplayOptions
 ) -> Presenter:
-    from attncheck.cli.present import Presenter
+    with announced("importing torch and transformers", not display.no_progress):
+        from attncheck.cli.present import Presenter
 
     return Presenter(
         output=output.format,
@@ -204,12 +206,14 @@ def _swept(
     from attncheck.run.sweep import Sweep, expand
     from attncheck.run.task import Limits
 
+    presenter.count_targets = True
     every = [replace(job, target=target) for job in jobs for target in expand([job.target])]
     usual = Limits()
     allowed = Limits(
         seconds=usual.seconds if limits.timeout is None else limits.timeout,
         memory=usual.memory if limits.memory is None else int(limits.memory * GIB),
     )
+    presenter.progress.count(len(every), "targets")
     presenter.output = "lines" if presenter.output == "table" else presenter.output
     kept = nullcontext(limits.sweep_dir) if limits.sweep_dir else TemporaryDirectory()
     with kept as folder:

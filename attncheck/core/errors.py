@@ -20,6 +20,8 @@ ENDING = (KeyboardInterrupt, GeneratorExit)
 """What ends a run from outside; everything else that a model raises is a finding about it."""
 MOST = 300
 """Characters of a foreign message that are shown."""
+LISTED = 24
+"""Valid names that are listed where none is near."""
 
 
 class AttncheckError(Exception):
@@ -85,7 +87,9 @@ def nearest(name: str, valid: Iterable[str]) -> str:
 def unknown(kind: str, name: str, valid: Iterable[str]) -> str:
     """One line for an unknown name: the nearest valid one, or all of them."""
     names, name = sorted(valid), shortened(name)
-    hint = nearest(name, names) or f"expected one of {', '.join(f'`{each}`' for each in names)}"
+    listed = ", ".join(f"`{each}`" for each in names[:LISTED])
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    hint = nearest(name, names) or f"expected one of {listed}{more}"
     return f"unknown {kind} `{name}`: {hint}"
 
 
@@ -110,8 +114,8 @@ def stop_code(stop: KeyboardInterrupt) -> int:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error with its type: what fits on a terminal. A line that ends in a
-    colon goes on with the next one.
+    """The first line of an error with its type: what fits on a terminal. Lines that follow
+    a colon belong to it.
     """
     if isinstance(error, ForeignExit) and error.__cause__ is not None:
         error = error.__cause__
@@ -121,5 +125,5 @@ def first_line(error: BaseException) -> str:
     lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
     if not lines:
         return kind
-    count = next((n for n, line in enumerate(lines, 1) if not line.endswith(":")), len(lines))
-    return f"{kind}: {shortened(' '.join(lines[:count]), MOST)}"
+    shown = lines if lines[0].endswith(":") else lines[:1]
+    return f"{kind}: {shortened(' '.join(shown), MOST)}"

@@ -102,7 +102,7 @@ KINDS = (
     SkipKind("no-padding-id", (r"names no padding id",), "The config names no padding id."),
     SkipKind(
         "other-states",
-        (r"attends to something other",),
+        (r"attends to something other", r"no attention layer over"),
         (
             "The layer attends to states that are no tokens of the row: an encoder's, memories, "
             "compressed blocks."
@@ -114,7 +114,6 @@ KINDS = (
             r"out of reach of the attention interface",
             r"no attention that can be watched",
             r"written into a buffer",
-            r"no attention layer over",
         ),
         (
             "No attention passes the library's interface, and none is found in the model's own "
@@ -263,7 +262,10 @@ KINDS = (
     SkipKind(
         "float64-only",
         (r"concerns float64 only",),
-        "The case is about float64, and the model runs in another precision.",
+        (
+            "The case is about float64, and was asked in another precision: the model's own, or "
+            "float32 where float64 breaks."
+        ),
     ),
     SkipKind(
         "no-compiler", (r"compil",), "No compiler runs here, or the model cannot be compiled whole."

@@ -92,10 +92,7 @@ def _among_sequences(failure: Failure, got: ForwardSpec) -> Located | None:
     """A batch against as many copies of its first sequence, which may not move."""
     count, first_BT = len(got.tokens), _real(got)
     first_BT[1:] = False
-    copies = replace(got, tokens=(got.tokens[0],) * count)
-    if isinstance(got.mask, Mask2D):
-        copies = replace(copies, mask=Mask2D((got.mask.rows[0],) * count))
-    return _trusted_pair(failure, copies, got, first_BT)
+    return _trusted_pair(failure, got.of_rows((0,) * count), got, first_BT)
 
 
 def _unmoved(failure: Failure, same_BT: Tensor) -> Tensor:

@@ -29,6 +29,7 @@ def answers(subject: Subject, new_tokens: int) -> Iterator[Measurement]:
     cases: dict[str, Measured] = {
         "answer to a {}": alone,
         "answer to a {}, cache off": partial(alone, use_cache=False),
+        "answer to a {}, static cache": partial(alone, cache_implementation="static"),
         "left-padded batch with a {} each": padded,
         "text after an answer to a {}": partial(_text_after, new=new_tokens),
     }

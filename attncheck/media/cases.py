@@ -12,13 +12,15 @@ from functools import partial
 
 from torch import Tensor
 
+from attncheck.core.errors import Unsupported
 from attncheck.core.measurement import Comparison, Measurement, Rerun, merged, skipped
 from attncheck.core.verdict import Verdict
+from attncheck.media.codes import codebooks
 from attncheck.media.rows import FRONT, MediaRows
 from attncheck.model.attempts import attempt
 from attncheck.model.forward_spec import ForwardSpec, all_ones, counting
 from attncheck.model.kept_state import model_untouched
-from attncheck.model.media import TOKEN_TYPES
+from attncheck.model.media import CROSS_MASKS, TOKEN_TYPES
 from attncheck.model.provenance import AFTER, Provenance
 from attncheck.model.subject import Subject
 
@@ -109,7 +111,16 @@ def _second(rows: MediaRows, name: str) -> Comparison:
 
 def static_cache(subject: Subject) -> Iterator[Measurement]:
     """An item in the prefill on a buffer that is made in advance."""
-    return asked(subject, {"static, behind a {}": partial(_steps, cache_kind="static")})
+    return asked(subject, {"static, behind a {}": _static})
+
+
+def _static(rows: MediaRows, name: str) -> Comparison:
+    if rows.medium.names.intersection(CROSS_MASKS):
+        raise Unsupported(
+            f"the states of a {rows.kind} need a buffer of their own length, which only generate() "
+            "prepares"
+        )
+    return _steps(rows, name, cache_kind="static")
 
 
 def implementations(subject: Subject, names: tuple[str, ...]) -> Iterator[Measurement]:
@@ -138,7 +149,8 @@ def future(subject: Subject) -> Iterator[Measurement]:
     }
     if any(TOKEN_TYPES[0] in medium.names for medium in subject.media):
         cases["token types matter beside a {}"] = _types
-    return asked(subject, cases)
+    yield from asked(subject, cases)
+    yield from codebooks(subject)
 
 
 def _behind(rows: MediaRows, name: str) -> Comparison:
@@ -208,83 +220,23 @@ def history(subject: Subject) -> Iterator[Measurement]:
 def _text_again(rows: MediaRows, name: str, steps: bool = False) -> Comparison:
     length = rows.subject.inputs.length
     chunks = (length - 3, 1, 1, 1) if steps else ()
-    return _again(rows, name, ForwardSpec(rows.subject.inputs.tokens, chunks=chunks), ONE)
+    return _again(rows, name, ForwardSpec(rows.subject.inputs.tokens, chunks=chunks), (ONE,))
 
 
 def _item_again(rows: MediaRows, name: str, steps: bool = False) -> Comparison:
     row = rows.row(ONE)
     chunks = (len(row.ids) - 3, 1, 1, 1) if steps else ()
-    return _again(rows, name, rows.spec(row, chunks=chunks), OTHER)
+    return _again(rows, name, rows.spec(row, chunks=chunks), (OTHER, THIRD))
 
 
-def _again(rows: MediaRows, name: str, spec: ForwardSpec, seed: int) -> Comparison:
-    """A forward, a conversation of two rows with another item, the forward again."""
+def _again(rows: MediaRows, name: str, spec: ForwardSpec, seeds: tuple[int, ...]) -> Comparison:
+    """A forward, a conversation of rows with an item each, the forward again."""
     subject = rows.subject
     if len(spec.chunks) > 1:
         subject.can.steps.require()
     subject.passes.drop(spec)
     first_BTV = subject.logits(spec)
-    again_BTV = rows.again(seed, spec, subject)
+    again_BTV = rows.again(seeds, spec, subject)
     case = subject.compare(name, again_BTV, first_BTV, budget=rows.budget)
-    provenance = Provenance(AFTER, partial(rows.again, seed, spec))
+    provenance = Provenance(AFTER, partial(rows.again, seeds, spec))
     return replace(case, rerun=Rerun(spec, spec, provenance))
-
-
-def beside(subject: Subject) -> Iterator[Measurement]:
-    """Rows of a batch with items and without, each against itself alone."""
-    cases: dict[str, Measured] = {
-        "two rows with a {} each": partial(_alone, seeds=((ONE,), (OTHER,))),
-        "a row with a {} beside one of text": partial(_alone, seeds=((), (ONE,))),
-        "one {} beside two": partial(_alone, seeds=((THIRD,), (ONE, OTHER))),
-        "a row with a {} beside one of text, decoded": partial(
-            _alone, seeds=((), (ONE,)), steps=True
-        ),
-        "one {} beside two, decoded": partial(_alone, seeds=((THIRD,), (ONE, OTHER)), steps=True),
-    }
-    return asked(subject, cases)
-
-
-def padded(subject: Subject) -> Iterator[Measurement]:
-    """Rows of other lengths, left-padded, each against itself alone."""
-    cases: dict[str, Measured] = {
-        "left, a shorter row with a {}": partial(_alone, seeds=((ONE,), (OTHER,)), shorter=1),
-        "left, a shorter row of text beside a {}": partial(_alone, seeds=((), (ONE,)), shorter=0),
-        "left, a shorter row with a {}, decoded on a padded cache": partial(
-            _alone, seeds=((ONE,), (OTHER,)), shorter=1, steps=True
-        ),
-    }
-    return asked(subject, cases)
-
-
-def _alone(
-    rows: MediaRows,
-    name: str,
-    seeds: tuple[tuple[int, ...], ...],
-    shorter: int | None = None,
-    steps: bool = False,
-) -> Comparison:
-    """Rows together against each alone. All have one length, but the one that is `shorter`."""
-    subject, batch = rows.subject, rows.batch(seeds, shorter)
-    if any(len(row.ids) < len(batch[0].ids) for row in batch) or shorter is not None:
-        subject.can.mask_2d.require()
-    length = max(len(row.ids) for row in batch)
-    chunks = (length - 3, 1, 1, 1) if steps else ()
-    if steps:
-        subject.can.steps.require()
-    together, cases = rows.spec(*batch, chunks=chunks, prompt=length - 3), []
-    for number, row in enumerate(batch):
-        alone = rows.spec(row, prompt=len(row.ids) - 3)
-        real = slice(length - len(row.ids), length)
-        cases.append(
-            subject.compare_forwards(
-                name,
-                together,
-                alone,
-                row=number,
-                at=real,
-                alone=True,
-                budget=rows.budget,
-                note=f"row {number}",
-            )
-        )
-    return merged(name, cases)

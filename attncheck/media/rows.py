@@ -113,9 +113,11 @@ class MediaRows:
     def _filled(self, ids: Row, length: int) -> Row:
         return (*ids, *self.subject.inputs.fresh(length - len(ids), salt=61))
 
-    def again(self, seed: int, spec: ForwardSpec, subject: Subject) -> Tensor:
-        """logits_BTV of a forward that really runs, after a conversation of two rows with items."""
-        batch = self.batch(((seed,), (seed + 1,)), None)
+    def again(self, seeds: tuple[int, ...], spec: ForwardSpec, subject: Subject) -> Tensor:
+        """logits_BTV of a forward that really runs, after a conversation of rows with an item
+        each.
+        """
+        batch = self.batch(tuple((seed,) for seed in seeds), None)
         chunks = (len(batch[0].ids) - 1, 1) if subject.can.steps else ()
         subject.passes.replay(self.spec(*batch, chunks=chunks))
         subject.passes.drop(spec)

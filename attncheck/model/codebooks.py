@@ -29,18 +29,21 @@ TRIED = (11, 12, 13)
 @dataclass(frozen=True)
 class Codebooks:
     """`number` codes for each token: in arguments of their own, (B, C, T), where `names` says so,
-    otherwise as further columns of the ids, (B, T, 1 + C).
+    otherwise as further columns of the ids, (B, T, 1 + C). The codebook numbered `other` has other
+    codes.
     """
 
     number: int
     size: int = SIZE
     names: tuple[str, ...] = ()
+    other: int | None = None
 
     def codes(self, ids_BT: Tensor, salt: int = 0) -> Tensor:
         """codes_BCT, a different function of the token for each codebook and salt."""
         books_C = torch.arange(self.number, device=ids_BT.device) + salt * self.number
         spread_BCT = ids_BT[:, None] * (2 * books_C[:, None] + 3) + 7 * books_C[:, None] + 1
-        return spread_BCT % self.size
+        other = -1 if self.other is None else self.other
+        return (spread_BCT + torch.eq(books_C, other).long()[:, None]) % self.size
 
     def arguments(self, ids_name: str, ids_BT: Tensor) -> dict[str, Any]:
         """The arguments in place of the ids alone."""
@@ -49,6 +52,11 @@ class Codebooks:
             return {ids_name: ids_BT, **codes}
         columns = torch.cat([ids_BT[:, None], self.codes(ids_BT)], 1)
         return {ids_name: columns.transpose(1, 2)}
+
+    @property
+    def every(self) -> range:
+        """The numbers of all codebooks, those of each argument one after the other."""
+        return range(self.number * max(1, len(self.names)))
 
 
 def codebooks_of(model: nn.Module, ids_name: str) -> Codebooks | None:

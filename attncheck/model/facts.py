@@ -31,6 +31,8 @@ WINDOWS = (
 CHUNKS = ("attention_chunk_size", "mamba_chunk_size", "chunk_size", "index_topk")
 SWITCH = "original_max_position_embeddings"
 ROPE_SWITCH = "rope switch"
+FOUND = "attncheck_boundaries"
+"""Where a model that was built from a config keeps the lengths that trying it has found."""
 
 
 @final
@@ -72,7 +74,7 @@ def read_facts(model: nn.Module) -> Facts:
     heads = first_int(config, HEADS)
     hidden = first_int(config, ("hidden_size", "n_embd", "d_model"))
     context = first_int(config, CONTEXT)
-    boundaries = boundaries_of(config, context)
+    boundaries = boundaries_of(config, context, getattr(model, FOUND, ()))
     return Facts(
         class_name=type(model).__name__,
         model_type=str(getattr(config, "model_type", type(model).__name__)),
@@ -106,8 +108,12 @@ def first_int(config: Any, names: tuple[str, ...]) -> int | None:
     )
 
 
-def boundaries_of(config: Any, context: int | None) -> tuple[Boundary, ...]:
-    """Every length at which this config changes what the model does, shortest first."""
+def boundaries_of(
+    config: Any, context: int | None, tried: tuple[Boundary, ...] = ()
+) -> tuple[Boundary, ...]:
+    """Every length at which this config changes what the model does, shortest first; `tried` were
+    found by trying.
+    """
     found = {
         Boundary(kind=kind, length=value)
         for kind, names in (("window", WINDOWS), ("chunk", CHUNKS))
@@ -115,6 +121,7 @@ def boundaries_of(config: Any, context: int | None) -> tuple[Boundary, ...]:
         if (value := first_int(config, (name,))) is not None
     }
     found |= {Boundary(kind=ROPE_SWITCH, length=length) for length in _switches(config, context)}
+    found |= set(tried)
     return tuple(sorted(found, key=lambda boundary: (boundary.length, boundary.kind)))
 
 

@@ -19,8 +19,11 @@ from attncheck.model.cache_kinds import own_cache
 from attncheck.model.codebooks import Codebooks, codebooks_of
 from attncheck.model.compat import CACHE_NAMES, cache_of, text_config
 from attncheck.model.inputs import fixed_input, for_rows
+from attncheck.model.media_recipes import PICTURES
+from attncheck.model.refusal import REFUSALS
 from attncheck.model.signature import LABELS, USUAL, is_opaque, parameters_of, with_fields
 
+TOKEN_TYPES = "token_type_ids"
 Edit = Callable[[dict[str, Any]], dict[str, Any]]
 
 
@@ -38,7 +41,8 @@ class ForwardOutput:
 @dataclass
 class ForwardAdapter:
     """Calls one model. `fixed` holds arguments that every call gets, such as an encoder's input;
-    `codebooks` adds to the ids what stands beside each.
+    `codebooks` adds to the ids what stands beside each; `marks_suffix` marks text as no part of a
+    prefix, which the model would read both ways.
 
     Older releases refuse a cache without `cache_position`, or return none unless one is passed in:
     both are found by trying.
@@ -47,6 +51,7 @@ class ForwardAdapter:
     model: nn.Module
     fixed: dict[str, Any] = field(default_factory=dict)
     codebooks: Codebooks | None = None
+    marks_suffix: bool = False
 
     def __post_init__(self) -> None:
         self.opaque = is_opaque(self.model)
@@ -96,10 +101,7 @@ class ForwardAdapter:
             Unsupported: the model has no argument of that meaning.
         """
         fixed = {name: for_rows(value, ids_BT, self.dtype) for name, value in self.fixed.items()}
-        ids = {self.ids_name: ids_BT}
-        if self.codebooks is not None:
-            ids = self.codebooks.arguments(self.ids_name, ids_BT)
-        call = {**ids, **fixed}
+        call = {**self.token_arguments(ids_BT), **fixed}
         for meaning, name, value in (
             ("position_ids", self.positions_name, positions_BT),
             ("attention_mask", self.mask_name, mask),
@@ -113,6 +115,15 @@ class ForwardAdapter:
         if use_cache is not None and self.takes_use_cache:
             call["use_cache"] = use_cache
         return call
+
+    def token_arguments(self, ids_BT: Tensor) -> dict[str, Any]:
+        """The ids with all that stands beside each: codes of codebooks, and the type of a token
+        that is no part of a prefix.
+        """
+        ids = {self.ids_name: ids_BT}
+        if self.codebooks is not None:
+            ids = self.codebooks.arguments(self.ids_name, ids_BT)
+        return ids | ({TOKEN_TYPES: torch.ones_like(ids_BT)} if self.marks_suffix else {})
 
     def call(
         self,
@@ -201,7 +212,30 @@ def adapted_forward(model: nn.Module, pool: tuple[int, ...]) -> ForwardAdapter:
     """The adapter of a model, with the encoder's input and the codebooks that it needs."""
     adapter = ForwardAdapter(model, fixed_input(model, pool))
     adapter.codebooks = codebooks_of(model, adapter.ids_name)
+    adapter.marks_suffix = _marks_suffix(adapter, pool)
     return adapter
+
+
+def _marks_suffix(adapter: ForwardAdapter, pool: tuple[int, ...]) -> bool:
+    """Whether a model that takes pictures reads tokens of type 0 both ways, and of type 1 only
+    backwards.
+    """
+    names = parameters_of(adapter.model)
+    if TOKEN_TYPES not in names or not any(name in names for name in PICTURES) or len(pool) < 5:
+        return False
+    device = next((each.device for each in adapter.model.parameters()), torch.device("cpu"))
+    rows_BT = torch.tensor([pool[:4], (*pool[:3], pool[4])], device=device)
+    reads_ahead = []
+    for kind in (0, 1):
+        types_BT = torch.full_like(rows_BT, kind)
+        try:
+            with torch.no_grad():
+                output = adapter.call(rows_BT, use_cache=False, extra={TOKEN_TYPES: types_BT})
+        except (*REFUSALS, Unsupported):
+            return False
+        first_BTV, second_BTV = output.logits_BTV[:, :3]
+        reads_ahead.append(not torch.equal(first_BTV, second_BTV))
+    return reads_ahead == [True, False]
 
 
 def wrap_forward(model: nn.Module, edit: Edit) -> None:

@@ -125,6 +125,21 @@ class ForwardSpec:
             media=None,
         )
 
+    def of_rows(self, rows: tuple[int, ...]) -> ForwardSpec:
+        """The same call for these rows of the batch, which may repeat."""
+        mask, media = self.mask, self.media
+        if isinstance(mask, Mask2D):
+            mask = replace(mask, rows=tuple(mask.rows[row] for row in rows))
+        if isinstance(mask, Mask4D):
+            mask = replace(mask, segments=tuple(mask.segments[row] for row in rows))
+        return replace(
+            self,
+            tokens=tuple(self.tokens[row] for row in rows),
+            positions=self.positions and tuple(self.positions[row] for row in rows),
+            mask=mask,
+            media=media and replace(media, rows=tuple(media.rows[row] for row in rows)),
+        )
+
     @property
     def cached(self) -> bool:
         """Whether a cache is read or filled."""

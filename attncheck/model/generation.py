@@ -94,7 +94,8 @@ def run(
     adapter = subject.forward_adapter
     encoder = {name: for_rows(each, ids_BT, subject.dtype) for name, each in adapter.fixed.items()}
     mask_name = adapter.mask_name or "attention_mask"
-    arguments = {adapter.ids_name: ids_BT, mask_name: mask_BT, **encoder, **(given or {})}
+    tokens = adapter.token_arguments(ids_BT)
+    arguments = {**tokens, mask_name: mask_BT, **encoder, **(given or {})}
     config = _config(subject, ids_BT, new_tokens, options)
     watching = edited(subject.model, lambda call: _noted(subject, call, positions))
     with torch.no_grad(), subject.numerics(), watching, _own_defaults(subject.model, config):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, final
 
 import torch
@@ -63,6 +64,11 @@ class Inputs:
         """The main input, (1, T)."""
         return (self.row,)
 
+    @cached_property
+    def ordinary(self) -> frozenset[int]:
+        """The ids of the pool."""
+        return frozenset(self.pool)
+
     @property
     def length(self) -> int:
         """T of the main input."""
@@ -91,12 +97,15 @@ class Inputs:
     def other(
         self, row: Iterable[int], start: int = 0, stop: int | None = None, salt: int = 1
     ) -> Row:
-        """The row with every token in [start, stop) replaced by another one of the pool."""
+        """The row with every token in [start, stop) replaced by another one of the pool. Ids that
+        the pool does not hold stay: they may stand for a picture.
+        """
         old = tuple(row)
         end = len(old) if stop is None else stop
         draw = random.Random(self.seed * 1009 + salt)
         return tuple(
-            self._not(token, draw) if start <= i < end else token for i, token in enumerate(old)
+            self._not(token, draw) if start <= i < end and token in self.ordinary else token
+            for i, token in enumerate(old)
         )
 
     def _not(self, token: int, draw: random.Random) -> int:

@@ -20,6 +20,7 @@ from attncheck.model.forward import ForwardAdapter, adapted_forward
 from attncheck.model.forward_spec import Media
 from attncheck.model.injection import Injection
 from attncheck.model.inputs import Inputs, Row, build_inputs
+from attncheck.model.kept_state import model_untouched
 from attncheck.model.media import Medium, find_media
 from attncheck.model.placement import input_device, load_as_stored, why_not_cast
 from attncheck.model.precision import Precision, cast_back, fits, own_dtypes
@@ -82,7 +83,8 @@ class LoadedModel:
         """The kinds of pictures and sounds that the model takes, found by trying once."""
         if self._media is not None:
             return self._media
-        with torch.no_grad(), self.precision.numerics():
+        untouched = model_untouched(self.model)  # some models remember the picture before
+        with untouched, torch.no_grad(), self.precision.numerics():
             found = find_media(self.model, self.inputs.pool, self._with_media)
         if not self.injection.active:
             self._media = found

@@ -126,24 +126,35 @@ class _Batch:
 
     def _confirmed(self, name: str, suspects: Sequence[TokenChange]) -> Comparison:
         """The first suspect that moves alone, or in the batch with nothing else changed."""
-        cases = []
-        for change in suspects:
-            cases.append(_alone(self.subject, name, self.usual, change))
-            if not cases[-1].beyond:
-                cases.append(self._restored(name, change))
-            if cases[-1].beyond:
-                return cases[-1]
-        return cases[0]
+        alone = [_alone(self.subject, name, self.usual, change) for change in suspects]
+        found = [case for case in alone if case.beyond]
+        for change in () if found else suspects:
+            found += [case for case in self._in_its_row(name, change) if case.beyond]
+        return (found or alone)[0]
 
-    def _restored(self, name: str, change: TokenChange) -> Comparison:
-        """The batch against itself with this one row as usual."""
-        at, rows = self.number[change.row], self.spec.tokens
-        restored = _of(self.usual, (*rows[:at], *self.usual.tokens, *rows[at + 1 :]))
-        note = f"{change.note}, in sequence {at + 1} of a batch of {len(rows)}"
-        before = slice(0, change.cut)
-        return self.subject.compare_forwards(
-            name, self.spec, restored, row=at, at=before, note=note
-        )
+    def _in_its_row(self, name: str, change: TokenChange) -> Iterator[Comparison]:
+        """The batch against itself with this one row as usual; then the usual row in this place
+        against itself with another future of the first position that moved.
+        """
+        at, usual = self.number[change.row], self.usual.tokens[0]
+        where = f"in sequence {at + 1} of a batch of {len(self.spec.tokens)}"
+        restored = self._with_row(at, usual)
+        yield self._row_moved(name, self.spec, restored, at, change.cut, f"{change.note}, {where}")
+        first = self._in_batch(name, change).divergence.first_position
+        if first is not None:
+            future = self.subject.inputs.other(usual, first + 1)
+            note = f"tokens from position {first + 1} on changed, {where}"
+            changed = self._with_row(at, future)
+            yield self._row_moved(name, changed, restored, at, first + 1, note)
+
+    def _with_row(self, at: int, row: Row) -> ForwardSpec:
+        rows = self.spec.tokens
+        return _of(self.usual, (*rows[:at], row, *rows[at + 1 :]))
+
+    def _row_moved(
+        self, name: str, got: ForwardSpec, want: ForwardSpec, row: int, cut: int, note: str
+    ) -> Comparison:
+        return self.subject.compare_forwards(name, got, want, row=row, at=slice(0, cut), note=note)
 
 
 def _alone_specs(usual: ForwardSpec, change: TokenChange) -> tuple[ForwardSpec, ForwardSpec]:

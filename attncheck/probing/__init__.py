@@ -47,6 +47,7 @@ from attncheck.judge.declared_scale import scale_cases
 from attncheck.judge.heads import projection_cases
 from attncheck.judge.judge import LayerResult
 from attncheck.media import answers as media_answers
+from attncheck.media import batches as media_batches
 from attncheck.media import cases as media_cases
 from attncheck.model import cache_kinds, finite, generation, token_sweep
 from attncheck.model.attempts import attempt
@@ -228,6 +229,7 @@ __all__ = [
     "max_abs_diff",
     "measure_budget",
     "media_answers",
+    "media_batches",
     "media_cases",
     "merged",
     "not_measured",

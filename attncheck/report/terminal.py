@@ -89,7 +89,7 @@ def trap_lines(report: Report, width: int, whole: bool = False) -> list[Text]:
     title = f"{amount} of {library}, whatever the model"
     if not whole and any(finding.verdict is Verdict.FAIL for _, finding in report.findings):
         return [Text(f"{title} (--traps lists them)", style="dim")]
-    lines = [Text(f"{title} (attncheck explain trap-NAME):", style="dim")]
+    lines = [Text(f"{title} (explain trap-NAME):", style="dim")]
     for trap in report.traps:
         line = Text(f"  {trap.trap}: {trap.advice or trap.call}", no_wrap=True, style="dim")
         line.truncate(width, overflow="ellipsis")

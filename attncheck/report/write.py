@@ -137,8 +137,10 @@ def followed(path: Path) -> Path:
     """
     place = Path.cwd() / path
     for _ in range(MOST_LINKS):
-        if DESCRIPTOR.fullmatch(str(place)) or not place.is_symlink():
+        if DESCRIPTOR.fullmatch(str(place)):
             return place
+        if not place.is_symlink():
+            return place.parent.resolve() / place.name
         place = place.parent / place.readlink()
     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
 

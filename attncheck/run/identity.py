@@ -10,12 +10,13 @@ import hashlib
 import json
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import torch
@@ -119,8 +120,8 @@ def _version(package: str) -> str:
 
 
 def of_loaded(model: nn.Module) -> str:
-    """The identity of a model in memory: its weights, its numbers and settings, and the source
-    files that it brought along.
+    """The identity of a model in memory: its weights, its settings, what was hooked into it, and
+    the source files that it brought along.
     """
     whole = hashlib.sha256()
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
@@ -137,8 +138,34 @@ def _bytes(tensor: Tensor) -> bytes:
 
 
 def _plain(module: nn.Module) -> dict[str, Any]:
-    kinds = (int, float, str, bool, tuple)
-    return {key: value for key, value in vars(module).items() if isinstance(value, kinds)}
+    """Attributes and hooks of a module, as far as they are plain values or functions."""
+    own = {key: value for key, value in vars(module).items() if key not in ("_modules", *TENSORS)}
+    return {key: _described(value) for key, value in own.items()}
+
+
+TENSORS = ("_parameters", "_buffers")
+DEPTH = 4
+"""How far a function is followed into those that it wraps."""
+
+
+def _described(value: Any, depth: int = DEPTH) -> Any:
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if depth == 0 or isinstance(value, (nn.Module, Tensor)):
+        return type(value).__qualname__
+    if isinstance(value, Mapping):
+        return [[str(key), _described(each, depth - 1)] for key, each in value.items()]
+    if isinstance(value, (tuple, list)):
+        return [_described(each, depth - 1) for each in value]
+    if isinstance(value, partial):
+        return _described((value.func, value.args, value.keywords), depth)
+    code = getattr(value, "__code__", None)
+    if not isinstance(code, CodeType):
+        return type(value).__qualname__
+    cells = getattr(value, "__closure__", None) or ()
+    inner = [_described(each.cell_contents, depth - 1) for each in cells]
+    constants = [each for each in code.co_consts if isinstance(each, (int, float, str))]
+    return [code.co_name, code.co_code.hex(), code.co_names, constants, inner]
 
 
 def _own_sources() -> Iterator[list[Any]]:

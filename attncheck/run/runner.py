@@ -22,6 +22,7 @@ from attncheck.core.measurement import (
 from attncheck.core.verdict import Verdict
 from attncheck.distributed.ranks import failed_alone, working_on
 from attncheck.faults.registry import fault
+from attncheck.model.kept_state import model_untouched
 from attncheck.model.subject import Subject
 from attncheck.probing import Probe
 from attncheck.run.controls import control
@@ -88,7 +89,9 @@ def run_probes(
             finding = yield from _examined(subject, probe, controls)
             finding = traps(subject, probe, finding) if traps else finding
             if diagnose is not None and finding.verdict in (Verdict.FAIL, Verdict.WARN):
-                finding = diagnose(subject, replace(finding, seconds=time.perf_counter() - started))
+                finding = replace(finding, seconds=time.perf_counter() - started)
+                with model_untouched(subject.model):  # some models remember the picture before
+                    finding = diagnose(subject, finding)
         except Unsupported as reason:
             finding = not_examined(probe, reason)
         except ENDING:

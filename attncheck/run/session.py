@@ -202,7 +202,8 @@ class Session:
         self._done += 1
         self._keep(self.report.targets)
         self._tell(TargetFinished(self._last))
-        gc.collect()
+        if not self._last.error:  # nothing was loaded otherwise
+            gc.collect()
 
     def _check(self, job: Job, started: float) -> None:
         try:

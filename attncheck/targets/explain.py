@@ -51,13 +51,14 @@ def explain(error: BaseException, target: Target) -> str:
     if "unrecognized configuration class" in text:
         kind = type(error).__name__
         return f"not a language model: its config has no class with a language head ({kind})"
-    return _of_files(error, target) or _of_config(first_line(error))
+    return _of_files(error, target) or _of_config(first_line(error), target)
 
 
-def _of_config(line: str) -> str:
+def _of_config(line: str, target: Target) -> str:
     """The line of an error about a field of the config, without the name of its validator."""
     found = VALIDATION.match(line)
-    return f"config.json: {line[found.end() :]}" if found else line
+    file = str(Path(target.where) / CONFIG) if target.kind == "folder" else CONFIG
+    return f"{file}: {line[found.end() :]}" if found else line
 
 
 def _attention(text: str) -> str:
@@ -82,7 +83,7 @@ def _of_files(error: BaseException, target: Target) -> str:
         return ""
     small = too_small(fields, (*SIZES, *HEADS)) if isinstance(fields, dict) else ""
     field = small or _unknown_value(error, fields)
-    return f"{path.name}: {field} ({first_line(error)})" if field else ""
+    return f"{path}: {field} ({first_line(error)})" if field else ""
 
 
 def _unknown_value(error: BaseException, fields: Any) -> str:

@@ -235,9 +235,12 @@ def _end_of(path: Path, header: bytes) -> int:
     try:
         tensors = json.loads(header)
         ends = [each["data_offsets"][1] for name, each in tensors.items() if name != "__metadata__"]
-        return max(map(int, ends), default=0)
+        last = max(map(int, ends), default=0)
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
         raise TargetError(f"{path}: damaged: its header is no list of tensors") from error
+    if not ends:
+        raise TargetError(f"{path}: holds no weights")
+    return last
 
 
 def check_gguf(path: Path) -> None:

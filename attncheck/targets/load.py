@@ -50,7 +50,7 @@ def load(text: str, settings: Settings) -> Subject:
     except AttncheckError as error:
         raise TargetError(_about(target, str(error))) from error
     except Exception as error:
-        raise TargetError(f"{target.text}: {explain(error, target)}") from error
+        raise TargetError(_about(target, explain(error, target))) from error
 
 
 def _about(target: Target, words: str) -> str:

@@ -24,6 +24,7 @@ from attncheck.targets.amplify import amplify
 from attncheck.targets.files import read_config
 from attncheck.targets.shrink.rules import LAYERS, Wanted
 from attncheck.targets.shrink.shrink import shrink
+from attncheck.targets.shrink.thresholds import with_thresholds
 
 HEADS: Mapping[str, tuple[str, str]] = {
     "causal": ("AutoModelForCausalLM", "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"),
@@ -123,7 +124,10 @@ def _explored(name: str, head: str, settings: Settings, *, explore: bool) -> Any
     config = shrink(kind(), _wanted(settings), explore=explore)
     if head == "causal":
         _as_decoder(config)
-    model = _drawn(config, HEADS[head][0], settings, class_name=_classes(head)[name])
+    class_name = _classes(head)[name]
+    model = with_thresholds(
+        config, lambda each: _drawn(each, HEADS[head][0], settings, class_name=class_name)
+    )
     with torch.no_grad():
         adapted_forward(model.eval(), TRIED).call(torch.tensor([TRIED]), use_cache=False)
     return model
@@ -131,7 +135,9 @@ def _explored(name: str, head: str, settings: Settings, *, explore: bool) -> Any
 
 def from_config(config: Any, settings: Settings) -> Any:
     """A small model of a real config: what it declares stays, its sizes shrink."""
-    return _drawn(shrink(config, _wanted(settings)), auto_class_name(config), settings)
+    auto = auto_class_name(config)
+    small = shrink(config, _wanted(settings))
+    return with_thresholds(small, lambda each: _drawn(each, auto, settings))
 
 
 def auto_class_name(config: Any) -> str:

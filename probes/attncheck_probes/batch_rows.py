@@ -36,7 +36,7 @@ from attncheck.probing import (
     Tokens,
     attempt,
     decode_chunks,
-    media_cases,
+    media_batches,
     merged,
     reference_forward,
 )
@@ -66,7 +66,7 @@ class BatchRows(Probe):
         yield _alone(subject, "alone", rows)
         name = "alone, decoded on one cache"
         yield attempt(name, _decoded, subject, name, rows)
-        yield from media_cases.beside(subject)
+        yield from media_batches.beside(subject)
 
 
 def _neighbour(subject: Subject, rows: Tokens) -> Measurement:

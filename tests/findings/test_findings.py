@@ -39,6 +39,17 @@ CONTROLS = {
     "moshi_window_only_in_cache": {"window 64"},
     "packed_rows_cache_or_mask": {"no mask, cache off"},
     "packed_rows_leak": {"llama"},
+    "picture_causal_under_sdpa": {"not causal"},
+    "picture_positions_stay": {
+        f"{kind} one forward over text" for kind in ("qwen2_vl", "qwen2_5_vl")
+    },
+    "picture_read_in_front_of_it": {
+        "in front of the picture, switched off",
+        "a row of text beside, switched off",
+    },
+    "picture_steps_count_it": {"explicit positions"},
+    "prefix_without_token_types": {"token types of text"},
+    "second_picture_on_a_cache": {"llava"},
     "prophetnet_reads_ahead": {"bart"},
     "recurrent_gemma_remembers": {"two tokens"},
     "roberta_generate_positions": {"bert"},
@@ -49,6 +60,7 @@ CONTROLS = {
     "sharded_by_the_librarys_plan": {"gemma3n without sparse gates", "inkling2", "llama"},
     "state_lost_in_second_chunk": {"mamba2"},
     "time_step_limit_in_steps": {"nemotron_h without the limit", "zamba2 without the limit"},
+    "xlstm_inference_chunks": {"8 tokens"},
 }
 
 

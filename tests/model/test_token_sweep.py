@@ -62,6 +62,15 @@ def test_a_leak_in_one_row_of_a_batch_is_told_from_the_rows_beside_it(subject: S
     assert case.note == "token 7, in sequence 8 of a batch of 24"
 
 
+def test_a_leak_in_one_row_shows_although_another_of_its_tokens_was_changed(
+    subject: Subject,
+) -> None:
+    with leaking(subject, 6, row=12):
+        case = swept(subject)
+    assert case.beyond
+    assert case.note == ("tokens from position 7 on changed, in sequence 13 of a batch of 24")
+
+
 def test_a_row_that_differs_by_itself_is_no_leak(subject: Subject) -> None:
     def hook(module: Any, args: Any, output: Any) -> Any:
         return torch.cat([output[:1], output[1:] + 0.1]) if len(output) > 1 else output

@@ -63,6 +63,8 @@ def _given(subject: Subject, row: Row) -> dict[str, Any]:
     """The arguments that pass embeddings_BTW in place of ids."""
     if subject.forward_adapter.fixed:
         raise Unsupported("embeddings passed to a model with an encoder go to the encoder")
+    if subject.forward_adapter.codebooks is not None:
+        raise Unsupported("embeddings of the tokens alone lack the codes beside them")
     if not takes_argument(subject.model, NAME):
         raise Unsupported(f"{type(subject.model).__name__}.forward takes no `{NAME}`")
     try:

@@ -55,7 +55,7 @@ from attncheck.probing import (
     Subject,
     attempt,
     decode_chunks,
-    media_cases,
+    media_batches,
     pad_rows,
 )
 from attncheck_probes.padding import masks_2d, rows, turns
@@ -90,7 +90,7 @@ class Padding(Probe):
         batch = pad_rows(subject, self.amounts)
         for name, measured in _cases(subject, batch).items():
             yield attempt(name, measured, subject, batch, name)
-        yield from media_cases.padded(subject)
+        yield from media_batches.padded(subject)
 
 
 def _cases(subject: Subject, batch: Padded) -> dict[str, Measured]:

@@ -38,7 +38,7 @@ def argument_cases(subject: Subject) -> Iterator[Measurement]:
     and a second forward over the same embeddings gives the same logits.
     """
     ids_BT = subject.passes.ids(subject.inputs.tokens)
-    tokens = {subject.forward_adapter.ids_name: ids_BT, **_beside(subject, ids_BT)}
+    tokens = {**subject.forward_adapter.token_arguments(ids_BT), **_beside(subject, ids_BT)}
     _, written = _watched(subject, tokens)
     outputs, count = [], len(tokens)
     try:
@@ -103,6 +103,8 @@ def _beside(subject: Subject, ids_BT: Tensor) -> dict[str, Tensor]:
 
 def _embedded(subject: Subject, ids_BT: Tensor) -> dict[str, Any]:
     """The arguments of a forward over embeddings in place of ids."""
+    if subject.forward_adapter.codebooks is not None:
+        raise Unsupported("embeddings of the tokens alone lack the codes beside them")
     if subject.forward_adapter.fixed or not takes_argument(subject.model, EMBEDDINGS):
         raise Unsupported(f"{type(subject.model).__name__} takes no `{EMBEDDINGS}` for its decoder")
     try:

@@ -17,6 +17,7 @@ from attncheck.probing import (
     Subject,
     Unsupported,
     cache_kinds,
+    hooked,
     left_padded,
     pad_rows,
     rollback_cache,
@@ -79,7 +80,7 @@ def interruption(subject: Subject) -> None:
     def raising(module: nn.Module, args: Any, output: Any) -> None:
         raise Interrupted
 
-    with _last_layer(subject.model).register_forward_hook(raising):
+    with hooked(each.register_forward_hook(raising) for each in _last_layers(subject.model)):
         try:
             subject.passes.replay(ForwardSpec(subject.inputs.tokens, use_cache=None))
         except Interrupted:
@@ -97,8 +98,10 @@ def rollback(subject: Subject) -> None:
         cache_kinds.crop(reply.cache, 2)
 
 
-def _last_layer(model: nn.Module) -> nn.Module:
+def _last_layers(model: nn.Module) -> list[nn.Module]:
+    """The last layer of each list of layers: a forward over text alone runs only some of them."""
     lists = [each for each in model.modules() if isinstance(each, nn.ModuleList) and len(each)]
-    if lists:
-        return max(lists, key=len)[-1]
-    return next(each for each in reversed(list(model.modules())) if not list(each.children()))
+    longest = max(map(len, lists), default=0)
+    if longest:
+        return [each[-1] for each in lists if 2 * len(each) >= longest]
+    return [next(each for each in reversed(list(model.modules())) if not list(each.children()))]

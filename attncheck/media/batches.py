@@ -1,0 +1,71 @@
+"""Batches of rows with pictures or sounds in them and without, each row against itself alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from attncheck.core.measurement import Comparison, Measurement, merged
+from attncheck.media.cases import ONE, OTHER, THIRD, Measured, asked
+from attncheck.media.rows import MediaRows
+from attncheck.model.subject import Subject
+
+
+def beside(subject: Subject) -> Iterator[Measurement]:
+    """Rows of a batch with items and without, each against itself alone."""
+    cases: dict[str, Measured] = {
+        "two rows with a {} each": partial(_alone, seeds=((ONE,), (OTHER,))),
+        "a row with a {} beside one of text": partial(_alone, seeds=((), (ONE,))),
+        "one {} beside two": partial(_alone, seeds=((THIRD,), (ONE, OTHER))),
+        "a row with a {} beside one of text, decoded": partial(
+            _alone, seeds=((), (ONE,)), steps=True
+        ),
+        "one {} beside two, decoded": partial(_alone, seeds=((THIRD,), (ONE, OTHER)), steps=True),
+    }
+    return asked(subject, cases)
+
+
+def padded(subject: Subject) -> Iterator[Measurement]:
+    """Rows of other lengths, left-padded, each against itself alone."""
+    cases: dict[str, Measured] = {
+        "left, a shorter row with a {}": partial(_alone, seeds=((ONE,), (OTHER,)), shorter=1),
+        "left, a shorter row of text beside a {}": partial(_alone, seeds=((), (ONE,)), shorter=0),
+        "left, a shorter row with a {}, decoded on a padded cache": partial(
+            _alone, seeds=((ONE,), (OTHER,)), shorter=1, steps=True
+        ),
+    }
+    return asked(subject, cases)
+
+
+def _alone(
+    rows: MediaRows,
+    name: str,
+    seeds: tuple[tuple[int, ...], ...],
+    shorter: int | None = None,
+    steps: bool = False,
+) -> Comparison:
+    """Rows together against each alone. All have one length, but the one that is `shorter`."""
+    subject, batch = rows.subject, rows.batch(seeds, shorter)
+    if any(len(row.ids) < len(batch[0].ids) for row in batch) or shorter is not None:
+        subject.can.mask_2d.require()
+    length = max(len(row.ids) for row in batch)
+    chunks = (length - 3, 1, 1, 1) if steps else ()
+    if steps:
+        subject.can.steps.require()
+    together, cases = rows.spec(*batch, chunks=chunks, prompt=length - 3), []
+    for number, row in enumerate(batch):
+        alone = rows.spec(row, prompt=len(row.ids) - 3)
+        real = slice(length - len(row.ids), length)
+        cases.append(
+            subject.compare_forwards(
+                name,
+                together,
+                alone,
+                row=number,
+                at=real,
+                alone=True,
+                budget=rows.budget,
+                note=f"row {number}",
+            )
+        )
+    return merged(name, cases)

@@ -1,0 +1,88 @@
+"""Rows with pictures and sound in them: healthy models pass, and faults of the library are seen."""
+
+from __future__ import annotations
+
+import pytest
+from media_models import codebooks, multimodal
+
+from attncheck.core.measurement import Measurement, verdict_of
+from attncheck.core.verdict import Verdict
+from attncheck.model.subject import Subject
+from attncheck.probing import media_batches, media_cases
+
+
+def every(subject: Subject) -> dict[str, Measurement]:
+    asked = (
+        media_cases.decoded(subject),
+        media_cases.static_cache(subject),
+        media_cases.implementations(subject, ("eager",)),
+        media_cases.future(subject),
+        media_cases.history(subject),
+        media_batches.beside(subject),
+        media_batches.padded(subject),
+    )
+    return {case.name: case for cases in asked for case in cases}
+
+
+def broken(subject: Subject) -> dict[str, Verdict]:
+    found = {name: verdict_of(case) for name, case in every(subject).items()}
+    return {name: each for name, each in found.items() if each is not Verdict.PASS}
+
+
+@pytest.mark.parametrize(("name", "cases"), [("llava", 24), ("idefics3", 24)])
+def test_healthy_models_pass_every_case(name: str, cases: int) -> None:
+    subject = multimodal(name)
+    assert len(every(subject)) == cases
+    assert broken(subject) == {}
+
+
+def test_a_prefix_that_is_read_both_ways_is_no_leak() -> None:
+    found = every(multimodal("paligemma"))
+    assert {name for name, case in found.items() if verdict_of(case) is not Verdict.PASS} == {
+        "a second picture on the cache",
+        "another picture moves nothing in front of it",
+    }
+    assert found["another picture moves nothing in front of it"].note == (
+        "everything up to the end of the prompt is a prefix, read both ways, pictures too"
+    )
+    assert verdict_of(found["token types matter beside a picture"]) is Verdict.PASS
+
+
+def test_sound_is_asked_like_pictures() -> None:
+    subject = multimodal("phi4_multimodal")
+    assert [medium.kind for medium in subject.media] == ["picture", "sound"]
+    found = {case.name: verdict_of(case) for case in media_cases.decoded(subject)}
+    assert found["one token at a time behind a sound"] is Verdict.PASS
+    assert found["one token at a time behind two pictures"] is Verdict.PASS
+
+
+def test_positions_that_a_picture_leaves_behind_are_seen() -> None:
+    found = {case.name: case for case in media_cases.history(multimodal("qwen2_vl"))}
+    stale = found["the same steps over text before and after a picture"]
+    assert verdict_of(stale) is Verdict.FAIL
+    assert stale.max_abs is not None
+    assert stale.max_abs > 0.1
+    assert verdict_of(found["the same text before and after a picture"]) is Verdict.PASS
+
+
+def test_masked_states_of_a_picture_are_seen() -> None:
+    subject = multimodal("mllama")
+    found = {case.name: verdict_of(case) for case in media_cases.future(subject)}
+    assert found["another picture moves nothing in front of it"] is Verdict.FAIL
+    assert found["tokens behind a picture changed"] is Verdict.PASS
+
+
+def test_every_codebook_is_asked() -> None:
+    found = {case.name: verdict_of(case) for case in media_cases.future(codebooks())}
+    assert found == {
+        f"other codes in codebook {number} move the logits": Verdict.PASS for number in range(3)
+    }
+
+
+def test_a_model_of_text_alone_has_no_case_and_costs_no_forward() -> None:
+    from probing import loaded
+
+    subject = loaded("builtin:gqa")
+    before = subject.loaded.forwards
+    assert every(subject) == {}
+    assert subject.loaded.forwards == before
