@@ -1,4 +1,4 @@
-"""What the cases of a probe say themselves of a failure: the fault that they name, and the module."""
+"""What the cases of a probe say themselves of a failure: a fault, and the module."""
 
 from __future__ import annotations
 
