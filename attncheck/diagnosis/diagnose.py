@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
 
-from attncheck.attention.layers import layer_number
 from attncheck.core.errors import ENDING, Unsupported, first_line
 from attncheck.core.finding import Diagnosis, Finding, Location
-from attncheck.core.measurement import BrokenCall, Measurement, verdict_of
-from attncheck.core.verdict import Verdict
+from attncheck.core.measurement import Measurement
 from attncheck.diagnosis import lost_numbers
+from attncheck.diagnosis.claims import is_a_guess, named_by_the_probe, placed
 from attncheck.diagnosis.failure import REFUSED, Failure, failing, open_case, unmeasured
 from attncheck.diagnosis.locate import (
     in_attention,
@@ -53,20 +52,25 @@ class Diagnoser:
 
     def __call__(self, subject: Subject, finding: Finding) -> Finding:
         """The same finding with diagnosis, location and what replays it. Never raises."""
-        named = _named_by_the_probe(finding)
-        if named is not None:
+        named = named_by_the_probe(finding)
+        if named is not None and not is_a_guess(named):
             return named
         until = time.perf_counter() + SHARE * finding.seconds
         known = self.known.get(id(subject), ())
         try:
+            plain = _stand_ins(subject) if named is not None else []
+            if named is not None and not plain:
+                return named
             lost = lost_numbers.explained(subject, finding)
-            explained = lost or _placed(_searched(subject, finding, until, known))
+            explained = lost or placed(_searched(subject, finding, until, known, plain))
         except ENDING:
             raise
         except BaseException as error:  # the finding stands, whatever its search runs into
             text = f"The search for the fault ended early: {first_line(error)}"
             why = Diagnosis(fault="", how="unexplained", advice=text)
-            return _placed(replace(finding, diagnosis=why))
+            return named or placed(replace(finding, diagnosis=why))
+        if named is not None and not _is_proven(explained):
+            return named
         if explained.diagnosis is not None and explained.diagnosis.how == "reproduced":
             self.known[id(subject)] = tuple(dict.fromkeys((explained.diagnosis.fault, *known)))
         return explained if self.repro is None else _with_script(subject, explained, self.repro)
@@ -93,47 +97,24 @@ def diagnose(subject: Subject, finding: Finding) -> Finding:
     return Diagnoser()(subject, finding)
 
 
-def _named_by_the_probe(finding: Finding) -> Finding | None:
-    """The finding as its own case explains it: a fitted scale, a map of heads, a shifted loss.
-
-    A finding that did not fail needs no search either.
-    """
-    decisive = [case for case in finding.cases if verdict_of(case) is finding.verdict]
-    case = next((case for case in decisive if case.cause.fault), None)
-    if decisive and all(isinstance(case, BrokenCall) for case in decisive):
-        return finding  # it says itself which line raised
-    if case is None:
-        return finding if finding.verdict is not Verdict.FAIL else None
-    found = Diagnosis(
-        fault=case.cause.fault,
-        how="reproduced",
-        residual=case.cause.residual,
-        advice=advice(case.cause.fault),
-    )
-    return replace(finding, diagnosis=found, location=_place_of(case))
+def _is_proven(finding: Finding) -> bool:
+    return finding.diagnosis is not None and finding.diagnosis.how in PROVEN
 
 
-def _place_of(case: Measurement) -> Location | None:
-    module = case.cause.module
-    return Location(module=module, layer=layer_number(module)) if module else None
-
-
-def _placed(finding: Finding) -> Finding:
-    """With the module that the failing case names itself, where the search has found no place."""
-    decisive = (case for case in finding.cases if verdict_of(case) is finding.verdict)
-    case = next((case for case in decisive if case.cause.module), None)
-    if case is None or finding.location is not None:
-        return finding
-    return replace(finding, location=_place_of(case))
-
-
-def _searched(subject: Subject, finding: Finding, until: float, known: tuple[str, ...]) -> Finding:
-    """The first fault that reproduces a case, else the first repair that fixes one.
+def _searched(
+    subject: Subject,
+    finding: Finding,
+    until: float,
+    known: tuple[str, ...],
+    given: Sequence[Measurement] = (),
+) -> Finding:
+    """The first fault that reproduces a case, else the first repair that fixes one. The cases are
+    those `given`, else the failing ones of the finding.
 
     The trusted path writes attention out; where the model has no kernel to replace, it is tried
     once more with attention left to the model.
     """
-    cases = failing(finding)
+    cases = given or failing(finding)
     weaker: list[Finding] = []
     for by_arguments in (False,) if subject.can.kernel else (False, True):
         for case in (cases or _stand_ins(subject))[: 1 if by_arguments else CASES]:

@@ -1,0 +1,53 @@
+"""What the failing cases of a probe say themselves: the fault, and the module at fault."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from attncheck.attention.layers import layer_number
+from attncheck.core.finding import Diagnosis, Finding, Location
+from attncheck.core.measurement import BrokenCall, Measurement, verdict_of
+from attncheck.core.verdict import Verdict
+from attncheck.faults.registry import advice
+
+
+def named_by_the_probe(finding: Finding) -> Finding | None:
+    """The finding as its own case explains it: a fitted scale, a map of heads, a shifted loss.
+
+    A finding that did not fail needs no search either.
+    """
+    decisive = [case for case in finding.cases if verdict_of(case) is finding.verdict]
+    case = next((case for case in decisive if case.cause.fault), None)
+    if decisive and all(isinstance(case, BrokenCall) for case in decisive):
+        return finding  # it says itself which line raised
+    if case is None:
+        return finding if finding.verdict is not Verdict.FAIL else None
+    found = Diagnosis(
+        fault=case.cause.fault,
+        how="reproduced",
+        residual=case.cause.residual,
+        advice=advice(case.cause.fault),
+    )
+    return replace(finding, diagnosis=found, location=_place_of(case))
+
+
+def is_a_guess(named: Finding) -> bool:
+    """Whether a case names a fault without a number or a place to prove it: because a special call
+    fails. Where plain calls fail as well, the special one need not be the reason.
+    """
+    found = named.diagnosis
+    return found is not None and found.residual is None and named.location is None
+
+
+def _place_of(case: Measurement) -> Location | None:
+    module = case.cause.module
+    return Location(module=module, layer=layer_number(module)) if module else None
+
+
+def placed(finding: Finding) -> Finding:
+    """With the module that the failing case names itself, where the search has found no place."""
+    decisive = (case for case in finding.cases if verdict_of(case) is finding.verdict)
+    case = next((case for case in decisive if case.cause.module), None)
+    if case is None or finding.location is not None:
+        return finding
+    return replace(finding, location=_place_of(case))
