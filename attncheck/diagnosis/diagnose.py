@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
@@ -12,7 +12,7 @@ from attncheck.core.errors import ENDING, Unsupported, first_line
 from attncheck.core.finding import Diagnosis, Finding, Location
 from attncheck.core.measurement import Measurement
 from attncheck.diagnosis import lost_numbers
-from attncheck.diagnosis.claimed import named_by_the_probe, placed, presumed
+from attncheck.diagnosis.claims import is_a_guess, named_by_the_probe, placed
 from attncheck.diagnosis.failure import REFUSED, Failure, failing, open_case, unmeasured
 from attncheck.diagnosis.locate import (
     in_attention,
@@ -53,22 +53,23 @@ class Diagnoser:
     def __call__(self, subject: Subject, finding: Finding) -> Finding:
         """The same finding with diagnosis, location and what replays it. Never raises."""
         named = named_by_the_probe(finding)
-        if named is not None and not presumed(finding):
+        if named is not None and not is_a_guess(named):
             return named
         until = time.perf_counter() + SHARE * finding.seconds
         known = self.known.get(id(subject), ())
         try:
+            plain = _stand_ins(subject) if named is not None else []
+            if named is not None and not plain:
+                return named
             lost = lost_numbers.explained(subject, finding)
-            explained = lost or placed(_searched(subject, finding, until, known))
+            explained = lost or placed(_searched(subject, finding, until, known, plain))
         except ENDING:
             raise
         except BaseException as error:  # the finding stands, whatever its search runs into
             text = f"The search for the fault ended early: {first_line(error)}"
             why = Diagnosis(fault="", how="unexplained", advice=text)
-            return placed(replace(finding, diagnosis=why))
-        if named is not None and (
-            explained.diagnosis is None or explained.diagnosis.how not in PROVEN
-        ):
+            return named or placed(replace(finding, diagnosis=why))
+        if named is not None and not _is_proven(explained):
             return named
         if explained.diagnosis is not None and explained.diagnosis.how == "reproduced":
             self.known[id(subject)] = tuple(dict.fromkeys((explained.diagnosis.fault, *known)))
@@ -96,13 +97,24 @@ def diagnose(subject: Subject, finding: Finding) -> Finding:
     return Diagnoser()(subject, finding)
 
 
-def _searched(subject: Subject, finding: Finding, until: float, known: tuple[str, ...]) -> Finding:
-    """The first fault that reproduces a case, else the first repair that fixes one.
+def _is_proven(finding: Finding) -> bool:
+    return finding.diagnosis is not None and finding.diagnosis.how in PROVEN
+
+
+def _searched(
+    subject: Subject,
+    finding: Finding,
+    until: float,
+    known: tuple[str, ...],
+    given: Sequence[Measurement] = (),
+) -> Finding:
+    """The first fault that reproduces a case, else the first repair that fixes one. The cases are
+    those `given`, else the failing ones of the finding.
 
     The trusted path writes attention out; where the model has no kernel to replace, it is tried
     once more with attention left to the model.
     """
-    cases = failing(finding)
+    cases = given or failing(finding)
     weaker: list[Finding] = []
     for by_arguments in (False,) if subject.can.kernel else (False, True):
         for case in (cases or _stand_ins(subject))[: 1 if by_arguments else CASES]:

@@ -69,14 +69,29 @@ def _kind_of_change(failure: Failure, got: ForwardSpec, want: ForwardSpec) -> st
         return "rows-mixed" if _mixes_sequences(failure, got) else None
     changed = [_changed(left, right) for left, right in zip(got.tokens, want.tokens, strict=True)]
     if len(changed) > 1 and any(not each for each in changed) and any(changed):
-        return "rows-mixed"
+        return "rows-mixed" if _moved(failure, changed) else None
     if not any(changed) or got.length != want.length:
         return None
     if isinstance(got.mask, Mask2D):
         hidden = [{t for t, real in enumerate(row) if not real} for row in got.mask.rows]
         if all(set(each) <= rows for each, rows in zip(changed, hidden, strict=True)):
             return "padding-visible"
-    return "leak-outside-attention" if got.positions is None else None
+    leaks = got.positions is None and _moved(failure, changed)
+    return "leak-outside-attention" if leaks else None
+
+
+def _moved(failure: Failure, changed: list[list[int]]) -> bool:
+    """Whether the trusted path moves logits before the first changed token of any sequence."""
+    got, want = (side.trusted_BTV for side in failure.sides)
+    if got is None or want is None or got.shape != want.shape:
+        return True
+    real_BT = real_tokens(failure.sides[0].spec)
+    for row, found in enumerate(changed):
+        here, stop = slice(row, row + 1), found[0] if found else got.shape[1]
+        real = None if real_BT is None else real_BT[here, :stop]
+        if failure.differ(got[here, :stop], want[here, :stop], real):
+            return True
+    return False
 
 
 def carried_elsewhere(failure: Failure) -> OutsideFault | None:

@@ -5,6 +5,7 @@ that did not pass.
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -95,15 +96,15 @@ def _result(
 
 
 def _location(target: TargetReport, finding: Finding) -> dict[str, Any]:
-    """A file where the target is one; the module where the divergence starts, as a logical
-    location.
+    """A file where the target is one, with the line of its factory; the module where the divergence
+    starts, as a logical location.
     """
     module = finding.location.module if finding.location is not None else ""
     name = f"{target.target}:{module}" if module else target.target
     return {
         "physicalLocation": {
             "artifactLocation": {"uri": quote(_artifact(target.target), safe="/@.-_~")},
-            "region": {"startLine": 1},
+            "region": {"startLine": _line(target.target)},
         },
         "logicalLocations": [{"fullyQualifiedName": name, "kind": "module"}],
     }
@@ -113,6 +114,18 @@ def _artifact(target: str) -> str:
     """`models/mine.py` of `models/mine.py:factory`; other targets as a path of words."""
     file, _, _ = target.rpartition(":")
     return file if file.endswith(".py") else target.replace(":", "/").lstrip("/")
+
+
+def _line(target: str) -> int:
+    """The line at which a factory of a file begins, 1 where there is none to be read."""
+    file, _, factory = target.rpartition(":")
+    try:
+        source = Path(file).read_text(encoding="utf-8") if file.endswith(".py") else ""
+    except (OSError, UnicodeDecodeError):
+        return 1
+    lines = enumerate(source.splitlines(), 1)
+    begins = (f"def {factory}(", f"class {factory}(", f"class {factory}:", f"{factory} =")
+    return next((number for number, line in lines if line.startswith(begins)), 1)
 
 
 def _cases(finding: Finding) -> list[dict[str, Any]]:

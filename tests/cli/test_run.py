@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -365,3 +367,48 @@ def test_no_arguments_are_a_call_for_help(
 ) -> None:
     assert main(arguments) == 0
     assert "Find bugs:\n  run " in capsys.readouterr().out
+
+
+@pytest.fixture
+def _forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processes of a sweep are forked from this one, which has loaded torch."""
+    context = multiprocessing.get_context("fork")
+    monkeypatch.setattr("attncheck.run.sweep._context", lambda: context)
+
+
+SWEEP = ("builtin:gqa", "builtin:broken-mask", "--probe", "future-token", "--jobs", "2", "-q")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.usefixtures("_forked")
+def test_a_sweep_honours_the_baseline_and_writes_scripts(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    known, kept = tmp_path / "known.json", ("--sweep-dir", f"{tmp_path}/kept")
+    scripts = ("--repro", f"{tmp_path}/scripts")
+    assert run(capsys, *SWEEP, *kept, "--write-baseline", str(known), *scripts)[0] == 1
+    assert json.loads(known.read_text())["findings"][0]["probe"] == "future-token"
+    report = tmp_path / "report.json"
+    again = run(capsys, *SWEEP, *kept, "--baseline", str(known), "--report", f"json={report}")
+    assert again[0] == 0
+    assert "1 pass, 1 fail (1 known) on 2 models" in again[1]
+    targets = json.loads(report.read_text())["targets"]
+    assert [each["target"] for each in targets] == list(SWEEP[:2])
+    # What is known is settled anew in each run, and not kept in the folder.
+    assert run(capsys, *SWEEP, *kept)[0] == 1
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.usefixtures("_forked")
+def test_a_sweep_prints_json_lines_and_stops_at_the_first_failure(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    targets = ("builtin:broken-mask", "builtin:gqa", "builtin:mha")
+    options = ("--probe", "future-token", "--sweep-dir")
+    with tempfile.TemporaryDirectory() as folder:
+        first = run(capsys, *targets, *options, folder, "--fail-fast", "--format", "jsonl")
+        rest = run(capsys, *targets, *options, folder, "--format", "jsonl")
+    assert first[0] == rest[0] == 1
+    lines = [json.loads(line) for line in first[1].splitlines()]
+    assert [(line["target"], line["verdict"]) for line in lines] == [(targets[0], "fail")]
+    assert len(rest[1].splitlines()) == 3

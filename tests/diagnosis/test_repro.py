@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,9 +14,10 @@ from probing import loaded
 from attncheck.core import registry
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Finding
+from attncheck.core.settings import Settings
 from attncheck.diagnosis.diagnose import Diagnoser
 from attncheck.diagnosis.replay import run_again, spec_dict, spec_from_dict
-from attncheck.diagnosis.repro import LINES, offered
+from attncheck.diagnosis.repro import LINES, _slug, offered
 from attncheck.model.forward_spec import ForwardSpec, Mask2D, blocks
 from attncheck.model.subject import Subject
 from attncheck.run.runner import finding_of
@@ -72,6 +74,18 @@ def test_a_script_that_does_not_show_it_is_not_offered(tmp_path: Path) -> None:
     with pytest.raises(Unsupported, match="does not show the fault"):
         offered(subject, harmless, tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_scripts_of_targets_and_settings_do_not_overwrite_one_another() -> None:
+    subject = loaded("builtin:gqa")
+    names = set()
+    for name in ("./c/b", "./c_b", "c-b"):
+        for attn in ("eager", "sdpa"):
+            subject.loaded.name = name
+            subject.loaded.settings = Settings(attn=attn)
+            names.add(_slug(subject))
+    assert len(names) == 6
+    assert all(re.fullmatch(r"c-b-[0-9a-f]{8}", each) for each in names)
 
 
 def test_no_script_for_a_fault_of_a_built_in(tmp_path: Path) -> None:

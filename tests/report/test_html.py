@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from html.parser import HTMLParser
 
-from report.reports import everything
+from report.reports import everything, failing
 
+from attncheck.core.finding import Diagnosis, Trap
 from attncheck.report.html import html
+from attncheck.report.model import TargetReport
 
 
 class Page(HTMLParser):
@@ -59,3 +62,30 @@ def test_html_unfolds_what_is_red_and_folds_what_is_known() -> None:
     assert '<details id="m1-decode-paths" class="fail" open>' in text
     assert '<details id="m1-position-reset" class="fail">' in text
     assert '<details id="m1-future-token" class="pass">' in text
+
+
+def test_numbers_carry_their_heading_for_narrow_screens() -> None:
+    text = html(everything())
+    assert '<td class="num" data-label="largest difference">1.8</td>' in text
+    assert '<td data-label="decode-paths">' in text
+
+
+def test_what_was_measured_stands_before_the_name_of_the_fault() -> None:
+    diagnosis = Diagnosis(
+        fault="cache-wrong-slot",
+        how="measured",
+        sentence="keys of slots 8..11 are those of layer 1",
+    )
+    finding = replace(failing(), diagnosis=diagnosis)
+    text = html(replace(everything(), targets=(TargetReport(target="m", results=(finding,)),)))
+    sentence = text.index("<p><b>keys of slots 8..11 are those of layer 1</b></p>")
+    assert sentence < text.index("<b>measured: <code>cache-wrong-slot</code></b>")
+
+
+def test_traps_are_folded_above_the_findings() -> None:
+    trap = Trap(trap="padding-left", call="left", reference="builtin:gqa", max_abs=2.0, advice="no")
+    finding = replace(failing(), traps=(trap,))
+    text = html(replace(everything(), targets=(TargetReport(target="m", results=(finding,)),)))
+    assert "1 trap of transformers" in text
+    assert "(builtin:gqa does it as well: 2; met by m)" in text
+    assert text.index("padding-left") < text.index('<main id="findings">')

@@ -1,4 +1,4 @@
-"""What the cases of a probe say themselves of a failure: a fault, and the module."""
+"""What the failing cases of a probe say themselves: the fault, and the module at fault."""
 
 from __future__ import annotations
 
@@ -31,15 +31,12 @@ def named_by_the_probe(finding: Finding) -> Finding | None:
     return replace(finding, diagnosis=found, location=_place_of(case))
 
 
-def presumed(finding: Finding) -> bool:
-    """Whether a case names a fault that it has not reproduced, and others failed that may have
-    another cause: a call that is wrong anyway is wrong after any operation on its cache, too.
+def is_a_guess(named: Finding) -> bool:
+    """Whether a case names a fault without a number or a place to prove it: because a special call
+    fails. Where plain calls fail as well, the special one need not be the reason.
     """
-    decisive = [case for case in finding.cases if verdict_of(case) is finding.verdict]
-    named = [case for case in decisive if case.cause.fault]
-    proven = any(case.cause.residual is not None for case in named)
-    others = any(case.rerun is not None and not case.cause.fault for case in decisive)
-    return bool(named) and not proven and others
+    found = named.diagnosis
+    return found is not None and found.residual is None and named.location is None
 
 
 def _place_of(case: Measurement) -> Location | None:
