@@ -4,6 +4,10 @@ that is called.
 
 from __future__ import annotations
 
+import contextlib
+import warnings
+from collections.abc import Iterator
+
 import torch
 
 from attncheck.attention.call import AttentionCall
@@ -15,6 +19,22 @@ from attncheck.model.subject import Subject
 SHORT = 4
 USUAL = "sdpa"
 """The library's default where a model supports it."""
+
+
+@contextlib.contextmanager
+def uncompiled() -> Iterator[None]:
+    """While active, what the library compiles runs as it is written: flex_attention then takes
+    seconds less, and float64.
+
+    Raises:
+        Unsupported: this torch cannot leave compilation out.
+    """
+    stance = getattr(torch.compiler, "set_stance", None)
+    if stance is None:
+        raise Unsupported("this torch compiles flex_attention in any case")
+    with stance("force_eager"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def kernels_called(subject: Subject, attn: str | None) -> frozenset[tuple[str, str]]:

@@ -106,7 +106,7 @@ from attncheck.model.provenance import AFTER, PIECES, Provenance, with_batch, wi
 from attncheck.model.refusal import REFUSALS, classified
 from attncheck.model.signature import takes_argument
 from attncheck.model.subject import Subject
-from attncheck.model.switching import not_switched
+from attncheck.model.switching import not_switched, uncompiled
 from attncheck.model.training import training, without_randomness
 from attncheck.model.weights import (
     buffers_of,
@@ -262,6 +262,7 @@ __all__ = [
     "token_table",
     "training",
     "training_step",
+    "uncompiled",
     "verdict_of",
     "weights_in_memory",
     "why_no_derivative",

@@ -27,6 +27,7 @@ CONTROLS = {
         "phi3 within the length",
         "phi4_multimodal within the length",
     },
+    "doge_flex_reads_ahead": {"sdpa"},
     "dynamic_ntk_remembers": {"12 tokens"},
     "gpt_neo_static_cache": {"dynamic cache"},
     "sliding_cache_keeps_the_prompt": {"full_attention"},

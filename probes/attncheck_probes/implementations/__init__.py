@@ -1,9 +1,9 @@
 """Every attention implementation gives the same logits.
 
 What it checks
-    The logits of eager and sdpa attention (flex_attention and the flash kernels where there is a
-    GPU) agree on a plain row, a left-padded batch, a 4D mask and a decode on a cache; so do the
-    gradients. In each, a boolean 4D mask means the same as a float mask. `output_attentions=True`
+    The logits of eager, sdpa and flex_attention, and of flash kernels where there is a GPU, agree
+    on a plain row, a left-padded batch, a 4D mask and a decode on a cache; so do the gradients. In
+    each, a boolean 4D mask means the same as a float mask. `output_attentions=True`
     and training mode without dropout change nothing.
 
 Why it matters
@@ -21,7 +21,8 @@ False alarms
     visible in half precision only, where precision escalation decides. Eager attention adds a
     boolean 4D mask as 0 and 1, which masks nothing: a `warn`, and a trap of the library where its
     own models do so as well.
-    flex_attention compiles for seconds on a CPU: name it in `others` to have it compared there.
+    flex_attention compiles for seconds on a CPU: there it is compared as it is written, without a
+    compiler, and as it runs where it is named in `others`.
 
 References
     Hugging Face transformers issues 32848 (soft-cap dropped by the default implementation), 44380
@@ -45,6 +46,7 @@ from attncheck.probing import (
     attempt,
     media_cases,
     not_switched,
+    uncompiled,
     without_randomness,
 )
 from attncheck_probes.implementations.comparisons import COMPARED, Compared, boolean_mask
@@ -55,7 +57,10 @@ from attncheck_probes.implementations.compiled import compiled_cases
 EVERYWHERE = ("eager", "sdpa")
 RANDOM = "dropout-active"
 """The fault that makes any two computations differ, also where only one implementation runs."""
-ON_A_GPU = ("flex_attention", "flash_attention_2", "flash_attention_3")
+FLEX = "flex_attention"
+ON_A_CPU = ("plain row", "left-padded batch")
+"""What flex attention is compared in where nothing runs it fast."""
+ON_A_GPU = (FLEX, "flash_attention_2", "flash_attention_3")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +89,10 @@ class Implementations(Probe):
                 name = f"{attn} vs {subject.attn}, {what}"
                 case = partial(_switched, reason=reason, measured=measured)
                 yield attempt(name, case, subject, name, attn)
+        if subject.device.type == "cpu" and not self.others and subject.attn != FLEX:
+            for what in ON_A_CPU:
+                name = f"{FLEX} vs {subject.attn}, {what}"
+                yield attempt(name, _uncompiled, subject, name, what)
         for attn in (str(subject.attn), *_others(subject)):
             name = f"boolean 4D mask, {attn}"
             yield attempt(name, boolean_mask, subject, name, attn)
@@ -106,6 +115,12 @@ def _switched(
     if reason is not None:
         raise Unsupported(reason)
     return measured(subject, name, attn)
+
+
+def _uncompiled(subject: Subject, name: str, what: str) -> Measurement:
+    """Flex attention as it is written: its masks and its change of scores, without a compiler."""
+    with uncompiled():
+        return _switched(subject, name, FLEX, not_switched(subject, FLEX), COMPARED[what])
 
 
 def _weights(subject: Subject, name: str) -> Measurement:

@@ -109,3 +109,16 @@ def test_a_softmax_in_bfloat16_under_one_implementation(monkeypatch: pytest.Monk
         verdict_of(case(finding(subject, "implementations"), "eager vs sdpa, plain row"))
         is Verdict.FAIL
     )
+
+
+def test_flex_attention_is_compared_on_the_cpu_without_a_compiler() -> None:
+    found = finding(loaded("builtin:gqa"), "implementations")
+    for what in ("plain row", "left-padded batch"):
+        flex = case(found, f"flex_attention vs sdpa, {what}")
+        assert verdict_of(flex) is Verdict.PASS
+        assert flex.positions > 0
+
+
+def test_a_model_that_loses_its_mask_under_flex_attention_fails() -> None:
+    found = finding(loaded("config:doge"), "implementations")
+    assert verdict_of(case(found, "flex_attention vs sdpa, plain row")) is Verdict.FAIL
