@@ -29,6 +29,7 @@ from attncheck.observation.calls import RightLayer, explained_call
 from attncheck.observation.deviation import Deviation
 from attncheck.observation.hidden import ChangedOutput, Run, changed_output, prints_of, states_at
 from attncheck.observation.ledger import Ledger, LedgerCall
+from attncheck.observation.rescaled import rescaled
 from attncheck.observation.rotation import PositionRotation, measured_rotations
 from attncheck.observation.sequence import Sequence
 
@@ -55,6 +56,7 @@ class Explaining:
     measuring: bool = False
     prints: ModuleOutputs = field(default_factory=dict)
     heads: dict[str, int] = field(default_factory=dict)
+    rights: dict[str, RightLayer] = field(default_factory=dict)
 
     def logits(self) -> Tensor:
         """logits_BTV of the trusted path with every deviation on it."""
@@ -102,7 +104,31 @@ class Explaining:
         if states[0].flatten(2).shape[-1] % heads:
             return whole
         split = changed_output(event, "context", states, spec, real_BT, relative, heads)
-        return whole if split is None or split.opaque else split
+        if split is not None and not split.opaque:
+            return split
+        return self._rescaled(event, whole, states) or whole
+
+    def _rescaled(
+        self, event: Event, whole: ChangedOutput, states: tuple[Tensor, Tensor]
+    ) -> ChangedOutput | None:
+        """The same outputs as those of another scale of the scores, if they are."""
+        right = self.rights.get(event[0].rpartition(".")[0])
+        found = right and rescaled(right, *(each.flatten(2) for each in states))
+        if not right or not found:
+            return None
+        factor, states_BTW = found
+        scaled = {
+            (each.start, each.when): Deviation(
+                what="scores",
+                how="scaled",
+                layer=right.layer,
+                start=each.start,
+                when=each.when,
+                amount=factor,
+            )
+            for each in whole.deviations
+        }
+        return ChangedOutput(event, states_BTW.reshape(states[1].shape), (*scaled.values(),), False)
 
     def _failing_prints(self, run: Run) -> ModuleOutputs:
         """The fingerprints of the failing forward, of its part only."""
@@ -128,6 +154,7 @@ class Explaining:
         name = self.ledger.names.get(id(call.module), "")
         self.attended.setdefault(right.layer, name)
         self.heads[name] = call.query_BHTD.shape[1]
+        self.rights[name] = right
         entries = self._entries(call.module)
         if not entries:
             return output

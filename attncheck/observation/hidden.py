@@ -63,10 +63,11 @@ def recorded_outputs(model: nn.Module, event: Event) -> Iterator[Outputs]:
         yield found
 
 
-def _hook(module: nn.Module, event: Event, hook: Any) -> Any:
+def _hook(module: nn.Module, event: Event, hook: Any, first: bool = False) -> Any:
+    """Add a hook for an event, `first` of all so that recorders see what it changes."""
     if event[1] == "out":
-        return module.register_forward_hook(hook, with_kwargs=True)
-    return module.register_forward_pre_hook(hook, with_kwargs=True)
+        return module.register_forward_hook(hook, with_kwargs=True, prepend=first)
+    return module.register_forward_pre_hook(hook, with_kwargs=True, prepend=first)
 
 
 @final
@@ -94,7 +95,7 @@ class ChangedOutput:
             return tuple(new if each is tensor else each for each in args), kept
 
         module = model.get_submodule(self.event[0])
-        with hooked([_hook(module, self.event, hook)]):
+        with hooked([_hook(module, self.event, hook, first=True)]):
             yield
 
 

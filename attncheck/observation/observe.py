@@ -30,7 +30,7 @@ from attncheck.observation.words import sentence, worded
 
 ROUNDINGS = 1e3
 BUDGETS = 4
-MODULES = 3
+MODULES = 8
 """So many modules outside attention are explained at most."""
 
 
