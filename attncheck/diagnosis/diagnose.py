@@ -54,7 +54,7 @@ class Diagnoser:
         """The same finding with diagnosis, location and what replays it. Never raises."""
         named = named_by_the_probe(finding)
         if named is not None and not is_a_guess(named):
-            return named
+            return _located(subject, named)
         until = time.perf_counter() + SHARE * finding.seconds
         known = self.known.get(id(subject), ())
         try:
@@ -95,6 +95,17 @@ ELSEWHERE: dict[str, Callable[[Failure], Location | None]] = {
 def diagnose(subject: Subject, finding: Finding) -> Finding:
     """One finding explained by itself."""
     return Diagnoser()(subject, finding)
+
+
+def _located(subject: Subject, finding: Finding) -> Finding:
+    """The same finding with the module where a failing case first differs, if it has no place."""
+    cases = failing(finding) if finding.location is None else []
+    if not cases:
+        return finding
+    try:
+        return replace(finding, location=locate(open_case(subject, cases[0])))
+    except REFUSED:
+        return finding
 
 
 def _is_proven(finding: Finding) -> bool:
