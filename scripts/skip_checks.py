@@ -306,6 +306,11 @@ def loss_of_its_own(model: Any, case: Case) -> bool:
     return loss is None or "self.loss_function" not in source(model) or "labels" in case.reason
 
 
+def one_kv_head(model: Any, case: Case) -> bool:
+    """the config names one head of keys and values"""
+    return getattr(text(model), "num_key_value_heads", 1) == 1
+
+
 def no_checkpointing(model: Any, case: Case) -> bool:
     """`supports_gradient_checkpointing` of the class is false"""
     return not type(model).supports_gradient_checkpointing

@@ -232,6 +232,11 @@ KINDS = (
         ),
     ),
     SkipKind(
+        "one-kv-head",
+        (r"share one KV head",),
+        "All query heads share one head of keys and values, so that none can be mixed up.",
+    ),
+    SkipKind(
         "no-checkpointing",
         (r"takes no gradient checkpointing",),
         "The class declares no gradient checkpointing.",
