@@ -369,6 +369,33 @@ def no_compiler(model: Any, case: Case) -> bool:
     return raises(lambda: call(compiled, ids(model)))
 
 
+def no_item_passed(model: Any, case: Case) -> bool:
+    """a forward with one random picture or spectrum of the config's size raises, or ignores it"""
+    names = inspect.signature(model.forward).parameters
+    side = getattr(getattr(model.config, "vision_config", None), "image_size", None) or 28
+    shapes = {"pixel_values": (1, 3, side, side), "input_features": (1, 16, 64)}
+    given = {name: size for name, size in shapes.items() if name in names}
+    plain = call(model, ids(model)).logits
+
+    def moved() -> bool:
+        items = {name: torch.randn(size, dtype=torch.float64) for name, size in given.items()}
+        return not torch.equal(call(model, ids(model), **items).logits, plain)
+
+    return raises(moved) or not moved()
+
+
+def items_of_their_own(model: Any, case: Case) -> bool:
+    """the class has a rule for positions of pictures, or prepares a static cache itself"""
+    inner = [module for module in model.modules() if hasattr(module, "get_rope_index")]
+    return bool(inner) or "_prepare_static_cache" in vars(type(model))
+
+
+def codes_beside(model: Any, case: Case) -> bool:
+    """the config names several codebooks, and a forward over ids alone raises"""
+    several = getattr(model.config, "num_codebooks", 1) > 1
+    return several and raises(lambda: call(model, ids(model)))
+
+
 CHECKS: dict[str, Callable[[Any, Case], bool]] = {
     name.replace("_", "-"): check
     for name, check in list(globals().items())

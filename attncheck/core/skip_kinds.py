@@ -250,6 +250,21 @@ KINDS = (
         ),
     ),
     SkipKind(
+        "no-item-passed",
+        (r"no way to pass a",),
+        "No drawn picture or sound of the usual shapes is accepted by the forward of this model.",
+    ),
+    SkipKind(
+        "items-of-their-own",
+        (r"that the model gives a row with", r"which only generate\(\) prepares"),
+        "Positions, or the cache, of rows with pictures follow a rule of the model's own.",
+    ),
+    SkipKind(
+        "codes-beside",
+        (r"the codes beside",),
+        "Codes of several codebooks stand beside each token.",
+    ),
+    SkipKind(
         "positions-beyond",
         (r"positions from \d+ on raise",),
         "The model uses positions as indices, so that they cannot begin far from 0.",

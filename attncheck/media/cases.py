@@ -46,10 +46,9 @@ PLACED = (
 
 
 def asked(subject: Subject, cases: Mapping[str, Measured]) -> Iterator[Measurement]:
-    """Each case for each kind of item, `{}` in its name standing for the kind."""
+    """Each case for each kind of item that can be passed; `{}` in a name stands for the kind."""
     for medium in subject.media:
         if medium.recipe is None:
-            yield skipped(f"with a {medium.kind}", medium.unusable)
             continue
         rows = MediaRows(subject, medium)
         for name in (each for each in cases if medium.span or each not in PLACED):
@@ -218,7 +217,9 @@ def history(subject: Subject) -> Iterator[Measurement]:
         "the same {} before and after another": _item_again,
         "the same {} and text behind it before and after another": partial(_item_again, steps=True),
     }
-    return asked(subject, cases)
+    yield from asked(subject, cases)
+    for medium in (each for each in subject.media if each.recipe is None):
+        yield skipped(f"rows with a {medium.kind}", medium.unusable)
 
 
 def _text_again(rows: MediaRows, name: str, steps: bool = False) -> Comparison:

@@ -175,8 +175,11 @@ class MediaRows:
 
     @cached_property
     def budget(self) -> Budget:
-        """What rounding does to the logits of a row with an item."""
-        return own_budget(self.subject.passes, self.spec(self.row(1)))
+        """What rounding does to the logits of rows with the items in use: each has a size of its
+        own.
+        """
+        seeds = ((3,), (1, 2)) if self.medium.span else ((1,), (2,))
+        return own_budget(self.subject.passes, self.spec(*self.batch(seeds, None)))
 
     @cached_property
     def reads_masked_states(self) -> bool:

@@ -80,7 +80,11 @@ class LoadedModel:
 
     @property
     def media(self) -> tuple[Medium, ...]:
-        """The kinds of pictures and sounds that the model takes, found by trying once."""
+        """The kinds of pictures and sounds that the model takes, found by trying once; none where
+        an encoder reads them, whose input is the same in every forward.
+        """
+        if self.forward_adapter.fixed:
+            return ()
         if self._media is not None:
             return self._media
         untouched = model_untouched(self.model)  # some models remember the picture before
