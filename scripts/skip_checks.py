@@ -118,6 +118,11 @@ def implementation_refused(model: Any, case: Case) -> bool:
         model.config._attn_implementation = before
 
 
+def flex_on_cpu(model: Any, case: Case) -> bool:
+    """the parameters are on the CPU, and the class takes a bias or a mask of its own"""
+    return host_only(model, case) and bool(re.search(r"bias|mask", source(model)))
+
+
 def no_encoder(model: Any, case: Case) -> bool:
     """`is_encoder_decoder` is false, or the encoder reads something else than ids"""
     sound = "input_features" in inspect.signature(model.forward).parameters

@@ -71,6 +71,11 @@ KINDS = (
         "The class declares no support for this attention implementation, and keeps its own.",
     ),
     SkipKind(
+        "flex-on-cpu",
+        (r"with `flex_attention` attention",),
+        "On a CPU flex_attention runs without the compiler of the library, and raises.",
+    ),
+    SkipKind(
         "no-encoder",
         (r"no encoder that reads ids",),
         (
