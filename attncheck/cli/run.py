@@ -83,6 +83,8 @@ def run(
     separate = limits.separate or any(is_glob(job.target) for job in plan.jobs)
     if tp and separate:
         raise UsageError("--tp runs one model after the other: leave out --jobs and --sweep-dir")
+    if tp and limits.timeout is not None:
+        raise UsageError("--tp has a limit of its own: set ATTNCHECK_TP_TIMEOUT, not --timeout")
     limits.check(separate)
     _check_options(plan, settings)
     reports = _reports(plan, reporting, gate, limits)
