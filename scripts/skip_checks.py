@@ -118,6 +118,11 @@ def implementation_refused(model: Any, case: Case) -> bool:
         model.config._attn_implementation = before
 
 
+def flex_on_cpu(model: Any, case: Case) -> bool:
+    """the parameters are on the CPU, and the class takes a bias or a mask of its own"""
+    return host_only(model, case) and bool(re.search(r"bias|mask", source(model)))
+
+
 def no_encoder(model: Any, case: Case) -> bool:
     """`is_encoder_decoder` is false, or the encoder reads something else than ids"""
     sound = "input_features" in inspect.signature(model.forward).parameters
@@ -306,6 +311,11 @@ def loss_of_its_own(model: Any, case: Case) -> bool:
     return loss is None or "self.loss_function" not in source(model) or "labels" in case.reason
 
 
+def one_kv_head(model: Any, case: Case) -> bool:
+    """the config names one head of keys and values"""
+    return getattr(text(model), "num_key_value_heads", 1) == 1
+
+
 def no_checkpointing(model: Any, case: Case) -> bool:
     """`supports_gradient_checkpointing` of the class is false"""
     return not type(model).supports_gradient_checkpointing
@@ -362,6 +372,33 @@ def no_compiler(model: Any, case: Case) -> bool:
     """a compiled forward raises"""
     compiled = torch.compile(model, fullgraph=True)
     return raises(lambda: call(compiled, ids(model)))
+
+
+def no_item_passed(model: Any, case: Case) -> bool:
+    """a forward with one random picture or spectrum of the config's size raises, or ignores it"""
+    names = inspect.signature(model.forward).parameters
+    side = getattr(getattr(model.config, "vision_config", None), "image_size", None) or 28
+    shapes = {"pixel_values": (1, 3, side, side), "input_features": (1, 16, 64)}
+    given = {name: size for name, size in shapes.items() if name in names}
+    plain = call(model, ids(model)).logits
+
+    def moved() -> bool:
+        items = {name: torch.randn(size, dtype=torch.float64) for name, size in given.items()}
+        return not torch.equal(call(model, ids(model), **items).logits, plain)
+
+    return raises(moved) or not moved()
+
+
+def items_of_their_own(model: Any, case: Case) -> bool:
+    """the class has a rule for positions of pictures, or prepares a static cache itself"""
+    inner = [module for module in model.modules() if hasattr(module, "get_rope_index")]
+    return bool(inner) or "_prepare_static_cache" in vars(type(model))
+
+
+def codes_beside(model: Any, case: Case) -> bool:
+    """the config names several codebooks, and a forward over ids alone raises"""
+    several = getattr(model.config, "num_codebooks", 1) > 1
+    return several and raises(lambda: call(model, ids(model)))
 
 
 CHECKS: dict[str, Callable[[Any, Case], bool]] = {

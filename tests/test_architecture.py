@@ -43,6 +43,7 @@ PACKAGE_SHARE = 0.15
 TOGETHER = {
     "cli/test_suite_commands.py",
     "distributed/test_tensor_parallel.py",
+    "media/test_planted.py",
     "suite/test_samples.py",
     "triage/test_reports.py",
 }

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shlex
+import signal
 import sys
+import threading
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
@@ -26,9 +28,10 @@ from attncheck.cli.options import (
 from attncheck.cli.outputs import check_files, check_folders
 from attncheck.cli.ranked import ended, is_first, tp_size
 from attncheck.cli.run_options import GateOptions, OutputOptions, SelectionOptions, SweepOptions
+from attncheck.cli.stopping import last_resort
 from attncheck.cli.streams import guarded
 from attncheck.cli.terminal import announced
-from attncheck.core.errors import STOPPED, USAGE, UsageError, stop_code
+from attncheck.core.errors import INTERNAL, STOPPED, USAGE, UsageError, stop_code
 from attncheck.core.settings import Settings
 from attncheck.core.skips import accepted_skips
 from attncheck.core.verdict import failing
@@ -80,6 +83,8 @@ def run(
     separate = limits.separate or any(is_glob(job.target) for job in plan.jobs)
     if tp and separate:
         raise UsageError("--tp runs one model after the other: leave out --jobs and --sweep-dir")
+    if tp and limits.timeout is not None:
+        raise UsageError("--tp has a limit of its own: set ATTNCHECK_TP_TIMEOUT, not --timeout")
     limits.check(separate)
     _check_options(plan, settings)
     reports = _reports(plan, reporting, gate, limits)
@@ -166,7 +171,7 @@ def execute(
     check = partial(_swept, limits=limits) if separate else partial(_checked, limits=limits)
     with presenter.progress:
         try:
-            with guarded():
+            with last_resort(partial(_stuck, session, presenter)), guarded():
                 check(plan.jobs, session, presenter, repro=repro)
             code = session.report.exit_code
         except KeyboardInterrupt as stop:
@@ -175,6 +180,21 @@ def execute(
             code = _with_baseline(gate.write_baseline, session.report, code)
         presenter.finish(session.finished(code))
     return ended(code)
+
+
+def _stuck(session: Session, presenter: Presenter, number: int) -> int:
+    """The exit code of a run that code below Python holds up; what it found is reported."""
+    from attncheck.run.deadline import TimeUp, place_of
+
+    code = 128 + number
+    if number == signal.SIGALRM:
+        frame = sys._current_frames().get(threading.main_thread().ident or 0)
+        words = f"not finished in time, and no signal reaches it{place_of(frame)}"
+        session.time_is_up(TimeUp(words))
+        code = INTERNAL
+    presenter.finish(session.finished(code))
+    presenter.stdout.flush()
+    return code
 
 
 def _checked(

@@ -49,6 +49,9 @@ class SteadyStream:
             if self.stream is not None:
                 self.stream.flush()
 
+    def close(self) -> None:
+        """Stay open: a model may close what it takes for its own stdout."""
+
     @contextlib.contextmanager
     def _steadily(self) -> Iterator[None]:
         try:
@@ -88,8 +91,8 @@ def guarded() -> Iterator[TextIO]:
     it cannot end the process. Yields the stream for our own results.
     """
     results, leave = sys.stdout, os._exit
-    with _to_stderr() as printed, _on_a_descriptor_of_its_own(results):
-        sys.stdout = SteadyStream(printed)
+    with _on_a_descriptor_of_its_own(results):
+        sys.stdout = sys.stderr
         os._exit = _refused(os.getpid())
         try:
             yield results
@@ -107,14 +110,6 @@ def _refused(process: int) -> Any:
         raise SystemExit(f"os._exit({code})")
 
     return refuse
-
-
-def _to_stderr() -> TextIO:
-    try:
-        where: int | str = os.dup(2)
-    except OSError:  # closed
-        where = os.devnull
-    return open(where, "w", encoding="utf-8", errors="backslashreplace", buffering=1)
 
 
 @contextlib.contextmanager

@@ -29,7 +29,7 @@ from attncheck.model.subject import Subject
 from attncheck.model.weights import digests
 from attncheck.numerics.module_outputs import ModuleOutput, ModuleOutputs, outputs_with_floors
 from attncheck.report.write import write_bytes
-from attncheck.run.session import environment
+from attncheck.run.beginning import environment
 
 SCHEMA = "attncheck-trace/1"
 SUFFIX = ".safetensors"

@@ -71,6 +71,11 @@ KINDS = (
         "The class declares no support for this attention implementation, and keeps its own.",
     ),
     SkipKind(
+        "flex-on-cpu",
+        (r"with `flex_attention` attention",),
+        "On a CPU flex_attention runs without the compiler of the library, and raises.",
+    ),
+    SkipKind(
         "no-encoder",
         (r"no encoder that reads ids",),
         (
@@ -232,6 +237,11 @@ KINDS = (
         ),
     ),
     SkipKind(
+        "one-kv-head",
+        (r"share one KV head",),
+        "All query heads share one head of keys and values, so that none can be mixed up.",
+    ),
+    SkipKind(
         "no-checkpointing",
         (r"takes no gradient checkpointing",),
         "The class declares no gradient checkpointing.",
@@ -243,6 +253,21 @@ KINDS = (
             "The model refuses the call in words: a check of its own raises, and says what it "
             "does not support."
         ),
+    ),
+    SkipKind(
+        "no-item-passed",
+        (r"no way to pass a",),
+        "No drawn picture or sound of the usual shapes is accepted by the forward of this model.",
+    ),
+    SkipKind(
+        "items-of-their-own",
+        (r"that the model gives a row with", r"which only generate\(\) prepares"),
+        "Positions, or the cache, of rows with pictures follow a rule of the model's own.",
+    ),
+    SkipKind(
+        "codes-beside",
+        (r"the codes beside",),
+        "Codes of several codebooks stand beside each token.",
     ),
     SkipKind(
         "positions-beyond",

@@ -34,6 +34,7 @@ from attncheck.model.subject import Subject
 SHARE = 0.75
 """The search for runners-up ends after this share of the failed probe's own time."""
 CASES = 2
+CAUSAL = "causal-mask-missing"
 PROVEN = ("reproduced", "measured")
 """Diagnoses that give the observed logits."""
 NO_FAULT = "No known fault gives these logits, and no change of the call fixes them."
@@ -146,6 +147,12 @@ def _explained(search: Search, finding: Finding) -> Finding:
     place = locate(failure)
     outside = _confirmed(failure, explained_outside(failure))
     seen = measured(failure) if outside is None else measured_alone(failure)
+    if (
+        seen is not None
+        and seen.diagnosis().fault == CAUSAL
+        and not failure.trusted.subject.can.decodes
+    ):
+        seen = None  # what reads ahead by design was held against a causal mask
     if seen is not None and seen.proven:
         outside, place = None, place or seen.place
     diagnosis = _diagnosis(search, place, outside, seen)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
+from itertools import accumulate, pairwise
 
-from attncheck.core.measurement import Comparison, Measurement, merged
-from attncheck.media.cases import ONE, OTHER, THIRD, Measured, asked
-from attncheck.media.rows import MediaRows
+from attncheck.core.measurement import Cause, Comparison, Measurement, merged
+from attncheck.media.cases import MASKED, ONE, OTHER, THIRD, Measured, asked
+from attncheck.media.rows import MediaRow, MediaRows
+from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.subject import Subject
+from attncheck.numerics.divergence import max_abs_diff
 
 
 def beside(subject: Subject) -> Iterator[Measurement]:
@@ -68,4 +72,21 @@ def _alone(
                 note=f"row {number}",
             )
         )
-    return merged(name, cases)
+    case = merged(name, cases)
+    return replace(case, cause=_cause(rows, batch, together)) if case.beyond else case
+
+
+def _cause(rows: MediaRows, batch: list[MediaRow], together: ForwardSpec) -> Cause:
+    """The fault whose prediction the rows follow: masked states that are read, or items that were
+    dealt out in reverse order.
+    """
+    if rows.reads_masked_states:
+        return MASKED
+    seeds = [seed for row in batch for seed in row.seeds][::-1]
+    starts = [0, *accumulate(len(row.seeds) for row in batch)]
+    logits_BTV, residual = rows.subject.logits(together), 0.0
+    for number, (row, (start, stop)) in enumerate(zip(batch, pairwise(starts), strict=True)):
+        swapped = rows.spec(replace(row, seeds=tuple(seeds[start:stop])), prompt=len(row.ids) - 3)
+        got_TV = logits_BTV[number, -len(row.ids) :]
+        residual = max(residual, max_abs_diff(rows.subject.logits(swapped)[0], got_TV))
+    return Cause("pictures-swapped", residual) if residual <= rows.budget.value else Cause()

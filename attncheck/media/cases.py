@@ -13,7 +13,7 @@ from functools import partial
 from torch import Tensor
 
 from attncheck.core.errors import Unsupported
-from attncheck.core.measurement import Comparison, Measurement, Rerun, merged, skipped
+from attncheck.core.measurement import Cause, Comparison, Measurement, Rerun, merged, skipped
 from attncheck.core.verdict import Verdict
 from attncheck.media.codes import codebooks
 from attncheck.media.rows import FRONT, MediaRows
@@ -28,6 +28,7 @@ Measured = Callable[[MediaRows, str], Measurement]
 ONE, OTHER, THIRD = 1, 2, 3
 """Seeds of items: the first two differ in shape where the model leaves a choice."""
 LATER = 2
+MASKED, TYPES_IGNORED = Cause("masked-states-visible"), "token-types-ignored"
 
 
 PLACED = (
@@ -45,10 +46,9 @@ PLACED = (
 
 
 def asked(subject: Subject, cases: Mapping[str, Measured]) -> Iterator[Measurement]:
-    """Each case for each kind of item, `{}` in its name standing for the kind."""
+    """Each case for each kind of item that can be passed; `{}` in a name stands for the kind."""
     for medium in subject.media:
         if medium.recipe is None:
-            yield skipped(f"with a {medium.kind}", medium.unusable)
             continue
         rows = MediaRows(subject, medium)
         for name in (each for each in cases if medium.span or each not in PLACED):
@@ -185,7 +185,8 @@ def _compared(
 def _in_front(rows: MediaRows, name: str) -> Comparison:
     rows.not_prefix.require()
     got, want = rows.spec(rows.row(OTHER)), rows.spec(rows.row(ONE))
-    return rows.subject.compare_forwards(name, got, want, at=slice(0, FRONT), budget=rows.budget)
+    case = rows.subject.compare_forwards(name, got, want, at=slice(0, FRONT), budget=rows.budget)
+    return replace(case, cause=MASKED) if rows.reads_masked_states else case
 
 
 def _follows(rows: MediaRows, name: str, two: bool = False) -> Comparison:
@@ -193,9 +194,10 @@ def _follows(rows: MediaRows, name: str, two: bool = False) -> Comparison:
     changed, usual = rows.row(OTHER, *rest), rows.row(ONE, *rest)
     behind = slice(rows.end_of(usual), None)
     got, want = rows.spec(changed), rows.spec(usual)
-    return rows.subject.compare_forwards(
+    case = rows.subject.compare_forwards(
         name, got, want, at=behind, expect="differ", budget=rows.budget
     )
+    return case if case.beyond else replace(case, cause=Cause("picture-ignored", case.max_abs))
 
 
 def _types(rows: MediaRows, name: str) -> Comparison:
@@ -203,7 +205,8 @@ def _types(rows: MediaRows, name: str) -> Comparison:
     want = rows.spec(rows.row(ONE), prompt=rows.end + 1)
     assert want.media is not None
     got = replace(want, media=replace(want.media, without=TOKEN_TYPES[:1]))
-    return rows.subject.compare_forwards(name, got, want, expect="differ", budget=rows.budget)
+    case = rows.subject.compare_forwards(name, got, want, expect="differ", budget=rows.budget)
+    return case if case.beyond else replace(case, cause=Cause(TYPES_IGNORED, case.max_abs))
 
 
 def history(subject: Subject) -> Iterator[Measurement]:
@@ -214,7 +217,9 @@ def history(subject: Subject) -> Iterator[Measurement]:
         "the same {} before and after another": _item_again,
         "the same {} and text behind it before and after another": partial(_item_again, steps=True),
     }
-    return asked(subject, cases)
+    yield from asked(subject, cases)
+    for medium in (each for each in subject.media if each.recipe is None):
+        yield skipped(f"rows with a {medium.kind}", medium.unusable)
 
 
 def _text_again(rows: MediaRows, name: str, steps: bool = False) -> Comparison:

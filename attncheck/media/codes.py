@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from attncheck.core.measurement import Measurement
+from attncheck.core.measurement import Cause, Measurement
 from attncheck.model.attempts import attempt
 from attncheck.model.codebooks import Codebooks
 from attncheck.model.forward_spec import ForwardSpec
@@ -29,4 +29,5 @@ def _moved(subject: Subject, name: str, changed: Codebooks) -> Measurement:
     with torch.no_grad():
         got_BTV = subject.passes.call(tokens, use_cache=False, extra=given).logits_BTV
     want_BTV = subject.logits(ForwardSpec(tokens))
-    return subject.compare(name, got_BTV, want_BTV, expect="differ")
+    case = subject.compare(name, got_BTV, want_BTV, expect="differ")
+    return case if case.beyond else replace(case, cause=Cause("codebook-ignored", case.max_abs))

@@ -17,7 +17,7 @@ from attncheck.core.capability import Capability
 from attncheck.core.errors import Unsupported
 from attncheck.model.forward_spec import ForwardSpec, Mask, Mask2D, Media, Positions, counting
 from attncheck.model.inputs import Row
-from attncheck.model.media import Medium
+from attncheck.model.media import CROSS_MASKS, Medium
 from attncheck.model.noise_floor import own_budget
 from attncheck.model.subject import Subject
 from attncheck.numerics.budget import Budget
@@ -175,8 +175,23 @@ class MediaRows:
 
     @cached_property
     def budget(self) -> Budget:
-        """What rounding does to the logits of a row with an item."""
-        return own_budget(self.subject.passes, self.spec(self.row(1)))
+        """What rounding does to the logits of rows with the items in use: each has a size of its
+        own.
+        """
+        seeds = ((3,), (1, 2)) if self.medium.span else ((1,), (2,))
+        return own_budget(self.subject.passes, self.spec(*self.batch(seeds, None)))
+
+    @cached_property
+    def reads_masked_states(self) -> bool:
+        """Whether a mask over the states of items hides an item from the tokens in front of it, and
+        another one moves them all the same.
+        """
+        if not self.medium.names.intersection(CROSS_MASKS):
+            return False
+        one_BTV, other_BTV = (
+            self.subject.logits(self.spec(self.row(seed)))[:, :FRONT] for seed in (1, 2)
+        )
+        return beyond(other_BTV, one_BTV, self.budget.value)
 
     @cached_property
     def counts(self) -> Capability:

@@ -24,7 +24,7 @@ from attncheck.model.kept_state import model_untouched
 from attncheck.model.media import Medium, find_media
 from attncheck.model.placement import input_device, load_as_stored, why_not_cast
 from attncheck.model.precision import Precision, cast_back, fits, own_dtypes
-from attncheck.model.weights import SavedBuffers
+from attncheck.model.weights import SavedBuffers, put_data
 
 
 @final
@@ -80,7 +80,11 @@ class LoadedModel:
 
     @property
     def media(self) -> tuple[Medium, ...]:
-        """The kinds of pictures and sounds that the model takes, found by trying once."""
+        """The kinds of pictures and sounds that the model takes, found by trying once; none where
+        an encoder reads them, whose input is the same in every forward.
+        """
+        if self.forward_adapter.fixed:
+            return ()
         if self._media is not None:
             return self._media
         untouched = model_untouched(self.model)  # some models remember the picture before
@@ -199,7 +203,7 @@ class LoadedModel:
             if self.stored_dtype != stored and not narrower:
                 cast_back(self.model, own, stored)
             for parameter, data in weights:
-                parameter.data = data
+                put_data(parameter, data)
             self.precision = before
             buffers.put_back()
             set_experts(experts)

@@ -26,8 +26,8 @@ TILES = (1, 2, 3)
 SAMPLES = 4096
 FRAMES = (16, 64, 200, 3000)
 BETWEEN = 8
-"""Pixels are small integers over this: exact in every dtype, so that a case measured again in
-another precision sees the same picture.
+"""Pixels are small odd integers over this: exact in every dtype, so that a case measured again in
+another precision sees the same picture, and never zero, as an empty place is.
 """
 
 
@@ -54,7 +54,7 @@ class Recipe:
         number = seed % len(self.shapes)
         generator = torch.Generator().manual_seed(seed)
         size = self.shapes[number]
-        drawn = torch.randint(-2 * BETWEEN, 2 * BETWEEN, size, generator=generator)
+        drawn = 2 * torch.randint(-BETWEEN, BETWEEN, size, generator=generator) + 1
         others = {name: values[number] for name, values in self.beside.items()}
         return {self.main: drawn.double() / BETWEEN, **others}
 

@@ -207,7 +207,9 @@ class Passes:
             ) from error
 
     def _promised(self, spec: ForwardSpec) -> bool:
-        return spec.promised and promised(spec.cache_kind, self.forward_adapter.model)
+        uncompiled = spec.attn == "flex_attention" and self.device.type == "cpu"
+        known = promised(spec.cache_kind, self.forward_adapter.model)
+        return spec.promised and known and not uncompiled
 
     def _works_when_short(self, spec: ForwardSpec) -> bool:
         """Whether the same call works with a few tokens: then the model does not refuse it."""

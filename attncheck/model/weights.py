@@ -6,6 +6,7 @@ from typing import final
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 ELSEWHERE = "meta"
 """The device of a parameter whose values are on disk or in another memory until its layer runs."""
@@ -107,6 +108,16 @@ class SavedBuffers:
                 buffers[name] = buffer
         for buffer, value in self._values.values():
             put_back(buffer, value)
+
+
+def put_data(parameter: nn.Parameter, data: Tensor) -> None:
+    """Give a parameter the storage that it had. A sharded one is an object around its part, which
+    an assignment to `data` does not reach.
+    """
+    if is_traceable_wrapper_subclass(data):
+        torch.utils.swap_tensors(parameter, nn.Parameter(data, parameter.requires_grad))
+    else:
+        parameter.data = data
 
 
 @torch.no_grad()

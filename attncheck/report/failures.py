@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
+from attncheck.core import registry
 from attncheck.core.finding import Diagnosis, Finding, Location
 from attncheck.core.measurement import Comparison, Measurement, verdict_of
 from attncheck.report.model import TargetReport
@@ -117,7 +118,11 @@ def _last_line(target: TargetReport, group: Sequence[Finding], width: int) -> Te
     line = Text().append(worst.verdict.value.upper(), style=style_of(worst))
     line.append(f" {named}{where}{size}")
     line.truncate(width, overflow="ellipsis")
-    command = f"attncheck run {shlex.quote(target.target)} --probe {worst.probe} -v"
+    # an implicit probe runs on every target, and cannot be chosen
+    chosen = (
+        "" if worst.probe in registry.installed(registry.IMPLICIT) else f"--probe {worst.probe} "
+    )
+    command = f"attncheck run {shlex.quote(target.target)} {chosen}-v"
     return line.append(f"\n{' ' * INDENT}{command}", style="dim")
 
 

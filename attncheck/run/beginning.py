@@ -1,6 +1,12 @@
-"""The report of a target before any probe ran: what was loaded, or why nothing was."""
+"""What a report says before any probe ran: where it runs, what was loaded, or why nothing was."""
 
 from __future__ import annotations
+
+import platform
+from typing import Any
+
+import torch
+import transformers
 
 from attncheck.core.errors import AttncheckError, Unsupported, first_line
 from attncheck.core.visible import made_visible, one_line, shortened
@@ -50,3 +56,14 @@ def loaded_report(subject: Subject, load_seconds: float) -> TargetReport:
         notes=notes,
     )
     return made_visible(report)
+
+
+def environment() -> dict[str, Any]:
+    """Versions and hardware of this run."""
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "platform": platform.platform(),
+        "device": "cuda" if torch.cuda.is_available() else "cpu",
+    }

@@ -16,6 +16,7 @@ from attncheck.core.finding import Finding
 from attncheck.core.verdict import Verdict
 from attncheck.model.forward_spec import ForwardSpec
 
+SHOWN = 4
 AGAIN = 1.0
 """Seconds after which the limit strikes again, if a model has swallowed it."""
 
@@ -82,7 +83,8 @@ def _forward(frames: list[FrameType]) -> str:
     spec = next((each for each in specs if isinstance(each, ForwardSpec)), None)
     if spec is None:
         return ""
-    chunks = f" in chunks of {'+'.join(map(str, spec.chunks))}" if spec.chunks else ""
+    sizes = [str(size) for size in spec.chunks[:SHOWN]] + ["…"] * (len(spec.chunks) > SHOWN)
+    chunks = f" in chunks of {'+'.join(sizes)}" if sizes else ""
     return f"a forward of {len(spec.tokens)} x {spec.length} tokens{chunks}"
 
 

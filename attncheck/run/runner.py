@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -24,6 +25,7 @@ from attncheck.distributed.ranks import failed_alone, working_on
 from attncheck.faults.registry import fault
 from attncheck.model.kept_state import model_untouched
 from attncheck.model.subject import Subject
+from attncheck.model.weights import buffers_of, changed
 from attncheck.probing import Probe
 from attncheck.run.controls import control
 from attncheck.run.measuring import all_cases, measured_cases, settled
@@ -86,7 +88,8 @@ def run_probes(
         working_on(f"the probe {probe.name}")
         started = time.perf_counter()
         try:
-            finding = yield from _examined(subject, probe, controls)
+            with _as_loaded(subject):
+                finding = yield from _examined(subject, probe, controls)
             finding = traps(subject, probe, finding) if traps else finding
             if diagnose is not None and finding.verdict in (Verdict.FAIL, Verdict.WARN):
                 finding = replace(finding, seconds=time.perf_counter() - started)
@@ -101,6 +104,20 @@ def run_probes(
             finding = crashed(probe.name, error)
         finding = _following(finding, causes)
         yield ProbeFinished(subject.name, replace(finding, seconds=time.perf_counter() - started))
+
+
+@contextlib.contextmanager
+def _as_loaded(subject: Subject) -> Iterator[None]:
+    """A probe gets the model as it was loaded: what a forward leaves behind, such as the rotary
+    table of a longer row, is for `repeatability` to find, and no leak in another probe.
+    """
+    buffers = buffers_of(subject.model)
+    with model_untouched(subject.model):
+        try:
+            yield
+        finally:
+            if changed(subject.model, buffers):
+                subject.passes.forget()
 
 
 def _following(finding: Finding, causes: dict[str, str]) -> Finding:

@@ -5,17 +5,13 @@ from __future__ import annotations
 import contextlib
 import datetime
 import gc
-import platform
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, final
-
-import torch
-import transformers
+from typing import final
 
 from attncheck.core import registry
 from attncheck.core.errors import (
@@ -36,7 +32,7 @@ from attncheck.model.kept_state import process_untouched
 from attncheck.model.subject import Subject
 from attncheck.probing import Probe
 from attncheck.report.model import Report, TargetReport, exit_code
-from attncheck.run.beginning import failed_to_load, loaded_report
+from attncheck.run.beginning import environment, failed_to_load, loaded_report
 from attncheck.run.deadline import TimeUp, at_home, hung
 from attncheck.run.gate import Gate
 from attncheck.run.implicit import implicit_findings
@@ -190,20 +186,25 @@ class Session:
 
     def _run(self, job: Job) -> None:
         started, self._running = time.perf_counter(), ""
+        self._now = job, started
         try:
             with at_home(), self.limit():
                 self._check(job, started)
         except TimeUp as hang:
-            self.timed_out = True
-            if self._running:
-                self._found(job, hung(self._running, hang), started)
-            else:
-                self._adopt(failed_to_load(job, hang, time.perf_counter() - started))
+            self.time_is_up(hang)
         self._done += 1
         self._keep(self.report.targets)
         self._tell(TargetFinished(self._last))
         if not self._last.error:  # nothing was loaded otherwise
             gc.collect()
+
+    def time_is_up(self, hang: TimeUp) -> None:
+        """Note that the target of now hangs, and in what."""
+        (job, started), self.timed_out = self._now, True
+        if self._running:
+            self._found(job, hung(self._running, hang), started)
+        else:
+            self._adopt(failed_to_load(job, hang, time.perf_counter() - started))
 
     def _check(self, job: Job, started: float) -> None:
         try:
@@ -279,14 +280,3 @@ class Session:
 
     def _tell(self, event: SessionEvent) -> None:
         self.listener(event, self.report)
-
-
-def environment() -> dict[str, Any]:
-    """Versions and hardware of this run."""
-    return {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "platform": platform.platform(),
-        "device": "cuda" if torch.cuda.is_available() else "cpu",
-    }

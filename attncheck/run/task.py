@@ -10,8 +10,8 @@ from typing import final
 
 from attncheck.report.model import Report, TargetReport
 from attncheck.report.record import from_json
+from attncheck.run.beginning import environment
 from attncheck.run.identity import code_of, digest, identity
-from attncheck.run.session import environment
 from attncheck.suite.plan import Job
 
 NAME = 80

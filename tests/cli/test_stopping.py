@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -80,3 +82,40 @@ def test_other_commands_end_with_the_code_of_the_signal(
     )
     assert main(["triage", f"{tmp_path}/make.py:make"]) == 143
     assert capsys.readouterr().err.strip() == "attncheck: interrupted"
+
+
+STUCK = """
+import ctypes, os, signal, threading, time
+from attncheck.cli.stopping import last_resort, stoppable
+
+def leave(number):
+    print("left", number, flush=True)
+    return 43
+
+libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
+threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
+with stoppable(), last_resort(leave, patience=0.2):
+    libc.pthread_mutex_lock(mutex)
+    libc.pthread_mutex_lock(mutex)
+"""
+ANSWERING = """
+import os, signal, time
+from attncheck.cli.stopping import last_resort, stoppable
+
+try:
+    with stoppable(), last_resort(lambda number: 43, patience=0.2):
+        os.kill(os.getpid(), signal.SIGTERM)
+except KeyboardInterrupt as stop:
+    time.sleep(0.5)
+    print("stopped", stop.code)
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "out", "ended"), [(STUCK, "left 15\n", 43), (ANSWERING, "stopped 143\n", 0)]
+)
+def test_a_lock_below_python_cannot_hold_up_a_signal(code: str, out: str, ended: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.stdout, done.returncode, done.stderr) == (out, ended, "")

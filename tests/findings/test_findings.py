@@ -16,6 +16,14 @@ HERE = Path(__file__).parent
 HEALTHY = 1e-4
 SCRIPTS = sorted(path.stem for path in HERE.glob("*.py") if not path.stem.startswith("test_"))
 CONTROLS = {
+    "accepted_calls_that_raise": {"llama", "t5"},
+    "m2m_steps_count_the_padding": {"m2m_100 without padding", "nllb-moe without padding"},
+    "masks_that_change_nothing": {"bert"},
+    "nllb_moe_static_cache": {"dynamic cache", "static cache without experts"},
+    "padding_in_convolutions": {"bert"},
+    "t5gemma2_masks_joined": {"sdpa, no mask", "eager, 4D mask"},
+    "t5gemma_packed_rows": {"llama"},
+    "window_of_one": {"window 2", "kept beyond the window of 2"},
     "blt_padding_in_patches": {"no padding"},
     "boolean_mask_under_eager": {"sdpa"},
     "cached_step_without_mask": {

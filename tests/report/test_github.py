@@ -25,3 +25,10 @@ def test_github_is_told_only_there(tmp_path: Path) -> None:
     )
     assert len(told) == 9
     assert summary.read_text(encoding="utf-8").startswith("before\n## attncheck: failed")
+
+
+def test_a_step_summary_that_cannot_be_written_is_one_line() -> None:
+    there = {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": "/dev/full"}
+    line, *annotations = tell_github(everything(), there)
+    assert line == "attncheck: step summary /dev/full: not written: No space left on device"
+    assert annotations == list(workflow_commands(everything()))

@@ -140,3 +140,8 @@ def test_sizes_are_readable_at_a_glance(excess: float, words: str, cells: str) -
 
 def test_a_probe_without_judged_cases_has_no_amount() -> None:
     assert amount_text([Figure("bytes", 3.0, "B")]).plain.strip() == ""
+
+
+def test_a_probe_that_runs_everywhere_is_not_offered_to_choose() -> None:
+    shown = screen(report_of(PASSED, replace(FAILED, probe="load")), 120)
+    assert "    attncheck run org/name -v" in shown.splitlines()

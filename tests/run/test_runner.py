@@ -15,7 +15,7 @@ from probing import ACCUSING
 
 from attncheck.core import registry
 from attncheck.core.finding import Finding
-from attncheck.core.measurement import Measurement
+from attncheck.core.measurement import Measurement, verdict_of
 from attncheck.core.settings import Settings
 from attncheck.core.verdict import Verdict
 from attncheck.model.forward_spec import ForwardSpec
@@ -79,7 +79,8 @@ def test_an_encoder_decoder_is_not_accused(t5: str) -> None:
 def test_an_encoder_is_checked_for_padding_and_rows_and_not_accused(bert: str) -> None:
     found = findings(bert)
     assert {name: f.summary for name, f in found.items() if f.verdict in ACCUSING} == {}
-    assert found["batch-rows"].verdict is Verdict.PASS
+    alone = next(each for each in found["batch-rows"].cases if each.name == "alone")
+    assert verdict_of(alone) is Verdict.PASS
     assert found["padding"].verdict is Verdict.WARN
     assert found["padding"].summary.startswith("left, implicit positions")
     assert found["future-token"].verdict is Verdict.SKIP
@@ -105,3 +106,25 @@ def test_a_pass_that_no_fault_could_have_failed_is_vacuous(subject: Subject) -> 
         "no fault could be injected that would have failed it: "
         "softcap-missing: no layer passes its kernel a soft-cap"
     )
+
+
+def test_what_a_longer_row_leaves_behind_is_for_repeatability_alone() -> None:
+    config = transformers.LlamaConfig(
+        vocab_size=128,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        max_position_embeddings=16,
+        rope_parameters={"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0},
+    )
+    model = transformers.LlamaForCausalLM(config)
+    amplify(model, 0)
+    subject = Subject.of(model, dtype="float64")
+    probes = [registry.load(name) for name in ("future-token", "batch-rows", "repeatability")]
+    events = run_probes(subject, probes, controls=False)
+    found = {e.finding.probe: e.finding for e in events if isinstance(e, ProbeFinished)}
+    assert found["future-token"].verdict is Verdict.PASS
+    alone = next(each for each in found["batch-rows"].cases if each.name == "alone")
+    assert verdict_of(alone) is Verdict.PASS
+    assert found["repeatability"].verdict is Verdict.FAIL

@@ -74,6 +74,8 @@ def _by_argument(subject: Subject) -> Iterator[None]:
 
 
 def _hypotheses(forward: WrongForward) -> Iterator[Hypothesis]:
+    if not forward.subject.can.decodes:
+        return  # what reads ahead by design has no causal mask to miss
     yield Hypothesis("", Change(allowed=_whole_chunk))
     if forward.attends and not forward.spec.chunks:
         parameter = "a boolean mask is added to the scores as 0 and 1"

@@ -54,7 +54,9 @@ and inline, windows and chunks, latent keys, encoders, recurrent states.
 @final
 @dataclass(frozen=True)
 class Batch:
-    """`count` random faults, dealt out to the targets in turn."""
+    """`count` random faults, dealt out to the targets in turn, numbered from 0 in each: the first
+    ones of a target are the same in a batch of any size.
+    """
 
     targets: Sequence[str]
     count: int
@@ -66,7 +68,7 @@ class Batch:
         """Every trial in the order of the targets: known ones from the file, others now."""
         known = {(each.target, each.number): each for each in read(self.file)}
         for place, target in enumerate(self.targets):
-            numbers = range(place, self.count, len(self.targets))
+            numbers = range(len(range(place, self.count, len(self.targets))))
             yield from (known[target, each] for each in numbers if (target, each) in known)
             left = [each for each in numbers if (target, each) not in known]
             for trial in self._new(target, left) if left else ():

@@ -1,0 +1,1 @@
+"""Faults of pictures, sounds and codebooks: what stands beside the tokens, and where it is read."""
