@@ -1,0 +1,120 @@
+"""Faults that nobody enumerated are measured: their parts, and the proof by the same logits."""
+
+from __future__ import annotations
+
+from functools import lru_cache, partial
+
+import pytest
+from probing import loaded
+
+from attncheck.faults.engine.trusted import Trusted
+from attncheck.model.forward_spec import ForwardSpec
+from attncheck.model.subject import Subject
+from attncheck.numerics.divergence import max_abs_diff
+from attncheck.observation.observe import Observation, observed
+from attncheck.run.random_faults.inject import Injector
+from attncheck.run.random_faults.parts import parse
+from attncheck.run.random_faults.sites import Sites, sites_of
+
+LAYER = "model.layers.1.self_attn"
+
+
+@lru_cache(maxsize=1)
+def sites() -> Sites:
+    return sites_of(loaded("builtin:gqa"))
+
+
+def seen(text: str, chunks: tuple[int, ...] = (8, 1, 2, 13)) -> tuple[Observation, float]:
+    """The observation of a fault, and the difference of its prediction from the wrong logits."""
+    subject: Subject = sites().subject
+    spec, trusted = ForwardSpec(subject.inputs.tokens, chunks=chunks), Trusted(subject)
+    right_BTV, budget = trusted.logits(spec), subject.budget.value
+    with Injector(sites(), parse(text)).injected():
+        wrong_BTV = subject.logits(spec)
+        assert max_abs_diff(right_BTV, wrong_BTV) > 1e-3
+        found = observed(
+            trusted,
+            spec,
+            partial(subject.passes.replay, spec),
+            right_BTV,
+            lambda logits_BTV: max_abs_diff(logits_BTV, wrong_BTV) <= budget,
+        )
+    return found, max_abs_diff(found.predicted_BTV, wrong_BTV)
+
+
+@pytest.mark.parametrize(
+    ("text", "parts", "words"),
+    [
+        (
+            f"what=stored-keys,how=round:8,at={LAYER},when=cached",
+            [("keys", "rounded", (1,))],
+            "rounded to bfloat16",
+        ),
+        (
+            f"what=keys,how=slot:1,at={LAYER},heads=0,tokens=4-7,when=step",
+            [("keys", "other token", (1,))],
+            "keys of tokens 4..7 are those of the token 1 before, in layer 1, head 0",
+        ),
+        (
+            f"what=queries,how=angle:3,at={LAYER},when=chunk",
+            [("queries", "rotated", (1,))],
+            "3 positions too far",
+        ),
+        (
+            f"what=values,how=zero,at={LAYER},heads=1,tokens=2-5,when=cached",
+            [("values", "zero", (1,))],
+            "values of tokens 2..5 are zero",
+        ),
+        (
+            f"what=cells,how=hide:3,at={LAYER},when=chunk",
+            [("cells", "hidden", (1,))],
+            "token 3 cannot be read",
+        ),
+        (
+            "what=hidden,how=scale:1.25,at=model.layers.2.mlp.down_proj,when=step",
+            [("hidden", "scaled", (2,))],
+            "multiplied by 1.25",
+        ),
+    ],
+)
+def test_what_was_done_is_measured_and_proven(
+    text: str, parts: list[tuple[str, str, tuple[int, ...]]], words: str
+) -> None:
+    found, residual = seen(text)
+    assert [(each.what, each.how, each.layers) for each in found.parts] == parts
+    assert words in found.sentence
+    assert not found.opaque
+    assert residual <= sites().subject.budget.value
+
+
+def test_a_right_forward_shows_nothing() -> None:
+    subject = sites().subject
+    spec, trusted = ForwardSpec(subject.inputs.tokens, chunks=(8, 1, 2, 13)), Trusted(subject)
+    right_BTV = trusted.logits(spec)
+    run = partial(subject.passes.replay, spec)
+    found = observed(trusted, spec, run, right_BTV, lambda logits_BTV: True)
+    assert found.parts == ()
+    assert found.sentence == ""
+    assert max_abs_diff(found.predicted_BTV, right_BTV) <= subject.budget.value
+
+
+def test_two_faults_are_both_told() -> None:
+    subject = sites().subject
+    spec, trusted = ForwardSpec(subject.inputs.tokens, chunks=(8, 1, 2, 13)), Trusted(subject)
+    right_BTV = trusted.logits(spec)
+    first = parse(f"what=stored-keys,how=zero,at={LAYER},tokens=2-3,when=cached")
+    second = parse("what=hidden,how=scale:2,at=model.layers.3.mlp.down_proj,when=chunk")
+    with Injector(sites(), first).injected(), Injector(sites(), second).injected():
+        wrong_BTV = subject.logits(spec)
+        found = observed(
+            trusted,
+            spec,
+            partial(subject.passes.replay, spec),
+            right_BTV,
+            lambda logits_BTV: max_abs_diff(logits_BTV, wrong_BTV) <= subject.budget.value,
+        )
+    assert {(each.what, each.how, each.layers) for each in found.parts} == {
+        ("keys", "zero", (1,)),
+        ("hidden", "scaled", (3,)),
+    }
+    assert max_abs_diff(found.predicted_BTV, wrong_BTV) <= subject.budget.value
