@@ -154,7 +154,7 @@ def _explained(search: Search, finding: Finding) -> Finding:
     ):
         seen = None  # what reads ahead by design was held against a causal mask
     if seen is not None and seen.proven:
-        outside, place = None, place or seen.place
+        outside, place = None, place or seen.place(failure.subject.model)
     diagnosis = _diagnosis(search, place, outside, seen)
     elsewhere = ELSEWHERE.get(diagnosis.fault)
     if elsewhere is not None and (place is None or diagnosis.fault != "padding-visible"):

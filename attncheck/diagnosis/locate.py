@@ -5,6 +5,7 @@ Axes: B batch, T positions, K numbers kept for each position.
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 from collections.abc import Callable
@@ -164,7 +165,17 @@ def _location(failure: Failure, located: Located | None) -> Location | None:
         query_position=found.position,
         layers=layers,
         note="" if attention or number is None else "outside attention",
+        source=source_of(failure.subject.model, module),
     )
+
+
+def source_of(model: nn.Module, name: str) -> str:
+    """The file and first line of a module's forward; empty where it has no Python source."""
+    try:
+        forward = type(model.get_submodule(name)).forward
+        return f"{inspect.getsourcefile(forward)}:{inspect.getsourcelines(forward)[1]}"
+    except (AttributeError, OSError, TypeError):
+        return ""
 
 
 def in_attention(module: str) -> bool:

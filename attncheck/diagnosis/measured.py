@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from attncheck.core.finding import Diagnosis, Location
 from attncheck.diagnosis.failure import REFUSED, Failure, max_diff_at, on_a_cache
+from attncheck.diagnosis.locate import source_of
 from attncheck.faults.registry import advice
 from attncheck.observation.observe import Observation, observed, observed_alone, observed_states
 from attncheck.observation.sequence import Sequence
@@ -71,8 +72,7 @@ class Measured:
             return f"{text}. This alone does not give the observed logits."
         return f"{text}. {self.proof} to {number(self.residual)}."
 
-    @property
-    def place(self) -> Location | None:
+    def place(self, model: nn.Module) -> Location | None:
         """The first module that has one of the parts."""
         members = [each for group in self.observation.groups for each in group.members]
         if not members or self.observation.parts[0].what in ("logits", "state"):
@@ -83,6 +83,7 @@ class Measured:
             module=module,
             layer=first.layer if first.layer >= 0 else None,
             query_position=first.at if first.what in AT_QUERIES and first.at >= 0 else None,
+            source=source_of(model, module),
         )
 
     def with_source(self, place: Location | None) -> Location | None:
