@@ -13,6 +13,7 @@ from attncheck.core import registry
 from attncheck.core.verdict import Verdict
 from attncheck.diagnosis.diagnose import diagnose
 from attncheck.faults import registry as faults
+from attncheck.model.kept_state import model_untouched
 from attncheck.model.subject import Subject
 from attncheck.run.runner import finding_of
 from attncheck.targets.amplify import amplify
@@ -68,7 +69,8 @@ def named(subject: Subject, probe: str) -> str:
     """The fault that the diagnosis of a failing probe names."""
     found = finding_of(subject, registry.load(probe))
     assert found.verdict is Verdict.FAIL, found.summary
-    found = diagnose(subject, found)
+    with model_untouched(subject.model):
+        found = diagnose(subject, found)
     assert found.diagnosis is not None
     return found.diagnosis.fault
 

@@ -29,6 +29,7 @@ from attncheck.diagnosis.repro import offered
 from attncheck.diagnosis.reproduce import Search
 from attncheck.faults.registry import advice
 from attncheck.model.forward_spec import ForwardSpec, all_ones
+from attncheck.model.padding import pad_rows
 from attncheck.model.subject import Subject
 
 SHARE = 0.75
@@ -267,6 +268,8 @@ def _stand_ins(subject: Subject) -> list[Measurement]:
         ForwardSpec(tokens, chunks=chunks),
         ForwardSpec(rows, chunks=chunks),
         ForwardSpec(tokens, mask=all_ones(tokens)),
+        ForwardSpec(tokens, chunks=chunks, cache_kind="static"),
+        pad_rows(subject).spec("left"),
     )
     cases = (unmeasured("a plain call", spec, spec) for spec in specs)
     return [case for case in cases if _shows(subject, case)]

@@ -16,7 +16,7 @@ from attncheck.core.measurement import Measurement, verdict_of
 from attncheck.core.ruling import describe
 from attncheck.core.verdict import Verdict
 from attncheck.diagnosis.failure import open_case, unmeasured
-from attncheck.model.forward_spec import ForwardSpec, Mask, Mask2D, Mask4D
+from attncheck.model.forward_spec import ForwardSpec, Mask, Mask2D, Mask4D, Media
 from attncheck.model.subject import Subject
 
 SCALARS = ("use_cache", "attn", "cache_kind", "attentions", "unpromoted")
@@ -89,6 +89,9 @@ def spec_dict(spec: ForwardSpec) -> dict[str, Any]:
         data["positions"] = [list(row) for row in spec.positions]
     if spec.mask is not None:
         data["mask"] = _mask_dict(spec.mask)
+    if spec.media is not None:
+        data["media"] = {**vars(spec.media), "rows": [list(row) for row in spec.media.rows]}
+        data["media"]["without"] = list(spec.media.without)
     data.update(
         {
             name: getattr(spec, name)
@@ -120,6 +123,7 @@ def spec_from_dict(data: Mapping[str, Any]) -> ForwardSpec:
         chunks=tuple(data.get("chunks", ())),
         positions=_rows(positions) if positions is not None else None,
         mask=_mask_of(data.get("mask")),
+        media=_media_of(data.get("media")),
         **{name: data[name] for name in SCALARS if name in data},
     )
 
@@ -130,6 +134,13 @@ def _mask_of(data: Mapping[str, Any] | None) -> Mask:
     if "rows" in data:
         return Mask2D(_rows(data["rows"]), dtype=str(data.get("dtype", "int64")))
     return Mask4D(_rows(data["segments"]), boolean=bool(data.get("boolean", False)))
+
+
+def _media_of(data: Mapping[str, Any] | None) -> Media | None:
+    if data is None:
+        return None
+    without = tuple(map(str, data.get("without", ())))
+    return Media(str(data["kind"]), _rows(data["rows"]), int(data.get("prompt", 0)), without)
 
 
 def _rows(rows: Any) -> tuple[tuple[int, ...], ...]:

@@ -73,7 +73,8 @@ def script_of(subject: Subject, finding: Finding) -> str:
     if subject.forward_adapter.fixed:
         raise Unsupported("the model needs more than token ids")
     got, want = (spec_from_dict(finding.replay[side]) for side in ("got", "want"))
-    if got.cache_kind or got.attentions or got.unpromoted or (got.attn or want.attn):
+    special = got.cache_kind or got.attentions or got.unpromoted or got.media or want.media
+    if special or got.attn or want.attn:
         raise Unsupported("the call needs more than ids, positions, a mask and a cache")
     places = _compared(got, want)
     text = SCRIPT.format(

@@ -101,7 +101,11 @@ def _cut_everywhere(subject: Subject) -> Measurement:
 
 
 LONG: dict[str, Callable[[int], Schedule]] = {
-    "a long row, a long prefill": lambda length: (length - 18, 15, 1, 1, 1),
+    "a long row, a long prefill": lambda length: (
+        max(1, length - 18),
+        min(15, length - 4),
+        *(1, 1, 1),
+    ),
     "a long row, a long chunk": lambda length: (length // 2, length - length // 2 - 1, 1),
 }
 

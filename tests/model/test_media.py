@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 from media_models import codebooks, multimodal
 from probing import loaded
 
+from attncheck.diagnosis.replay import spec_dict, spec_from_dict
 from attncheck.model.forward_spec import ForwardSpec, Media
 from attncheck.model.media import Medium
 
@@ -102,3 +105,9 @@ def test_codes_differ_by_token_and_codebook() -> None:
     assert columns_BTC.shape == (1, 2, 4)
     assert columns_BTC[0, :, 0].tolist() == [4, 5]
     assert len({tuple(column) for column in columns_BTC[0].T.tolist()}) == 4
+
+
+def test_a_saved_forward_keeps_its_items() -> None:
+    media = Media("picture", ((1,), (2, 3)), prompt=4, without=("token_type_ids",))
+    spec = ForwardSpec(((1, 2), (3, 4)), media=media)
+    assert spec_from_dict(json.loads(json.dumps(spec_dict(spec)))) == spec

@@ -14,6 +14,7 @@ from attncheck.core.measurement import verdict_of
 from attncheck.core.verdict import Verdict
 from attncheck.diagnosis.diagnose import diagnose
 from attncheck.model.subject import Subject
+from attncheck_probes.decode_paths import LONG
 
 PROBE = "decode-paths"
 
@@ -94,3 +95,10 @@ def test_keys_that_pass_through_bfloat16_on_their_way_into_the_cache(
     assert found.diagnosis is not None
     assert found.diagnosis.fault == "cache-low-precision"
     assert 1e-5 < max(each.max_abs or 0.0 for each in found.cases) < 0.2
+
+
+@pytest.mark.parametrize("length", [5, 18, 19, 130])
+def test_no_chunk_of_a_long_row_is_empty(length: int) -> None:
+    for schedule in LONG.values():
+        assert sum(schedule(length)) == length
+        assert min(schedule(length)) > 0
