@@ -10,6 +10,9 @@ from attncheck.core.measurement import BrokenCall, Measurement, verdict_of
 from attncheck.core.verdict import Verdict
 from attncheck.faults.registry import advice
 
+PROVEN = ("reproduced", "measured")
+"""Diagnoses that give the observed logits."""
+
 
 def named_by_the_probe(finding: Finding) -> Finding | None:
     """The finding as its own case explains it: a fitted scale, a map of heads, a shifted loss.
@@ -37,6 +40,17 @@ def is_a_guess(named: Finding) -> bool:
     """
     found = named.diagnosis
     return found is not None and found.residual is None and named.location is None
+
+
+def unclaimed(finding: Finding) -> list[Measurement]:
+    """The failing cases with forwards of their own that name no fault, beside one that does."""
+    decisive = (case for case in finding.cases if verdict_of(case) is finding.verdict)
+    return [case for case in decisive if case.rerun is not None and not case.cause.fault]
+
+
+def is_proven(finding: Finding) -> bool:
+    """Whether the diagnosis gives the observed logits."""
+    return finding.diagnosis is not None and finding.diagnosis.how in PROVEN
 
 
 def _place_of(case: Measurement) -> Location | None:

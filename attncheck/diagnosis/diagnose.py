@@ -11,8 +11,8 @@ from typing import Any, final
 from attncheck.core.errors import ENDING, Unsupported, first_line
 from attncheck.core.finding import Diagnosis, Finding, Location
 from attncheck.core.measurement import Measurement
-from attncheck.diagnosis import lost_numbers
-from attncheck.diagnosis.claims import is_a_guess, named_by_the_probe, placed
+from attncheck.diagnosis import claims, lost_numbers
+from attncheck.diagnosis.claims import PROVEN, is_proven, named_by_the_probe, placed
 from attncheck.diagnosis.failure import REFUSED, Failure, failing, open_case, unmeasured
 from attncheck.diagnosis.locate import (
     in_attention,
@@ -36,8 +36,6 @@ SHARE = 0.75
 """The search for runners-up ends after this share of the failed probe's own time."""
 CASES = 2
 CAUSAL = "causal-mask-missing"
-PROVEN = ("reproduced", "measured")
-"""Diagnoses that give the observed logits."""
 NO_FAULT = "No known fault gives these logits, and no change of the call fixes them."
 
 
@@ -55,12 +53,12 @@ class Diagnoser:
     def __call__(self, subject: Subject, finding: Finding) -> Finding:
         """The same finding with diagnosis, location and what replays it. Never raises."""
         named = named_by_the_probe(finding)
-        if named is not None and not is_a_guess(named):
+        if named is not None and not claims.is_a_guess(named):
             return _located(subject, named)
         until = time.perf_counter() + SHARE * finding.seconds
         known = self.known.get(id(subject), ())
         try:
-            plain = _stand_ins(subject) if named is not None else []
+            plain = claims.unclaimed(finding) or _stand_ins(subject) if named is not None else []
             if named is not None and not plain:
                 return named
             lost = lost_numbers.explained(subject, finding)
@@ -71,7 +69,7 @@ class Diagnoser:
             text = f"The search for the fault ended early: {first_line(error)}"
             why = Diagnosis(fault="", how="unexplained", advice=text)
             return named or placed(replace(finding, diagnosis=why))
-        if named is not None and not _is_proven(explained):
+        if named is not None and not is_proven(explained):
             return named
         if explained.diagnosis is not None and explained.diagnosis.how == "reproduced":
             self.known[id(subject)] = tuple(dict.fromkeys((explained.diagnosis.fault, *known)))
@@ -108,10 +106,6 @@ def _located(subject: Subject, finding: Finding) -> Finding:
         return replace(finding, location=locate(open_case(subject, cases[0])))
     except REFUSED:
         return finding
-
-
-def _is_proven(finding: Finding) -> bool:
-    return finding.diagnosis is not None and finding.diagnosis.how in PROVEN
 
 
 def _searched(
