@@ -13,7 +13,7 @@ from attncheck.core.finding import Diagnosis, Finding, Location
 from attncheck.core.measurement import Measurement
 from attncheck.diagnosis import claims, lost_numbers
 from attncheck.diagnosis.claims import PROVEN, is_proven, named_by_the_probe, placed
-from attncheck.diagnosis.failure import REFUSED, Failure, failing, open_case, unmeasured
+from attncheck.diagnosis.failure import REFUSED, Failure, failing, open_case
 from attncheck.diagnosis.locate import (
     in_attention,
     locate,
@@ -27,9 +27,8 @@ from attncheck.diagnosis.repair import OWN_STORE, repaired
 from attncheck.diagnosis.replay import spec_dict
 from attncheck.diagnosis.repro import offered
 from attncheck.diagnosis.reproduce import Search
+from attncheck.diagnosis.stand_ins import stand_ins
 from attncheck.faults.registry import advice
-from attncheck.model.forward_spec import ForwardSpec, all_ones
-from attncheck.model.padding import pad_rows
 from attncheck.model.subject import Subject
 
 SHARE = 0.75
@@ -58,7 +57,7 @@ class Diagnoser:
         until = time.perf_counter() + SHARE * finding.seconds
         known = self.known.get(id(subject), ())
         try:
-            plain = claims.unclaimed(finding) or _stand_ins(subject) if named is not None else []
+            plain = claims.unclaimed(finding) or stand_ins(subject) if named is not None else []
             if named is not None and not plain:
                 return named
             lost = lost_numbers.explained(subject, finding)
@@ -124,7 +123,7 @@ def _searched(
     cases = given or failing(finding)
     weaker: list[Finding] = []
     for by_arguments in (False,) if subject.can.kernel else (False, True):
-        for case in (cases or _stand_ins(subject))[: 1 if by_arguments else CASES]:
+        for case in (cases or stand_ins(subject))[: 1 if by_arguments else CASES]:
             others = [each for each in cases if each is not case]
             search = Search(open_case(subject, case, by_arguments), others, until, known)
             explained = _explained(search, finding)
@@ -249,32 +248,6 @@ def _unexplained(ruled_out: tuple[str, ...], search: Search | None = None) -> Di
         advice=f"{NO_FAULT} {text}",
         ruled_out=ruled_out,
     )
-
-
-def _stand_ins(subject: Subject) -> list[Measurement]:
-    """Plain forwards that show the fault, where no failing case carries its own."""
-    tokens, length = subject.inputs.tokens, subject.inputs.length
-    third = length // 3
-    chunks = (third, 1, 2, length - third - 3)
-    rows = (*tokens, subject.inputs.other(subject.inputs.row, salt=3))
-    specs = (
-        ForwardSpec(tokens),
-        ForwardSpec(tokens, chunks=chunks),
-        ForwardSpec(rows, chunks=chunks),
-        ForwardSpec(tokens, mask=all_ones(tokens)),
-        ForwardSpec(tokens, chunks=chunks, cache_kind="static"),
-        pad_rows(subject).spec("left"),
-    )
-    cases = (unmeasured("a plain call", spec, spec) for spec in specs)
-    return [case for case in cases if _shows(subject, case)]
-
-
-def _shows(subject: Subject, case: Measurement) -> bool:
-    try:
-        failure = open_case(subject, case)
-        return bool(failure.wrong) or carried_elsewhere(failure) is not None
-    except REFUSED:
-        return False
 
 
 def replay_of(failure: Failure) -> dict[str, Any]:

@@ -34,6 +34,7 @@ from attncheck.judge.layer_spec import (
     readable_keys,
     shape_of,
 )
+from attncheck.judge.slot_order import require_token_order
 
 UNDERSTOOD = frozenset({"position_bias", "position_ids", "cache_position"})
 NEARLY = 1e-6
@@ -91,15 +92,16 @@ def judge_layer(
     prefill: PrefillState | None = None,
     bidirectional: bool = False,
 ) -> LayerResult:
-    """Compare one layer with what the config states; a call on a cache also with what one forward
-    showed (`prefill`).
+    """Compare one layer with its config; a call on a cache also with one forward (`prefill`).
 
     Raises:
         Unsupported: the kernel's output or its heads have a form that cannot be judged.
     """
-    if prefill is not None and shape_of(layer) != prefill.shape:
-        raise Unsupported("its head counts differ from those in the uncached forward")
     position = position or CallPosition(new=layer.call.query_BHTD.shape[2])
+    if prefill is not None:
+        if shape_of(layer) != prefill.shape:
+            raise Unsupported("its head counts differ from those in the uncached forward")
+        require_token_order(config, layer, position, prefill)
     inputs = inputs_of(config, model, layer, position, prefill)
     context = JudgeContext(
         config=config,

@@ -204,7 +204,7 @@ def expected_states(
         return ExpectedStates(None)
     passed = passed_BHTD.double()
     slack = resolution(passed_BHTD.dtype) * max_abs(passed)
-    states = _before_rotation(source, layer.stages.get(source.stage), passed)
+    states = before_rotation(source, layer.stages.get(source.stage), passed)
     if states is None:
         return ExpectedStates(None, _other_stage(source, passed, layer, slack, what))
     if source.pairing is None:
@@ -222,7 +222,7 @@ def expected_states(
     return ExpectedStates(wanted, words)
 
 
-def _before_rotation(
+def before_rotation(
     source: ProjectionSource, stage: Tensor | None, passed_BHTD: Tensor
 ) -> Tensor | None:
     """What a stage gives for each head, with the factor on it and before any rotation."""
@@ -246,7 +246,7 @@ def _other_stage(
 ) -> str:
     """The stage that they come from instead, where the lengths of all heads say so."""
     for name, stage in layer.stages.items():
-        states = _before_rotation(source, stage, passed)
+        states = before_rotation(source, stage, passed)
         if states is not None and not _other_lengths(states, passed, slack, what, name):
             return f"{what} come from `{name}`, in one forward from `{source.stage}`"
     return ""

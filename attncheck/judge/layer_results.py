@@ -17,6 +17,7 @@ from attncheck.judge.attention_span import ObservedKeys, exemption, observed_key
 from attncheck.judge.judge import LayerResult, judge_layer
 from attncheck.judge.layer_calls import LayerCall, read_layers
 from attncheck.judge.layer_spec import CallPosition, PrefillState
+from attncheck.judge.slot_order import OwnSlotOrder
 from attncheck.model.forward_spec import ForwardSpec, Mask2D
 from attncheck.model.subject import Subject
 
@@ -58,6 +59,7 @@ class _Judge:
 
     def __post_init__(self) -> None:
         self.results = {new: LayerResults() for new in self.positions}
+        self.reordered: dict[str, str] = {}
 
     def __call__(self, layer: LayerCall) -> None:
         new = layer.call.query_BHTD.shape[2]
@@ -71,8 +73,14 @@ class _Judge:
         if position is None or (self.prefills is None and not layer.over(new)):
             results.set_aside(layer.name, OTHER)
             return
+        if layer.name in self.reordered:
+            results.set_aside(layer.name, self.reordered[layer.name])
+            return
         try:
             self._judge(layer, key, position, results)
+        except OwnSlotOrder as reason:
+            self.reordered[layer.name] = str(reason)
+            results.set_aside(layer.name, str(reason))
         except Unsupported as reason:
             results.set_aside(layer.name, str(reason))
 

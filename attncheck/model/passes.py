@@ -27,7 +27,7 @@ from attncheck.model.forward_spec import ForwardSpec, Mask2D, Mask4D, Media, flo
 from attncheck.model.injection import Faults, Injection
 from attncheck.model.inputs import Tokens
 from attncheck.model.media import Medium
-from attncheck.model.refusal import REFUSALS, classified, of_the_model
+from attncheck.model.refusal import REFUSALS, classified, of_the_model, refuses
 from attncheck.numerics.budget import Budget
 
 SHORT = 4
@@ -195,7 +195,8 @@ class Passes:
         try:
             return self.forward_adapter.call(ids_BT, **arguments)
         except REFUSALS as error:
-            if spec is not None and not of_the_model(error):
+            refused = refuses(error, self.forward_adapter.model)
+            if spec is not None and not (refused or of_the_model(error)):
                 raise
             message = f"{self._kind} raises {first_line(error)} when called {way}"
             raise classified(

@@ -23,12 +23,13 @@ from attncheck.attention.layers import layer_index
 from attncheck.attention.masks import allowed_BHTS, with_allowed
 from attncheck.attention.recorder import capture
 from attncheck.core import registry
+from attncheck.core.measurement import verdict_of
 from attncheck.core.settings import Settings
 from attncheck.core.verdict import Verdict
 from attncheck.faults.engine.injection import decoder_layers
 from attncheck.model.compat import CACHE_NAMES, cached_length
 from attncheck.model.subject import Subject
-from attncheck.run.runner import finding_of
+from attncheck.run.measuring import measured_cases
 from attncheck.targets.load import load
 
 LENGTH, LAYERS, HEADS = 24, 4, 4
@@ -198,10 +199,18 @@ def _lengths() -> Iterator[Plant]:
             yield Plant(target, f"raises on {n} cached tokens", filled, LENGTHS)
 
 
+def accuses(subject: Subject, name: str) -> bool:
+    """Whether a probe fails the model; it stops at the first case that does."""
+    probe = registry.load(name)
+    if any(subject.capability(need).reason for need in probe.needs):
+        return False
+    return any(verdict_of(case) is Verdict.FAIL for case in measured_cases(probe, subject))
+
+
 @cache
 def healthy(target: str, probe: str) -> bool:
     """Whether a probe does not accuse the model without any plant."""
-    return finding_of(load(target, Settings()), registry.load(probe)).verdict is not Verdict.FAIL
+    return not accuses(load(target, Settings()), probe)
 
 
 def caught_by(plant: Plant) -> str:
@@ -211,7 +220,7 @@ def caught_by(plant: Plant) -> str:
     with contextlib.ExitStack() as stack:
         plant.plant(subject, call, stack)
         for name in plant.probes:
-            if finding_of(subject, registry.load(name)).verdict is Verdict.FAIL:
+            if accuses(subject, name):
                 return name if healthy(plant.target, name) else ""
     return ""
 

@@ -195,6 +195,18 @@ class RingBuffer(Plain):
         config.sliding_window = 8
         super().__init__(config)
 
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        cache: Any = None,
+        use_cache: bool | None = None,
+        labels: Tensor | None = None,
+    ) -> Any:
+        return super().forward(
+            input_ids, None, position_ids, cache=cache, use_cache=use_cache, labels=labels
+        )
+
     def new_cache(self) -> Any:
         return Ring(len(self.h), self.config.sliding_window)
 

@@ -20,7 +20,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor
-from transformers import DynamicCache
 
 from attncheck.core.errors import CannotInject
 from attncheck.faults.engine import Fault, injection, store_edits
@@ -30,22 +29,24 @@ from attncheck.model.subject import Subject
 
 @contextlib.contextmanager
 def inject(subject: Subject) -> Iterator[None]:
-    """Let `DynamicCache.update` repeat every head before it stores, and return each once."""
+    """Let `update` of the cache repeat every head before it stores, and return each once."""
     groups = max(2, (subject.facts.heads or 1) // (subject.facts.kv_heads or 1))
     store_edits.needs_keys(subject)
-    if not isinstance(self_attention(injection.filled_cache(subject)), DynamicCache):
-        raise CannotInject("the model keeps its keys and values in a cache of its own")
-    original = DynamicCache.update
+    kind = type(self_attention(injection.filled_cache(subject)))
+    owner: Any = next((each for each in kind.__mro__ if "update" in vars(each)), None)
+    if owner is None or owner is dict:
+        raise CannotInject("the model's own cache has no `update`")
+    original = owner.update
 
     def update(self: Any, key_BGSD: Tensor, value_BGSD: Tensor, *rest: Any, **options: Any) -> Any:
         repeated = (each.repeat_interleave(groups, 1) for each in (key_BGSD, value_BGSD))
         return tuple(each[:, ::groups] for each in original(self, *repeated, *rest, **options))
 
-    DynamicCache.update = update
+    owner.update = update
     try:
         yield
     finally:
-        DynamicCache.update = original
+        owner.update = original
 
 
 FAULT = Fault(name="kv-stored-repeated", inject=inject, on_cache_only=True)

@@ -213,10 +213,23 @@ def at_hidden(subject: Subject, change: Callable[[Tensor], Tensor]) -> Iterator[
 
 
 def _embedding(subject: Subject) -> nn.Module:
-    found = token_table(subject.model)
-    if not isinstance(found, nn.Module):
+    """The table that the decoder's own tokens are looked up in."""
+    row = subject.passes.ids(subject.inputs.tokens).flatten()
+    modules = subject.model.modules()
+    tables: set[nn.Module] = {each for each in modules if isinstance(each, nn.Embedding)}
+    named = token_table(subject.model)
+    looked_up: list[nn.Module] = []
+
+    def before(module: nn.Module, args: Any) -> None:
+        if args and isinstance(args[0], Tensor) and torch.equal(args[0].flatten(), row):
+            looked_up.append(module)
+
+    tables |= {named} if isinstance(named, nn.Module) else set()
+    with hooked(each.register_forward_pre_hook(before) for each in tables), torch.no_grad():
+        subject.passes.call(subject.inputs.tokens, use_cache=False)
+    if not looked_up:
         raise CannotInject("neither a list of layers nor a token embedding was found")
-    return found
+    return looked_up[0]
 
 
 def _with_first(output: Any, change: Callable[[Tensor], Tensor]) -> Any:

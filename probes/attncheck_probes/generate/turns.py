@@ -18,9 +18,12 @@ from attncheck.probing import (
     Unsupported,
     cache_of,
     cached_length,
+    following,
     with_batch,
 )
 from attncheck_probes.generate.answers import answers, compare, of_generate
+
+SALTS = (53, 59, 67)
 
 
 def batch(
@@ -59,23 +62,28 @@ def ends_early(subject: Subject, name: str, rows: Tokens, new: int) -> Measureme
     if it were alone.
     """
     subject.can.mask_2d.require()
-    usual = answers(subject, rows, new).tokens
-    ending, end = _ends(usual)
+    rows, (ending, end) = _ends(subject, rows, new)
     found = answers(subject, rows, new, eos_token_id=end, min_new_tokens=None)
     other = 1 - ending
     pair = found.rows[other], found.tokens[other], found.logits_BNV[other : other + 1]
     case = compare(subject, name, *pair)
-    if case.beyond and not found.padding_holds(subject):
-        raise Unsupported("one forward of the padded batch differs as well: that is for `padding`")
     case = replace(case, note=f"row {ending} ends before row {other}")
-    measured = of_generate(subject, case, {})
-    return replace(measured, cause=Cause("finished-row-moves")) if case.beyond else measured
+    if not case.beyond:
+        return case
+    if not found.padding_holds(subject):
+        return following(case, "padding", "one forward of the padded batch differs as well")
+    return of_generate(subject, replace(case, cause=Cause("finished-row-moves")), {})
 
 
-def _ends(usual: Tokens) -> tuple[int, int]:
-    """A row, and a token that it alone generates, before the last one."""
-    for row, answer in enumerate(usual):
-        for token in answer[:-1]:
-            if token not in usual[1 - row]:
-                return row, token
+def _ends(subject: Subject, rows: Tokens, new: int) -> tuple[Tokens, tuple[int, int]]:
+    """Rows, and which of them generates which token alone, before its last one; a second row that
+    answers as the first one does is replaced.
+    """
+    for salt in SALTS:
+        pair = (rows[0], subject.inputs.other(rows[1], salt=salt))
+        usual = answers(subject, pair, new).tokens
+        for row, answer in enumerate(usual):
+            for token in answer[:-1]:
+                if token not in usual[1 - row]:
+                    return pair, (row, token)
     raise Unsupported("both rows generate the same tokens: none of them can end alone")

@@ -21,6 +21,7 @@ from attncheck.probing import (
     Unsupported,
     counting,
     decode_chunks,
+    following,
     merged,
     reference_forward,
 )
@@ -64,11 +65,13 @@ def right_decoded(subject: Subject, batch: Padded, name: str) -> Measurement:
 
 def second_turn(subject: Subject, batch: Padded, name: str) -> Measurement:
     """Prompts of one length on a cache, then texts of unequal lengths padded in front."""
-    subject.can.chunks_agree.require()  # nobody feeds padding in single steps
     half = batch.length // 2
     gaps = [Gap(row, half, width) for row, width in _texts(batch)]
     chunks = (half, batch.length - half)
-    return _decoded(subject, batch, name, gaps, chunks, "new-padding-visible")
+    case = _decoded(subject, batch, name, gaps, chunks, "new-padding-visible")
+    if not case.beyond or subject.can.chunks_agree:
+        return case
+    return following(case, "decode-paths", subject.can.chunks_agree.reason)
 
 
 def _texts(batch: Padded) -> list[tuple[Row, int]]:

@@ -58,6 +58,9 @@ from attncheck_probes.reference.layer_cases import fits, layer_cases
 
 PADDED = ("left padding, prefill", "left padding, a step on the cache")
 
+IN_CHUNKS = "mask-top-left"
+"""A fault that calls on a cache show and one forward does not."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Reference(Probe):
@@ -68,7 +71,7 @@ class Reference(Probe):
     controls = (
         "softcap-missing",
         "sink-missing",
-        "mask-top-left",
+        IN_CHUNKS,
         "softmax-scale",
         "kv-groups-tiled",
         "causal-mask-missing",
@@ -126,5 +129,7 @@ def _chunks(
     except Unsupported as reason:
         yield not_measured(calls[-1], reason)
         return
+    if IN_CHUNKS in subject.passes.injected and not any(each.layers for each in chunks):
+        raise Unsupported("no call on a cache is judged, where alone this fault shows")
     for call, chunk in zip(calls, chunks, strict=True):
         yield from layer_cases(subject, call, chunk)

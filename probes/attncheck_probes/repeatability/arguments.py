@@ -23,6 +23,7 @@ from attncheck.probing import (
     Unsupported,
     finitely_beyond,
     first_line,
+    following,
     skipped,
     takes_argument,
     token_table,
@@ -69,15 +70,17 @@ def another_order(subject: Subject, name: str) -> Measurement:
     second = _swapped(first)
     alone = [subject.logits(ForwardSpec((row,))) for row in (first, second)]
     together_BTV = subject.logits(ForwardSpec((first, second)))
+    note = "after a row of the same length, sum and first tokens"
+    case = subject.compare(name, alone[1], together_BTV[1:], note=note)
+    if not case.beyond:
+        return case
     other = subject.inputs.fresh(subject.inputs.length, salt=67)
     beside_BTV = subject.logits(ForwardSpec((first, other)))[1:]
     other_BTV = subject.logits(ForwardSpec((other,)))
     rows = ((together_BTV[:1], alone[0]), (beside_BTV, other_BTV))
     if any(finitely_beyond(got, want, subject.budget.value) for got, want in rows):
-        raise Unsupported("a row of a batch differs from the row alone: that is for `batch-rows`")
-    note = "after a row of the same length, sum and first tokens"
-    case = subject.compare(name, alone[1], together_BTV[1:], note=note)
-    return replace(case, cause=Cause("remembers-content")) if case.beyond else case
+        return following(case, "batch-rows", "rows of a batch differ from the rows alone")
+    return replace(case, cause=Cause("remembers-content"))
 
 
 def _swapped(row: tuple[int, ...]) -> tuple[int, ...]:

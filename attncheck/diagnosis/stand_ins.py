@@ -1,0 +1,36 @@
+"""Plain calls in which a fault may show, for findings whose cases carry no forwards."""
+
+from __future__ import annotations
+
+from attncheck.core.measurement import Measurement
+from attncheck.diagnosis.failure import REFUSED, open_case, unmeasured
+from attncheck.diagnosis.outside import carried_elsewhere
+from attncheck.model.forward_spec import ForwardSpec, all_ones
+from attncheck.model.padding import pad_rows
+from attncheck.model.subject import Subject
+
+
+def stand_ins(subject: Subject) -> list[Measurement]:
+    """Plain forwards that show the fault, where no failing case carries its own."""
+    tokens, length = subject.inputs.tokens, subject.inputs.length
+    third = length // 3
+    chunks = (third, 1, 2, length - third - 3)
+    rows = (*tokens, subject.inputs.other(subject.inputs.row, salt=3))
+    specs = (
+        ForwardSpec(tokens),
+        ForwardSpec(tokens, chunks=chunks),
+        ForwardSpec(rows, chunks=chunks),
+        ForwardSpec(tokens, mask=all_ones(tokens)),
+        ForwardSpec(tokens, chunks=chunks, cache_kind="static"),
+        pad_rows(subject).spec("left"),
+    )
+    cases = (unmeasured("a plain call", spec, spec) for spec in specs)
+    return [case for case in cases if _shows(subject, case)]
+
+
+def _shows(subject: Subject, case: Measurement) -> bool:
+    try:
+        failure = open_case(subject, case)
+        return bool(failure.wrong) or carried_elsewhere(failure) is not None
+    except REFUSED:
+        return False
