@@ -70,6 +70,7 @@ REFERENCES: tuple[tuple[str, Feature], ...] = (
     ("builtin:gqa", _decoder),
     ("builtin:mha", _absolute),
     ("builtin:window", _windowed),
+    ("config:mistral", _windowed),
     ("config:mamba2", _recurrent),
     ("config:seq2seq/bart", _encoder_decoder),
     ("config:seq2seq/t5", _encoder_decoder),

@@ -72,7 +72,7 @@ def test_a_failure_beside_a_trap_still_fails(subject: Subject) -> None:
 def test_a_reference_that_lacks_the_feature_is_not_asked() -> None:
     window = load("builtin:window", Settings())
     asked = [name for name, belongs in traps.REFERENCES if belongs(window)]
-    assert asked == ["builtin:gqa", "builtin:window"]
+    assert asked == ["builtin:gqa", "builtin:window", "config:mistral"]
     gpt2 = load("builtin:mha", Settings())
     assert [name for name, belongs in traps.REFERENCES if belongs(gpt2)] == [
         "builtin:gqa",
