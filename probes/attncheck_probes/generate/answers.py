@@ -56,13 +56,14 @@ class RowAnswers:
         alone = [wanted(subject, *pair) for pair in zip(self.rows, self.tokens, strict=True)]
         return not beyond(padded_BNV, torch.cat(alone), subject.budget.value)
 
-    def compared_padded(self, subject: Subject, name: str) -> Comparison:
-        """The logits against one forward of the same padded batch."""
+    def compared_padded(self, subject: Subject, name: str, rows: slice = slice(None)) -> Comparison:
+        """The logits of all or some rows against one forward of the same padded batch."""
         want_BNV = generation.padded_answers(subject, self.rows, self.tokens)
         note = (
             "against one forward of the padded batch, which gives its rows other logits than alone"
         )
-        return subject.compare(name, self.logits_BNV, want_BNV, offset=len(self.rows[0]), note=note)
+        got_BNV, offset = self.logits_BNV[rows], len(self.rows[0])
+        return subject.compare(name, got_BNV, want_BNV[rows], offset=offset, note=note)
 
 
 def answers(

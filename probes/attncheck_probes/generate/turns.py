@@ -18,7 +18,6 @@ from attncheck.probing import (
     Unsupported,
     cache_of,
     cached_length,
-    following,
     with_batch,
 )
 from attncheck_probes.generate.answers import answers, compare, of_generate
@@ -71,7 +70,7 @@ def ends_early(subject: Subject, name: str, rows: Tokens, new: int) -> Measureme
     if not case.beyond:
         return case
     if not found.padding_holds(subject):
-        return following(case, "padding", "one forward of the padded batch differs as well")
+        return found.compared_padded(subject, name, slice(other, other + 1))
     return of_generate(subject, replace(case, cause=Cause("finished-row-moves")), {})
 
 
