@@ -15,6 +15,8 @@ from attncheck.core.errors import Unsupported
 
 HIDDEN = float(torch.finfo(torch.float16).min)
 """A float mask hides a key by adding this or less; anything above it is a bias."""
+POSITION_BIAS = "position_bias"
+"""The keyword with which transformers passes a bias to a kernel beside the mask."""
 
 
 def readable(mask: Tensor) -> Tensor:
@@ -30,6 +32,18 @@ def bias_in(mask: Any) -> Tensor | None:
         return None
     bias = torch.where(readable(mask), mask, 0.0)
     return bias if bool(bias.any()) else None
+
+
+def bias_of(call: AttentionCall) -> Tensor | None:
+    """What a call adds to its scores, for the keys that it has: the bias in its mask, and one for
+    pairs of positions that is passed beside the mask.
+    """
+    total, beside = call.key_BGSD.shape[2], call.options.get(POSITION_BIAS)
+    within = bias_in(call.mask[..., :total] if isinstance(call.mask, Tensor) else None)
+    if not isinstance(beside, Tensor) or beside.ndim != 4:
+        return within
+    beside = beside[..., :total]
+    return beside if within is None else beside + within
 
 
 def is_causal(call: AttentionCall) -> bool:

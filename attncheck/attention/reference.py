@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from attncheck.attention.call import AttentionCall
-from attncheck.attention.masks import bias_in
+from attncheck.attention.masks import bias_of
 from attncheck.numerics.budget import SHARES
 from attncheck.numerics.divergence import max_abs, max_abs_finite
 from attncheck.numerics.reorder import Reorder
@@ -57,7 +57,7 @@ def params_of(call: AttentionCall, allowed: Tensor) -> AttentionParams:
         heads=grouped(heads, call.key_BGSD.shape[1]),
         cap=options.get("softcap"),
         sinks_H=sinks if isinstance(sinks, Tensor) else None,
-        bias=bias_in(call.mask),
+        bias=bias_of(call),
         empty_row=None,
     )
 

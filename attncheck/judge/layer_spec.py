@@ -15,7 +15,7 @@ from torch import Tensor
 
 from attncheck.attention.alibi import corrected_slopes, expected_slopes, slopes_of
 from attncheck.attention.call import weights_of
-from attncheck.attention.masks import bias_in, readable
+from attncheck.attention.masks import bias_in, bias_of, readable
 from attncheck.attention.reference import AttentionParams, grouped
 from attncheck.judge.config_spec import (
     FULL,
@@ -239,12 +239,9 @@ def is_sink(value: Any, heads: int) -> bool:
 
 
 def _bias(layer: LayerCall) -> Tensor | None:
-    """What the layer adds to its scores: finite numbers in a float mask, and a position bias."""
-    mask, total = layer.call.mask, layer.call.key_BGSD.shape[2]
-    option = layer.call.options.get("position_bias")
-    found = (option, bias_in(mask[..., :total] if isinstance(mask, Tensor) else None))
-    parts = [each.double() for each in found if isinstance(each, Tensor)]
-    return sum(parts[1:], parts[0]) if parts else None
+    """What the layer adds to its scores, in float64."""
+    bias = bias_of(layer.call)
+    return None if bias is None else bias.double()
 
 
 def _expected_bias(

@@ -98,15 +98,18 @@ class Inputs:
         self, row: Iterable[int], start: int = 0, stop: int | None = None, salt: int = 1
     ) -> Row:
         """The row with every token in [start, stop) replaced by another one of the pool. Ids that
-        the pool does not hold stay: they may stand for a picture.
+        the pool does not hold stay, save the end of a text: they may stand for a picture.
         """
         old = tuple(row)
         end = len(old) if stop is None else stop
         draw = random.Random(self.seed * 1009 + salt)
         return tuple(
-            self._not(token, draw) if start <= i < end and token in self.ordinary else token
+            self._not(token, draw) if start <= i < end and self._replaceable(token) else token
             for i, token in enumerate(old)
         )
+
+    def _replaceable(self, token: int) -> bool:
+        return token in self.ordinary or token == self.eos
 
     def _not(self, token: int, draw: random.Random) -> int:
         drawn = [draw.choice(self.pool) for _ in range(16)]

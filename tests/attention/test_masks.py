@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from attncheck.attention.call import AttentionCall
-from attncheck.attention.masks import allowed_BHTS, bias_in, with_allowed
+from attncheck.attention.masks import allowed_BHTS, bias_in, bias_of, with_allowed
 from attncheck.core.errors import CannotInject
 
 
@@ -31,6 +31,17 @@ def test_a_float_mask_hides_at_the_smallest_float16_and_adds_what_is_larger() ->
     assert bias_in(biased()).tolist() == [[[[0.0, 0.0], [-3.0, 0.0]]]]  # type: ignore[union-attr]
     assert bias_in(torch.zeros(1, 1, 2, 2)) is None
     assert bias_in(torch.ones(1, 1, 2, 2, dtype=torch.bool)) is None
+
+
+def test_a_bias_beside_the_mask_is_added_to_the_one_within_it() -> None:
+    beside = torch.arange(6.0).reshape(1, 1, 2, 3)
+    assert bias_of(call(None, 2, 2)) is None
+    alone = bias_of(call(None, 2, 2, position_bias=beside))
+    both = bias_of(call(biased(), 2, 2, position_bias=beside))
+    assert alone is not None
+    assert both is not None
+    assert alone.tolist() == [[[[0.0, 1.0], [3.0, 4.0]]]]
+    assert both.tolist() == [[[[0.0, 1.0], [0.0, 4.0]]]]
 
 
 def test_without_a_mask_several_queries_are_causal_and_one_reads_everything() -> None:

@@ -44,6 +44,14 @@ def test_replaced_tokens_all_differ_and_others_stay() -> None:
     ]
 
 
+def test_the_end_of_a_text_is_replaced_and_other_special_ids_stay() -> None:
+    inputs = load("builtin:gqa", Settings()).inputs
+    assert inputs.eos == 2
+    ended, special = inputs.other((inputs.row[0], 2, 1))[1:]
+    assert ended in inputs.pool
+    assert special == 1
+
+
 def test_special_ids_stay_out() -> None:
     inputs = load("builtin:gqa", Settings()).inputs
     assert not {0, 1, 2} & set(inputs.row)
