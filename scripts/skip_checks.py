@@ -4,6 +4,7 @@ reading its class, config and source. Nothing here asks attncheck what a model c
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import re
@@ -154,6 +155,12 @@ def mask_dtype(model: Any, case: Case) -> bool:
     """a forward under a boolean 2D mask raises"""
     tokens = ids(model)
     return raises(lambda: call(model, tokens, attention_mask=torch.ones_like(tokens).bool()))
+
+
+def one_dtype(model: Any, case: Case) -> bool:
+    """a forward of a copy that was cast to bfloat16 raises, or a weight cannot be cast"""
+    cast = copy.deepcopy(model).to(torch.bfloat16)
+    return raises(lambda: call(cast, ids(cast), use_cache=True))
 
 
 def no_rotation(model: Any, case: Case) -> bool:

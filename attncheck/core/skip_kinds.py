@@ -27,14 +27,15 @@ class SkipKind:
 
 KINDS = (
     SkipKind(
+        "one-dtype",
+        (r"model does not run in \w+:", r"weights cannot be cast to"),
+        "Some modules keep a dtype of their own, so the model does not run in another one.",
+    ),
+    SkipKind(
         "reads-ahead",
         (
-            r"both directions",
-            r"not causal",
-            r"reads? both ways",
-            r"goes both ways",
-            r"hashing attention",
-            r"used as an encoder",
+            r"both directions|not causal|hashing attention|used as an encoder",
+            r"reads? both ways|goes both ways",
         ),
         (
             "The model reads later tokens by design, as its class or its config says, so nothing "

@@ -70,8 +70,12 @@ def other_dtype(subject: Subject) -> None:
     low = "float32" if subject.dtype.itemsize < torch.float32.itemsize else "bfloat16"
     if not subject.loaded.casts(getattr(torch, low)):
         raise Unsupported(f"the weights cannot be cast to {low} and back")
-    with subject.at(low) as there:
-        there.passes.replay(ForwardSpec((subject.inputs.row[:SHORT],), use_cache=None))
+    try:
+        with subject.at(low) as there:
+            there.passes.replay(ForwardSpec((subject.inputs.row[:SHORT],), use_cache=None))
+    except Unsupported as reason:
+        # it keeps modules in their own dtype: what it is asked in here is not its precision
+        raise Unsupported(f"the model does not run in {low}: {reason}") from reason
 
 
 def interruption(subject: Subject) -> None:
