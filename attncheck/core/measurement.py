@@ -54,7 +54,9 @@ class Rerun:
 
 @dataclass(frozen=True)
 class Measurement:
-    """One case of a probe. `broken` is its verdict where the numbers are not as expected."""
+    """One case of a probe. `broken` is its verdict where the numbers are not as expected.
+    `follows` is the probe that reports what the case follows from, if any.
+    """
 
     name: str
     _: KW_ONLY
@@ -62,6 +64,7 @@ class Measurement:
     note: str = ""
     cause: Cause = Cause()
     rerun: Rerun | None = field(default=None, compare=False, repr=False)
+    follows: str = field(default="", compare=False, repr=False)
     expect: Expectation = field(default="skip", init=False)
 
     @property
@@ -266,11 +269,11 @@ def _by_levels(case: Comparison) -> Verdict:
 
 
 def following(case: CaseT, probe: str, why: str = "") -> CaseT:
-    """The case, with the probe that reports what it follows from in its note. It stays as broken as
-    it is.
+    """The case, with the probe that reports what it follows from, also in its note. It stays as
+    broken as it is, but it neither names a fault nor speaks for its probe where another case fails.
     """
     cause = f"follows from `{probe}`" + (f" ({why})" if why else "")
-    return replace(case, note="; ".join(filter(None, (case.note, cause))))
+    return replace(case, note="; ".join(filter(None, (case.note, cause))), follows=probe)
 
 
 def merged(name: str, cases: Iterable[Comparison]) -> Comparison:

@@ -15,7 +15,9 @@ from attncheck.core.verdict import Verdict, worst_of_model
 
 
 def judge_cases(evidence: Evidence) -> Ruling:
-    """The usual judgement: the worst case decides, and the sentence is about it."""
+    """The usual judgement: the worst case decides, and the sentence is about it; about one that
+    follows from another probe only where all do.
+    """
     cases = evidence.measurements
     verdict = worst_of_model(verdict_of(case) for case in cases)
     if verdict is Verdict.SKIP or (
@@ -36,8 +38,9 @@ def _sentence(verdict: Verdict, decided: list[Measurement], cases: tuple[Measure
         margin = f"; largest difference {max(equal):.2g}x the budget" if equal else ""
         positions = sum(case.positions for case in compared)
         return f"{len(compared)} cases passed over {positions} positions{margin}"
+    own = [case for case in decided if not case.follows]
     worst_case = max(
-        decided, key=lambda case: case.excess if case.expect != "differ" else -case.excess
+        own or decided, key=lambda case: case.excess if case.expect != "differ" else -case.excess
     )
     others = f" (and {len(decided) - 1} more)" if len(decided) > 1 else ""
     return f"{worst_case.name}: {describe(worst_case)}{others}"

@@ -20,7 +20,7 @@ def named_by_the_probe(finding: Finding) -> Finding | None:
     A finding that did not fail needs no search either.
     """
     decisive = [case for case in finding.cases if verdict_of(case) is finding.verdict]
-    case = next((case for case in decisive if case.cause.fault), None)
+    case = next((case for case in decisive if case.cause.fault and not case.follows), None)
     if decisive and all(isinstance(case, BrokenCall) for case in decisive):
         return finding  # it says itself which line raised
     if case is None:

@@ -152,18 +152,19 @@ def max_diff_at(left_BTV: Tensor, right_BTV: Tensor, real_BT: Tensor | None = No
 
 
 def failing(finding: Finding) -> list[Measurement]:
-    """The failing cases that carry their forwards, the most telling first: without padding, in a
-    few uneven chunks, not long.
+    """The failing cases that carry their forwards, the most telling first: not following from
+    another probe, without padding, in a few uneven chunks, not long.
     """
     failed = (case for case in finding.cases if verdict_of(case) is Verdict.FAIL)
     return sorted((case for case in failed if case.rerun is not None), key=_telling)
 
 
-def _telling(case: Measurement) -> tuple[bool, bool, bool, bool, int, float]:
+def _telling(case: Measurement) -> tuple[bool, bool, bool, bool, bool, int, float]:
     spec: ForwardSpec = case.rerun.got if case.rerun else ForwardSpec(())
     several = len(spec.chunks) > 2 and any(size > 1 for size in spec.chunks[1:])
     plain = not several if spec.chunks else bool(case.rerun and case.rerun.provenance)
     return (
+        bool(case.follows),
         isinstance(spec.mask, Mask2D) and any(0 in row for row in spec.mask.rows),
         spec.cache_kind not in USUAL,
         plain,

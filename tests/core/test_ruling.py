@@ -14,6 +14,7 @@ from attncheck.core.measurement import (
     Figure,
     Measurement,
     Relation,
+    following,
     skipped,
 )
 from attncheck.core.ruling import describe, judge_cases
@@ -37,6 +38,17 @@ def compared(max_abs: float, expect: Relation = "equal") -> Comparison:
             [compared(1e-6), compared(1.0), compared(2.0)],
             Verdict.FAIL,
             "case: logits differ by 2 from position 2, rounding explains 1e-05 (and 1 more)",
+        ),
+        (
+            [compared(1.0), following(compared(2.0), "padding")],
+            Verdict.FAIL,
+            "case: logits differ by 1 from position 2, rounding explains 1e-05 (and 1 more)",
+        ),
+        (
+            [following(compared(2.0), "padding")],
+            Verdict.FAIL,
+            "case: logits differ by 2 from position 2, rounding explains 1e-05; "
+            "follows from `padding`",
         ),
         (
             [compared(0.0, expect="differ")],

@@ -54,6 +54,7 @@ from attncheck.probing import (
     Probe,
     Subject,
     attempt,
+    blocks,
     decode_chunks,
     media_batches,
     pad_rows,
@@ -132,4 +133,15 @@ def _mask_matters(subject: Subject, batch: Padded, name: str) -> Measurement:
     hiding = replace(usual, mask=Mask2D(((0,) * hidden + (1,) * (batch.length - hidden),)))
     note, at = f"with the first {hidden} tokens masked", slice(hidden, None)
     case = subject.compare_forwards(name, hiding, usual, at=at, expect="differ", note=note)
-    return case if case.beyond else replace(case, cause=Cause(IGNORED, case.max_abs))
+    if case.beyond or _reads_4d(subject, usual):
+        return case
+    return replace(case, cause=Cause(IGNORED, case.max_abs))
+
+
+def _reads_4d(subject: Subject, usual: ForwardSpec) -> bool:
+    """Whether a 4D mask changes the logits: then only the zeros of 2D masks are lost on the way."""
+    if not subject.can.takes_mask_4d:
+        return False
+    half, length = subject.inputs.length // 2, subject.inputs.length
+    masked = replace(usual, mask=blocks((half, length - half)))
+    return subject.compare_forwards("4D", masked, usual, at=slice(half, None)).beyond
