@@ -54,6 +54,8 @@ How = Literal[
     "lost",
     "another function",
 ]
+Proof = Literal["reproduced", "measured", "repaired", "unexplained"]
+"""How much a diagnosis says about the cause, most first."""
 
 
 @final
@@ -91,7 +93,7 @@ class Diagnosis:
     """
 
     fault: str
-    how: Literal["reproduced", "measured", "repaired", "unexplained"]
+    how: Proof
     residual: float | None = None
     runner_up: Mapping[str, Any] | None = None
     advice: str = ""

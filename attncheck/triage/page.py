@@ -11,6 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from attncheck.core.finding import Diagnosis, Proof
 from attncheck.core.verdict import Verdict
 from attncheck.report.markdown import escape
 from attncheck.report.numbers import number, seconds
@@ -24,8 +25,9 @@ STYLES = {
     TriageAnswer.NUMERICS: "bold cyan",
     TriageAnswer.BEHAVIOUR: "bold yellow",
 }
-HOW = {
+HOW: dict[Proof, str] = {
     "reproduced": "reproduced by",
+    "measured": "measured:",
     "repaired": "fixed by",
     "unexplained": "no known fault gives these logits",
 }
@@ -142,7 +144,7 @@ def parts(triage: Triage) -> Iterator[tuple[str, str]]:
     """(heading, text) of the paragraphs between the headline and the tables."""
     diagnosis, place = triage.diagnosis, triage.location
     if diagnosis is not None:
-        yield "cause", f"{HOW[diagnosis.how]} {fault_text(diagnosis)}".strip()
+        yield "cause", _cause(diagnosis)
     if place is not None and place.module:
         yield "first diverges in", location_text(place).removeprefix("first diverges in ")
     if triage.smallest is not None:
@@ -151,6 +153,12 @@ def parts(triage: Triage) -> Iterator[tuple[str, str]]:
         yield "greedy text", split_words(triage.split)
     if triage.advice:
         yield "what to do", triage.advice
+
+
+def _cause(found: Diagnosis) -> str:
+    """The fault, or what was measured where no known fault does the same."""
+    nameless = found.how == "measured" and not found.fault
+    return f"{HOW[found.how]} {found.sentence if nameless else fault_text(found)}".strip()
 
 
 def smallest_words(found: Smallest) -> str:

@@ -43,11 +43,6 @@ def facts(subject: Subject, reported: str) -> Iterator[tuple[str, str]]:
 
 def remarks(subject: Subject, question: Question, material: Material) -> Iterator[Remark]:
     """Everything that is no fault of attention and still changes what people see."""
-    if question.prompts and not material.own:
-        yield Remark(
-            title="the prompts were not used",
-            words="The target has no tokenizer: seeded token ids were used instead.",
-        )
     yield from _sampling(subject, question)
     yield from _right_padding(subject, question, material)
     yield from _pad_is_eos(subject, question)
@@ -188,8 +183,13 @@ def _trap(finding: Finding, warned: list[Measurement]) -> Remark:
     )
 
 
-def only_boolean_masks(finding: Finding) -> bool:
-    """Whether nothing fails but calls with a boolean 4D mask, which explain no other report."""
-    failing = [case for case in finding.cases if verdict_of(case) is Verdict.FAIL]
-    masks = [case.rerun.got.mask if case.rerun else None for case in failing]
-    return bool(failing) and all(isinstance(mask, Mask4D) and mask.boolean for mask in masks)
+def only_boolean_masks(finding: Finding, attn: str | None) -> bool:
+    """Whether nothing fails or warns but calls with a boolean 4D mask, one of them in the
+    implementation in use: they explain no other report.
+    """
+    wrong = [case for case in finding.cases if verdict_of(case) in (Verdict.FAIL, Verdict.WARN)]
+    calls = [case.rerun.got if case.rerun else None for case in wrong]
+    masks = [call.mask if call else None for call in calls]
+    return any(call.attn == attn for call in calls if call) and all(
+        isinstance(mask, Mask4D) and mask.boolean for mask in masks
+    )

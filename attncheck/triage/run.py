@@ -12,11 +12,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import final
+from typing import final, get_args
 
 from attncheck.core import registry
-from attncheck.core.finding import Finding
+from attncheck.core.finding import Finding, Proof
 from attncheck.core.verdict import Verdict
+from attncheck.diagnosis.claims import is_proven
 from attncheck.diagnosis.failure import REFUSED
 from attncheck.model.subject import Subject
 from attncheck.run.implicit import implicit_findings
@@ -101,7 +102,7 @@ class Investigation:
             if finding is None or finding.verdict is not Verdict.FAIL:
                 continue
             found.append(finding)
-            if finding.diagnosis is not None and finding.diagnosis.how == "reproduced":
+            if is_proven(finding):
                 return finding
         return min(found, key=_vagueness, default=None)
 
@@ -134,7 +135,7 @@ class Investigation:
         if name in self.route.traps:
             trap = trapped(self.subject, finding, self.reported)
             self.traps += [trap] if trap is not None else []
-        if finding.verdict is Verdict.FAIL and only_boolean_masks(finding):
+        if only_boolean_masks(finding, self.subject.attn):
             title = "not what was reported, but wrong here"
             self.asides.append(Remark(title=title, words=finding.summary))
             return None
@@ -222,4 +223,4 @@ class Investigation:
 def _vagueness(finding: Finding) -> int:
     """How little a finding says about its cause."""
     how = finding.diagnosis.how if finding.diagnosis else "unexplained"
-    return ("reproduced", "repaired", "unexplained").index(how)
+    return get_args(Proof).index(how)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from attncheck.core.finding import Finding
+from attncheck.diagnosis.claims import PROVEN
 from attncheck.triage.answer import PrecisionLine, Triage, TriageAnswer
 
 FALSIFIERS = {
@@ -42,8 +43,8 @@ def _confirmed(finding: Finding) -> str:
     found, place = finding.diagnosis, finding.location
     where = f" in {place.module}" if place is not None and place.module else ""
     what = "a difference beyond rounding"
-    if found is not None and found.how == "reproduced":
-        what = found.fault
+    if found is not None and found.how in PROVEN:
+        what = found.fault or what
     elif found is not None and found.how == "repaired":
         what = f"{found.fault} fixes it"
     return f"{what}{where}: {finding.summary}"

@@ -19,6 +19,8 @@ from attncheck.triage.answer import Question
 
 Capture = pytest.CaptureFixture[str]
 FAST = ("builtin:gqa", "--probe", "kv-repeat")
+WORDS = "tests/triage/reported_models.py:with_words"
+"""A model with a tokenizer: others take no prompt."""
 
 
 def test_every_option_of_every_command_has_an_environment_variable() -> None:
@@ -37,8 +39,8 @@ def test_every_option_of_every_command_has_an_environment_variable() -> None:
     assert run["--no-color"] == ["ATTNCHECK_NO_COLOR", "NO_COLOR"]
 
 
-def settings_of(capsys: Capture, *arguments: str) -> dict[str, object]:
-    assert main(["run", *FAST, "--format", "json", *arguments]) == 0
+def settings_of(capsys: Capture, *arguments: str, run: tuple[str, ...] = FAST) -> dict[str, object]:
+    assert main(["run", *run, "--format", "json", *arguments]) == 0
     return dict(json.loads(capsys.readouterr().out)["targets"][0]["settings"]["asked"])
 
 
@@ -56,7 +58,7 @@ def test_a_prompt_of_two_words_in_the_environment_is_one_prompt(
     monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.setenv("ATTNCHECK_PROMPT", "two words")
-    assert settings_of(capsys)["prompt"] == "two words"
+    assert settings_of(capsys, run=(WORDS, *FAST[1:]))["prompt"] == "two words"
 
 
 @pytest.mark.parametrize(

@@ -36,11 +36,11 @@ def test_the_report_is_written_and_the_exit_code_says_confirmed(tmp_path: Path) 
     assert "mask-off-by-one" in path.read_text()
 
 
-def test_prompts_without_a_tokenizer_are_said_not_to_be_used(
+def test_prompts_without_a_tokenizer_are_refused_as_in_a_run(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert (
-        main(["triage", "builtin:gqa", "--symptom", "cache", "--prompt", "hello", "--no-progress"])
-        == 0
-    )
-    assert "the prompts were not used" in " ".join(capsys.readouterr().out.split())
+    for command in ("run", "triage"):
+        assert main([command, "builtin:gqa", "--prompt", "hello", "--no-progress"]) == 2
+        shown = capsys.readouterr()
+        said = "builtin:gqa: --prompt needs a tokenizer, and this target has none\n"
+        assert said in shown.out + shown.err

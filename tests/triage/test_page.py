@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 from triaging import investigation
 
-from attncheck.triage.answer import GreedySplit
+from attncheck.core.finding import Diagnosis, Finding, Proof
+from attncheck.core.verdict import Verdict
+from attncheck.triage.answer import GreedySplit, Triage, TriageAnswer
 from attncheck.triage.page import markdown, split_words
+from attncheck.triage.words import headline
 
 
 def test_markdown_holds_the_answer_its_table_and_what_was_tried() -> None:
@@ -28,3 +32,29 @@ def test_a_turn_of_greedy_text_is_held_against_what_the_logits_differ_by(
         position=9, chosen="'a'", other="'b'", margin=margin, difference=0.1, flips=3, tokens=24
     )
     assert said in split_words(split)
+
+
+def confirmed(diagnosis: Diagnosis) -> str:
+    finding = Finding(
+        probe="reference", verdict=Verdict.FAIL, summary="it reads others", diagnosis=diagnosis
+    )
+    triage = Triage(target="x", answer=TriageAnswer.CONFIRMED, headline="", finding=finding)
+    return markdown(replace(triage, headline=headline(triage, "float32")))
+
+
+@pytest.mark.parametrize("how", get_args(Proof))
+def test_every_kind_of_diagnosis_is_a_cause(how: Proof) -> None:
+    text = confirmed(Diagnosis(fault="" if how == "unexplained" else "softmax-scale", how=how))
+    causes = {
+        "reproduced": "reproduced by softmax-scale",
+        "measured": "measured: softmax-scale",
+        "repaired": "fixed by softmax-scale",
+        "unexplained": "no known fault gives these logits",
+    }
+    assert causes[how] in text
+
+
+def test_a_measured_difference_without_a_name_is_said_in_its_sentence() -> None:
+    text = confirmed(Diagnosis(fault="", how="measured", sentence="Keys of token 3 are zero."))
+    assert "measured: Keys of token 3 are zero." in text
+    assert "a difference beyond rounding: it reads others" in text

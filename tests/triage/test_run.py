@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from triaging import investigation
 
+from attncheck.core.finding import Diagnosis, Finding
 from attncheck.core.settings import Settings
 from attncheck.core.verdict import Verdict
 from attncheck.targets.load import load
@@ -54,3 +55,19 @@ def test_a_fault_of_boolean_masks_does_not_answer_a_report_of_rounding() -> None
     triage = Investigation(subject, Question(symptom="implementation"), "float16").run()
     assert triage.answer is TriageAnswer.NUMERICS
     assert any("boolean 4D mask, eager" in remark.words for remark in triage.remarks)
+
+
+def test_a_measured_fault_ends_the_search_and_comes_before_a_repair() -> None:
+    search = investigation("builtin:gqa")
+    repaired, measured = (
+        Finding(
+            probe="odd",
+            verdict=Verdict.FAIL,
+            summary=how,
+            diagnosis=Diagnosis(fault="softmax-scale", how=how),
+        )
+        for how in ("repaired", "measured")
+    )
+    search.first += [lambda: repaired, lambda: measured]
+    assert search.fault() is measured
+    assert search.log.steps == []
