@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,7 @@ from attncheck.report.record import from_json
 PROBE = """
 import os, signal
 from dataclasses import dataclass
-from attncheck.probing import Probe
+from attncheck.probing import ForwardSpec, Probe
 
 @dataclass(frozen=True, kw_only=True)
 class Mine(Probe):
@@ -25,7 +27,8 @@ class Mine(Probe):
 
     def measure(self, subject):
         {how}
-        yield subject.compare("nothing", *[subject.logits_of_row()] * 2)
+        row = subject.inputs.tokens
+        yield subject.compare_forwards("chunks", ForwardSpec(row, chunks=(5, 19)), ForwardSpec(row))
 """
 SENT = "os.kill(os.getpid(), signal.{name})"
 SWALLOWED = f"""try:
@@ -33,6 +36,16 @@ SWALLOWED = f"""try:
         except BaseException:
             pass
         raise ValueError("lost")"""
+
+
+@pytest.fixture(autouse=True)
+def usual_handlers() -> Iterator[None]:
+    """Signals as a terminal leaves them: `nohup` and `&` have SIGHUP and SIGINT ignored."""
+    usual = {signal.SIGHUP: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+    before = {number: signal.signal(number, handler) for number, handler in usual.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.mark.parametrize(
@@ -63,6 +76,21 @@ def test_a_signal_ends_a_run_that_says_how_much_is_done(
     assert shown.out.splitlines()[-1].startswith("incomplete: 0 of 2 targets; 1 pass")
     assert "Traceback" not in shown.err
     assert 'message="incomplete: 0 of 2 targets"' in junit(from_json(report.read_text()))
+
+
+@pytest.mark.parametrize("name", ["SIGHUP", "SIGTERM"])
+def test_a_signal_that_is_ignored_ends_nothing(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "mine.py").write_text(PROBE.format(how=SENT.format(name=name)))
+    number = getattr(signal, name)
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        code = main(["run", "builtin:gqa", "--probe", f"{tmp_path}/mine.py:Mine"])
+    finally:
+        assert signal.signal(number, before) is signal.SIG_IGN
+    assert code == 0
+    assert "incomplete" not in capsys.readouterr().out
 
 
 def test_one_target_is_counted_by_its_probes(
