@@ -33,5 +33,5 @@ def test_a_traceback_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         raise KeyError("lost")
 
     monkeypatch.setattr(mutated_suites, "load_plan", broken)
-    assert mutated_suites.outcome(tmp_path / "x.yaml") == "traceback: KeyError: 'lost'"
+    assert mutated_suites.outcome(tmp_path / "x.yaml") == "traceback: KeyError: no such key: 'lost'"
     assert mutated_suites.main(["--count", "1"]) == 1
