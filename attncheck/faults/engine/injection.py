@@ -213,7 +213,9 @@ def at_hidden(subject: Subject, change: Callable[[Tensor], Tensor]) -> Iterator[
 
 
 def _embedding(subject: Subject) -> nn.Module:
-    """The table that the decoder's own tokens are looked up in."""
+    """The table that the decoder's own tokens are looked up in, behind those that the model puts
+    in front of them.
+    """
     row = subject.passes.ids(subject.inputs.tokens).flatten()
     modules = subject.model.modules()
     tables: set[nn.Module] = {each for each in modules if isinstance(each, nn.Embedding)}
@@ -221,7 +223,8 @@ def _embedding(subject: Subject) -> nn.Module:
     looked_up: list[nn.Module] = []
 
     def before(module: nn.Module, args: Any) -> None:
-        if args and isinstance(args[0], Tensor) and torch.equal(args[0].flatten(), row):
+        ids = args[0].flatten()[-len(row) :] if args and isinstance(args[0], Tensor) else None
+        if ids is not None and torch.equal(ids.to(row), row):
             looked_up.append(module)
 
     tables |= {named} if isinstance(named, nn.Module) else set()
