@@ -42,6 +42,8 @@ def ended(code: int) -> int:
     """The exit code of this process, once all have got here: 0 in all but the first."""
     from attncheck.distributed import ranks
 
-    if code not in STOPPED:
+    if code in STOPPED:
+        ranks.stopped()
+    else:
         ranks.part()
     return code if is_first() else 0

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import final
 
-from attncheck.core.errors import Stopped
+from attncheck.core.errors import END_PROCESS, Stopped
 
 NAMES = ("SIGTERM", "SIGHUP")
 ENDS = (1, 2, 15)
@@ -87,7 +87,7 @@ class _Watch(threading.Thread):
     ) -> None:
         super().__init__(daemon=True)
         self.reads, self.answered, self.leave, self.patience = reads, answered, leave, patience
-        self.exit = os._exit
+        self.exit = END_PROCESS
         self.first = self.last = 0.0
 
     def run(self) -> None:

@@ -6,6 +6,7 @@ Every message is one line: what, where, what was expected, the nearest valid nam
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 from collections.abc import Iterable, Iterator
 
@@ -16,6 +17,8 @@ FAILED, USAGE, INTERNAL, NOTHING_RAN, INTERRUPTED = 1, 2, 3, 5, 130
 HUNG_UP, TERMINATED = 129, 143
 STOPPED = (INTERRUPTED, HUNG_UP, TERMINATED)
 """The exit codes of a run that a signal ended: 128 and the number of the signal."""
+END_PROCESS = os._exit
+"""What ends this process at once, kept from before code of a model can take its place."""
 ENDING = (KeyboardInterrupt, GeneratorExit)
 """What ends a run from outside; everything else that a model raises is a finding about it."""
 MOST = 300

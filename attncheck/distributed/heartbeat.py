@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, final
 
-from attncheck.core.errors import INTERNAL, INTERRUPTED
+from attncheck.core.errors import END_PROCESS, INTERNAL, INTERRUPTED
 
 POLL = 0.5
 # How long a process may wait inside a step that another one has left, and a heartbeat be late
@@ -132,6 +132,7 @@ class Watch:
     named: threading.Event = field(default_factory=threading.Event)
     wake: tuple[int, int] = field(default_factory=os.pipe)
     thread: threading.Thread | None = None
+    handles_signals: bool = False
 
     def start(self) -> None:
         """Begin to send heartbeats."""
@@ -142,6 +143,7 @@ class Watch:
             # wake-up descriptor tells this thread of a SIGTERM all the same.
             signal.set_wakeup_fd(self.wake[1], warn_on_full_buffer=False)
             signal.signal(signal.SIGTERM, lambda number, frame: None)
+            self.handles_signals = True
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
 
@@ -153,9 +155,10 @@ class Watch:
         if self.thread is not None:
             # A thread that is inside the store when the interpreter ends aborts the process.
             self.thread.join(GRACE)
-        with contextlib.suppress(ValueError):
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if self.handles_signals:
+            with contextlib.suppress(ValueError):
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def _run(self) -> None:
         while not self.over.is_set():
@@ -256,7 +259,7 @@ class Watch:
         # Nothing can be agreed upon without rank 0: the lowest rank that is left prints.
         if self.rank <= 1:
             _print(f"the rendezvous process (rank 0) has exited{self._here()}")
-        os._exit(INTERNAL)
+        END_PROCESS(INTERNAL)
 
     def end(self, message: str, code: int = INTERNAL) -> NoReturn:
         """End this process, and with it the run; the first process that does prints the message."""
@@ -275,7 +278,7 @@ class Watch:
             while self.rank == 0 and left < self.size and time.monotonic() < until:
                 time.sleep(POLL / 2)
                 left = self.store.add(LEFT, 0)
-        os._exit(code)
+        END_PROCESS(code)
 
 
 def _print(message: str) -> None:

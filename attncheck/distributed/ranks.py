@@ -24,7 +24,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.rendezvous import rendezvous
 
-from attncheck.core.errors import Unsupported, UsageError, first_line
+from attncheck.core.errors import Unsupported, UsageError, contained, first_line
 from attncheck.model.compat import CACHE_NAMES, cached_length
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Ranks:
     def raised(self, error: BaseException) -> None:
         """Tell the others about an error; one of a broken connection may name who is gone."""
         if any(sign in str(error).lower() for sign in BROKEN):
-            self._lost()
+            self.find_the_lost()
         self.watch.store.set(
             f"raised/{self.rank}", f"{self.step} {first_line(error)}\t{self.doing}"
         )
@@ -108,11 +108,11 @@ class Ranks:
         try:
             call()
         except RuntimeError as error:
-            self._lost()
+            self.find_the_lost()
             self.watch.end(f"a process does not answer the others: {first_line(error)}")
 
-    def _lost(self) -> None:
-        # The watch ends the run if a process is gone; this returns if all are there.
+    def find_the_lost(self) -> None:
+        """The watch ends the run if a process is gone; this returns if all are there."""
         self.watch.lost.set()
         self.watch.named.wait(AFTER_LOSS)
         self.watch.named.clear()
@@ -191,6 +191,12 @@ def part() -> None:
         dist.destroy_process_group()
 
 
+def stopped() -> None:
+    """Ask why a signal ends this process: where another one is gone, this does not return."""
+    if _here:
+        _here[0].find_the_lost()
+
+
 def working_on(text: str) -> None:
     """Note what the run does from now on, for the message of a run that ends early."""
     if _here:
@@ -261,6 +267,8 @@ def keep_in_step(model: nn.Module) -> None:
     """Make every forward of a model begin together, with the same tokens, in all processes."""
     if not _here:
         return
+    # Torch calls `_after` for an `Exception` only, not for a `SystemExit`.
+    model.forward = contained()(model.forward)
     model.register_forward_pre_hook(_before, with_kwargs=True)
     model.register_forward_hook(_after, always_call=True)
 

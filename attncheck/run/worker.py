@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import final
 
-from attncheck.core.errors import Unsupported
+from attncheck.core.errors import END_PROCESS, Unsupported
 from attncheck.model.subject import Subject
 from attncheck.report.model import Report
 from attncheck.report.write import Writer, write_text
@@ -75,7 +75,7 @@ def _keep_to_itself() -> None:
 
 def _end_with(parent: multiprocessing.process.BaseProcess) -> None:
     parent.join()
-    os._exit(1)
+    END_PROCESS(1)
 
 
 def _limit_memory(limit: int) -> None:

@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 
 from attncheck.__main__ import main
+from attncheck.core.errors import END_PROCESS
 from attncheck.core.settings import Settings
 from attncheck.model.compat import CACHE_NAMES, cached_length
 from attncheck.model.forward import wrap_forward
@@ -68,6 +69,11 @@ def slow(model: Any) -> None:
 
 def exits(model: Any) -> None:
     """The second process exits in the middle of its fourth forward."""
+    in_the_fourth_forward(model, lambda: END_PROCESS(7))
+
+
+def asks_to_exit(model: Any) -> None:
+    """The model's own code asks for the end of the second process in its fourth forward."""
     in_the_fourth_forward(model, lambda: os._exit(7))
 
 
@@ -111,14 +117,24 @@ def first_exits(model: Any) -> None:
 
     def hook(module: Any, args: Any, output: Any) -> None:
         if os.environ["RANK"] == "0":
-            os._exit(7)
+            END_PROCESS(7)
 
     model.get_submodule("model.layers.0.self_attn.q_proj").register_forward_hook(hook)
 
 
 FAULTS = {
     each.__name__: each
-    for each in (doubled, raises, raises_outside, sleeps, slow, exits, first_exits, restarts)
+    for each in (
+        doubled,
+        raises,
+        raises_outside,
+        sleeps,
+        slow,
+        asks_to_exit,
+        exits,
+        first_exits,
+        restarts,
+    )
 }
 
 
@@ -157,7 +173,7 @@ def forked(fault: str, command: list[str], folder: Path) -> list[int]:
             os.dup2(said, 2)
             code = run(fault, command)
             sys.stdout.flush()
-            os._exit(code)
+            END_PROCESS(code)
     return made
 
 

@@ -4,6 +4,8 @@ collective waits.
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from typing import Any
@@ -141,3 +143,23 @@ def test_no_thread_is_left_when_heartbeats_stop() -> None:
     assert watch.thread.is_alive()
     watch.stop()
     assert not watch.thread.is_alive()
+
+
+def test_a_signal_that_another_part_handles_stays_with_it() -> None:
+    def handler(number: int, frame: object) -> None:
+        """Do nothing."""
+
+    reads, writes = os.pipe()
+    os.set_blocking(writes, False)
+    before, usual = signal.signal(signal.SIGTERM, handler), signal.set_wakeup_fd(writes)
+    try:
+        watch = Watch(rank=0, size=1, store=LocalStore(), limit=10.0, now=lambda: (0, "", False))
+        watch.start()
+        watch.stop()
+        assert signal.getsignal(signal.SIGTERM) is handler
+        assert signal.set_wakeup_fd(usual) == writes
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        signal.set_wakeup_fd(usual)
+        os.close(reads)
+        os.close(writes)

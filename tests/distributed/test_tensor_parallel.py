@@ -80,6 +80,7 @@ ENDS = {
     "raises": f"rank 1 raised ZeroDivisionError: injected {PASS}, where rank 0 waits for it",
     "raises_outside": "rank 1 raised ZeroDivisionError: injected, in the probe sharding",
     "sleeps": f"rank 1 ({PASS}, at injected_sharding.py:",
+    "asks_to_exit": f"rank 1 raised SystemExit: os._exit(7) {PASS}, where rank 0 waits for it",
     "exits": f"rank 1 has exited unexpectedly while rank 0 was {PASS}",
     "first_exits": "the rendezvous process (rank 0) has exited while rank 1 was in a forward of "
     "1 x 4 tokens",
