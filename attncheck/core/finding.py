@@ -102,6 +102,11 @@ class Diagnosis:
     family: str = ""
     parts: tuple[ObservedPart, ...] = ()
 
+    @property
+    def name(self) -> str:
+        """The fault, or what it is nearest to where the catalogue has no name for it."""
+        return self.fault or (f"like {self.family}" if self.family else "no fault of the catalogue")
+
 
 @final
 @dataclass(frozen=True, kw_only=True)

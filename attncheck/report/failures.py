@@ -110,7 +110,7 @@ def size_text(cases: Sequence[Measurement]) -> str:
 def _last_line(target: TargetReport, group: Sequence[Finding], width: int) -> Text:
     """One line of the list at the end: fault, module, size, next command."""
     worst, found = group[0], group[0].diagnosis
-    named = found.fault if found is not None and found.how != "unexplained" else worst.probe
+    named = found.name if found is not None and found.how != "unexplained" else worst.probe
     broken = [each for each in worst.cases if verdict_of(each) is worst.verdict]
     place = next((each.location for each in group if each.location is not None), None)
     where = f" in {place.module}" if place is not None and place.module else ""

@@ -100,7 +100,7 @@ def _explained(finding: Finding) -> Iterator[str]:
     found = finding.diagnosis
     if found is not None:
         residual = f" to {number(found.residual)}" if found.residual is not None else ""
-        yield f"**{found.how}: `{found.fault}`**{residual}. {escape(found.advice)}"
+        yield f"**{found.how}: `{found.name}`**{residual}. {escape(found.advice)}"
     if finding.location is not None:
         yield escape(location_text(finding.location))
     yield from map(escape, script_lines(finding))

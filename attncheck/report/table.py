@@ -118,7 +118,7 @@ def fault_text(found: Diagnosis) -> str:
     residual = f" to {number(found.residual)}" if found.residual is not None else ""
     other = found.runner_up or {}
     rival = f"; next best {other.get('fault')} {number(other.get('residual'))}" if other else ""
-    return f"{found.fault}{residual}{rival}"
+    return f"{found.name}{residual}{rival}"
 
 
 def location_text(place: Location) -> str:

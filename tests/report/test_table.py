@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from report.reports import failing
 
-from attncheck.report.table import finding_text, script_lines
+from attncheck.core.finding import Diagnosis
+from attncheck.report.table import fault_text, finding_text, script_lines
 
 
 @pytest.mark.parametrize(
@@ -22,3 +25,9 @@ def test_a_requested_script_is_named_or_its_absence_explained(
     assert script_lines(finding) == [line]
     assert line in finding_text(finding)
     assert script_lines(failing()) == []
+
+
+def test_what_was_measured_and_has_no_name_is_said_to_be_like_its_family() -> None:
+    measured = Diagnosis(fault="", how="measured", residual=3e-14, family="cache-wrong-slot")
+    assert fault_text(measured) == "like cache-wrong-slot to 3.0e-14"
+    assert fault_text(replace(measured, family="")) == "no fault of the catalogue to 3.0e-14"
