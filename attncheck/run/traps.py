@@ -72,6 +72,7 @@ REFERENCES: tuple[tuple[str, Feature], ...] = (
     ("builtin:window", _windowed),
     ("config:mistral", _windowed),
     ("config:mamba2", _recurrent),
+    ("config:qwen3_next", _recurrent),
     ("config:seq2seq/bart", _encoder_decoder),
     ("config:seq2seq/t5", _encoder_decoder),
     ("config:masked/bert", _encoder),
@@ -85,6 +86,9 @@ A case that warns of any model of this library version: `{case}` of the probe `{
 It is no finding about the model that was checked, so it does not move its verdict. It does concern
 whoever makes this call. `attncheck explain {probe}` says what the case asks. Measured now:
 """
+
+
+NOTHING_ELSE = "every case that could be judged is a trap of the library"
 
 
 @final
@@ -184,5 +188,8 @@ def _set_aside(probe: Probe, finding: Finding, traps: list[Trap]) -> Finding:
     if finding.verdict is not Verdict.WARN:
         return finding
     ruling = probe.judge(Evidence(measurements=cases, replay=finding.replay))
-    skipped = ruling.summary if ruling.verdict is Verdict.SKIP else None
-    return replace(finding, verdict=ruling.verdict, summary=ruling.summary, skip_reason=skipped)
+    if ruling.verdict is Verdict.SKIP:
+        return replace(
+            finding, verdict=Verdict.SKIP, summary=NOTHING_ELSE, skip_reason=NOTHING_ELSE
+        )
+    return replace(finding, verdict=ruling.verdict, summary=ruling.summary)

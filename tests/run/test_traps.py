@@ -83,7 +83,7 @@ def test_a_reference_that_lacks_the_feature_is_not_asked() -> None:
 @pytest.mark.parametrize(
     ("target", "expected"),
     [
-        ("config:mamba2", ["builtin:gqa", "config:mamba2"]),
+        ("config:mamba2", ["builtin:gqa", "config:mamba2", "config:qwen3_next"]),
         ("config:seq2seq/t5", ["config:seq2seq/bart", "config:seq2seq/t5"]),
         ("config:masked/bert", ["config:masked/bert"]),
     ],
@@ -119,3 +119,17 @@ def test_traps_are_listed_once_and_count_only_where_asked(subject: Subject) -> N
 
 def test_names_of_traps_are_words_with_dashes() -> None:
     assert trap_name("padding", "left, implicit positions") == "padding-left-implicit-positions"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trapped(Odd):
+    """Has no other case than the one that the reference shares."""
+
+    def measure(self, subject: Subject) -> Any:
+        yield AtMost("layers", 1.0, "odd", broken=Verdict.WARN)
+
+
+def test_a_probe_with_nothing_but_traps_does_not_pass(subject: Subject) -> None:
+    found = finding_of(subject, Trapped())
+    assert (found.verdict, len(found.traps)) == (Verdict.SKIP, 1)
+    assert found.summary == "every case that could be judged is a trap of the library"
