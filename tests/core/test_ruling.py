@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
@@ -69,3 +70,17 @@ def test_each_kind_of_case_in_words() -> None:
     assert describe(Figure("case", 3.0, "B", note="as measured")) == "3 B; as measured"
     assert describe(AtMost("case", math.nan, nonfinite=2)) == "2 values are not finite"
     assert describe(AtMost("case", 0.0, positions=0)) == "nothing was compared"
+
+
+def test_a_case_without_a_first_position_names_none() -> None:
+    divergence = Divergence(max_abs=2.0, positions=3, scale=1.0)
+    text = describe(Comparison("case", divergence, 1e-3, ""))
+    assert text == "logits differ by 2, rounding explains 0.001"
+
+
+@pytest.mark.parametrize("changes", [{"nonfinite": 2}, {"positions": 0}])
+def test_what_was_not_measured_is_not_in_doubt(changes: dict[str, int]) -> None:
+    usual: dict[str, Any] = {"max_abs": 5e-3, "positions": 3, "scale": 100.0}
+    doubtful = Comparison("case", Divergence(**usual), 1e-3, "")
+    assert doubtful.in_doubt
+    assert not Comparison("case", Divergence(**{**usual, **changes}), 1e-3, "").in_doubt
