@@ -31,7 +31,9 @@ def attention_table() -> dict[str, Any]:
     return table
 
 
-def _wrapped(kernel: Kernel, owners: frozenset[int], handler: Handler) -> Kernel:
+def handled(kernel: Kernel, owners: frozenset[int], handler: Handler) -> Kernel:
+    """A kernel whose calls by the modules with these ids go to `handler`."""
+
     @functools.wraps(kernel)
     def call(
         module: nn.Module,
@@ -59,9 +61,9 @@ def intercept(model: nn.Module, handler: Handler) -> Iterator[None]:
     defining = {sys.modules.get(type(module).__module__) for module in model.modules()}
     eager = [(home, getattr(home, EAGER)) for home in defining if hasattr(home, EAGER)]
     try:
-        table.update({name: _wrapped(kernel, owners, handler) for name, kernel in kernels.items()})
+        table.update({name: handled(kernel, owners, handler) for name, kernel in kernels.items()})
         for home, kernel in eager:
-            setattr(home, EAGER, _wrapped(kernel, owners, handler))
+            setattr(home, EAGER, handled(kernel, owners, handler))
         yield
     finally:
         table.update(kernels)

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, final
 
-from torch import Tensor, nn
+from torch import nn
 
-from attncheck.attention.call import AttentionCall, Handler
+from attncheck.attention.call import Handler, Kernel
+from attncheck.attention.interface import handled
 
 TABLE = "ALL_ATTENTION_FUNCTIONS"
 
@@ -31,28 +32,13 @@ class _Table:
         return getattr(self._table, name)
 
     def __getitem__(self, name: str) -> Any:
-        return self._wrapped(self._table[name])
+        return self._handled(self._table[name])
 
     def get_interface(self, name: str, default: Any) -> Any:
-        return self._wrapped(self._table.get_interface(name, default))
+        return self._handled(self._table.get_interface(name, default))
 
-    def _wrapped(self, kernel: Callable[..., Any]) -> Callable[..., Any]:
-        def call(
-            module: nn.Module,
-            query: Tensor,
-            key: Tensor,
-            value: Tensor,
-            attention_mask: Any = None,
-            *rest: Any,
-            **options: Any,
-        ) -> Any:
-            if id(module) not in self._owners or rest:
-                return kernel(module, query, key, value, attention_mask, *rest, **options)
-            return self._handler(
-                AttentionCall(module, query, key, value, attention_mask, options, kernel)
-            )
-
-        return call
+    def _handled(self, kernel: Kernel) -> Kernel:
+        return handled(kernel, self._owners, self._handler)
 
 
 def homes(model: nn.Module) -> list[Any]:
