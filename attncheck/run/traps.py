@@ -117,8 +117,9 @@ class Traps:
             seed=subject.settings.seed,
         )
         for reference, belongs in REFERENCES:
-            shared = self._cases(reference, settings, probe).get(case.name)
-            if shared is not None and belongs(subject):
+            # a reference of another kind is neither loaded nor asked
+            shared = belongs(subject) and self._cases(reference, settings, probe).get(case.name)
+            if shared:
                 yield Trap(
                     trap=trap_name(probe.name, case.name),
                     call=case.name,
