@@ -139,11 +139,16 @@ class Traps:
     def _reference(self, reference: str, settings: Settings) -> Subject | None:
         key = (reference, settings)
         if key not in self._loaded:
-            try:
-                self._loaded[key] = load(reference, settings)
-            except (AttncheckError, Unsupported):
-                self._loaded[key] = None
+            self._loaded[key] = _reference(reference, settings)
         return self._loaded[key]
+
+
+def _reference(reference: str, settings: Settings) -> Subject | None:
+    """A reference, or None where this library or these settings do not allow it."""
+    try:
+        return load(reference, settings)
+    except (AttncheckError, Unsupported):
+        return None
 
 
 def warnings_of(subject: Subject | None, probe: Probe) -> Warnings:
@@ -164,7 +169,7 @@ def shown_traps(probe: Probe) -> dict[str, str]:
     """The page of each trap of one probe, by its name, as the reference models show it now."""
     pages: dict[str, str] = {}
     for reference, _ in REFERENCES:
-        for case in warnings_of(load(reference, Settings()), probe).values():
+        for case in warnings_of(_reference(reference, Settings()), probe).values():
             name = trap_name(probe.name, case.name)
             pages.setdefault(name, PAGE.format(name=name, case=case.name, probe=probe.name))
             pages[name] += f"\n  {reference}: {describe(case)}"

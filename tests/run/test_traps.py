@@ -133,3 +133,11 @@ def test_a_probe_with_nothing_but_traps_does_not_pass(subject: Subject) -> None:
     found = finding_of(subject, Trapped())
     assert (found.verdict, len(found.traps)) == (Verdict.SKIP, 1)
     assert found.summary == "every case that could be judged is a trap of the library"
+
+
+def test_a_reference_that_this_library_lacks_leaves_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    references = (("config:no_such_type", traps.REFERENCES[0][1]), traps.REFERENCES[0])
+    monkeypatch.setattr(traps, "REFERENCES", references)
+    assert list(traps.shown_traps(Odd())) == ["odd-layers"]
