@@ -85,8 +85,7 @@ class Recorder:
             # several streams of the sequence, one after the other along T
             streams = parts[0].reshape(shape[0], -1, shape[1], parts[0].shape[-1])
             return streams.transpose(1, 2).reshape(shape[0], shape[1], -1)
-        whole = torch.cat(_last(parts, shape[1]), 1)
-        return whole if whole.shape[1] == shape[1] else None
+        return last_calls(parts, shape[1])
 
     def _fingerprint(self, tensor: Tensor) -> Tensor:
         flat_BTW = tensor.reshape(*tensor.shape[:2], -1)
@@ -104,12 +103,17 @@ class Recorder:
         return self._matrices[key]
 
 
-def _last(parts: list[Tensor], length: int) -> list[Tensor]:
-    """The last parts that make up `length` positions: what ran before them was another call."""
+def last_calls(parts: list[Tensor], length: int) -> Tensor | None:
+    """The last parts (B, T, …) that make up `length` positions, joined along T: what ran before
+    them was another call. None where none do.
+    """
     kept: list[Tensor] = []
-    while len(kept) < len(parts) and sum(part.shape[1] for part in kept) < length:
-        kept.insert(0, parts[-1 - len(kept)])
-    return kept
+    for part in reversed(parts):
+        kept.insert(0, part)
+        length -= part.shape[1]
+        if length <= 0:
+            break
+    return torch.cat(kept, 1) if kept and not length else None
 
 
 def first_tensor(value: Any) -> Tensor | None:

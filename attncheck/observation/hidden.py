@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, final
 
 import torch
@@ -19,27 +19,17 @@ from attncheck.faults.engine.expected import chunk_bounds
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.numerics.divergence import max_abs
 from attncheck.numerics.hooks import hooked
-from attncheck.numerics.module_outputs import Event, ModuleOutputs, first_tensor, recording
+from attncheck.numerics.module_outputs import (
+    Event,
+    ModuleOutputs,
+    first_tensor,
+    last_calls,
+    recording,
+)
 from attncheck.observation.deviation import Deviation
 from attncheck.observation.vectors import Matcher, Matches
 
 Run = Callable[[], object]
-
-
-@final
-@dataclass
-class Outputs:
-    """The outputs of one module during one forward, in order."""
-
-    parts: list[Tensor] = field(default_factory=list)
-
-    def whole(self, length: int) -> Tensor | None:
-        """states_BTW of the last calls that make up `length` positions; None where none do."""
-        kept: list[Tensor] = []
-        while self.parts and sum(part.shape[1] for part in kept) < length:
-            kept.insert(0, self.parts.pop())
-        whole = torch.cat(kept, 1) if kept else None
-        return whole if whole is not None and whole.shape[1] == length else None
 
 
 def _seen(event: Event, args: Any, named: Any, output: Any) -> Tensor | None:
@@ -50,14 +40,15 @@ def _seen(event: Event, args: Any, named: Any, output: Any) -> Tensor | None:
 
 
 @contextlib.contextmanager
-def recorded_outputs(model: nn.Module, event: Event) -> Iterator[Outputs]:
+def recorded_outputs(model: nn.Module, event: Event) -> Iterator[list[Tensor]]:
     """While active, the hidden tensors of an event are kept."""
-    found, module = Outputs(), model.get_submodule(event[0])
+    found: list[Tensor] = []
+    module = model.get_submodule(event[0])
 
     def hook(module: nn.Module, args: Any, named: Any, output: Any = None) -> None:
         tensor = _seen(event, args, named, output)
         if tensor is not None:
-            found.parts.append(tensor.detach().clone())
+            found.append(tensor.detach().clone())
 
     with hooked([_hook(module, event, hook)]):
         yield found
@@ -178,7 +169,7 @@ def states_at(model: nn.Module, event: Event, run: Run, length: int) -> Tensor |
     """states_BTW of one event over a whole forward."""
     with recorded_outputs(model, event) as found:
         run()
-    return found.whole(length)
+    return last_calls(found, length)
 
 
 def prints_of(model: nn.Module, run: Run, shape: tuple[int, int]) -> ModuleOutputs:

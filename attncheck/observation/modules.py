@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from attncheck.attention.layers import layer_number
 from attncheck.core.finding import What
 from attncheck.numerics.divergence import max_abs
+from attncheck.numerics.module_outputs import last_calls
 from attncheck.observation.deviation import Deviation
 from attncheck.observation.vectors import Matcher, Matches
 
@@ -64,7 +65,7 @@ class ModuleReturns:
 
     def _changed(self, right_BTW: Tensor) -> Tensor:
         length = right_BTW.shape[1]
-        observed_BTW = _last(self.calls, length)
+        observed_BTW = last_calls(self.calls, length)
         if observed_BTW is None or observed_BTW.shape != right_BTW.shape:
             return right_BTW
         matches = self._matches(observed_BTW[:, None], right_BTW[:, None])
@@ -109,17 +110,6 @@ def _bounds(calls: list[Tensor], length: int) -> list[tuple[int, int]]:
         found.append((stop - call.shape[1], stop))
         stop -= call.shape[1]
     return [(start, end) for start, end in reversed(found) if end > 0]
-
-
-def _last(calls: list[Tensor], length: int) -> Tensor | None:
-    """The last calls that make up `length` positions; None where none do."""
-    kept: list[Tensor] = []
-    for call in reversed(calls):
-        kept.insert(0, call)
-        length -= call.shape[1]
-        if length <= 0:
-            return None if length else torch.cat(kept, 1)
-    return None
 
 
 def states_in(output: Any) -> Tensor:
