@@ -13,7 +13,7 @@ from attncheck.core.finding import Diagnosis, Finding, Location
 from attncheck.core.measurement import Measurement
 from attncheck.diagnosis import claims, lost_numbers
 from attncheck.diagnosis.claims import PROVEN, is_proven, named_by_the_probe, placed
-from attncheck.diagnosis.failure import REFUSED, Failure, failing, open_case
+from attncheck.diagnosis.failure import REFUSED, Failure, attns_of, failing, open_case
 from attncheck.diagnosis.locate import (
     in_attention,
     locate,
@@ -30,6 +30,7 @@ from attncheck.diagnosis.reproduce import Search
 from attncheck.diagnosis.stand_ins import stand_ins
 from attncheck.faults.registry import advice
 from attncheck.model.subject import Subject
+from attncheck.model.switching import as_compared
 
 SHARE = 0.75
 """The search for runners-up ends after this share of the failed probe's own time."""
@@ -102,7 +103,8 @@ def _located(subject: Subject, finding: Finding) -> Finding:
     if not cases:
         return finding
     try:
-        return replace(finding, location=locate(open_case(subject, cases[0])))
+        with as_compared(subject, attns_of(cases[0])):
+            return replace(finding, location=locate(open_case(subject, cases[0])))
     except REFUSED:
         return finding
 
@@ -125,8 +127,9 @@ def _searched(
     for by_arguments in (False,) if subject.can.kernel else (False, True):
         for case in (cases or stand_ins(subject))[: 1 if by_arguments else CASES]:
             others = [each for each in cases if each is not case]
-            search = Search(open_case(subject, case, by_arguments), others, until, known)
-            explained = _explained(search, finding)
+            with as_compared(subject, attns_of(case)):
+                search = Search(open_case(subject, case, by_arguments), others, until, known)
+                explained = _explained(search, finding)
             found = explained.diagnosis
             if found is not None and (found.how in PROVEN or found.fault == OWN_STORE):
                 return explained

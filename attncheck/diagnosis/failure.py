@@ -179,6 +179,12 @@ def unmeasured(name: str, got: ForwardSpec, want: ForwardSpec) -> Comparison:
     return Comparison(name, Divergence(max_abs=0.0, positions=0), 0.0, rerun=Rerun(got, want))
 
 
+def attns_of(case: Measurement) -> set[str | None]:
+    """The attention implementations that both forwards of a case ask for; None: the one in use."""
+    rerun = case.rerun
+    return set() if rerun is None else {rerun.got.attn, rerun.want.attn}
+
+
 def open_case(subject: Subject, case: Measurement, by_arguments: bool = False) -> Failure:
     """Run both forwards of a case again, and the trusted path beside them.
 

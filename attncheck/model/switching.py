@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
 
@@ -16,6 +16,7 @@ from attncheck.core.errors import Unsupported, first_line
 from attncheck.model.refusal import REFUSALS
 from attncheck.model.subject import Subject
 
+FLEX = "flex_attention"
 SHORT = 4
 USUAL = "sdpa"
 """The library's default where a model supports it."""
@@ -34,6 +35,19 @@ def uncompiled() -> Iterator[None]:
         raise Unsupported("this torch compiles flex_attention in any case")
     with stance("force_eager"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        yield
+
+
+@contextlib.contextmanager
+def as_compared(subject: Subject, attns: Iterable[str | None]) -> Iterator[None]:
+    """While active, flex attention beside another implementation runs as a probe runs it: on a CPU
+    as it is written.
+
+    Raises:
+        Unsupported: this torch cannot leave compilation out.
+    """
+    written = subject.device.type == "cpu" and FLEX in attns and subject.attn != FLEX
+    with uncompiled() if written else contextlib.nullcontext():
         yield
 
 

@@ -106,7 +106,7 @@ from attncheck.model.provenance import AFTER, PIECES, Provenance, with_batch, wi
 from attncheck.model.refusal import REFUSALS, classified
 from attncheck.model.signature import takes_argument
 from attncheck.model.subject import Subject
-from attncheck.model.switching import not_switched, uncompiled
+from attncheck.model.switching import FLEX, not_switched, uncompiled
 from attncheck.model.training import training, without_randomness
 from attncheck.model.weights import (
     buffers_of,
@@ -136,6 +136,7 @@ from attncheck.targets.adapters import adapted_layers
 
 __all__ = [
     "AFTER",
+    "FLEX",
     "FULL",
     "HEADROOM",
     "IGNORED",

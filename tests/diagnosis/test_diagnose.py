@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -108,3 +109,18 @@ def test_a_scheme_that_looks_at_the_length_is_no_leak(scheme: str) -> None:
     assert told is not None
     assert (told.fault, told.how) == ("rope-scale-switch", "reproduced")
     assert "scheme" in told.advice or "length" in told.advice
+
+
+def test_a_failure_of_flex_attention_is_searched_without_its_compiler() -> None:
+    """A compiler on a CPU takes no float64: the search ended there without an answer."""
+    subject = loaded("builtin:gqa")
+    with faults.fault("dropout-active").injected(subject):
+        finding = finding_of(subject, registry.load("implementations"))
+        cases = tuple(case for case in finding.cases if case.name.startswith("flex_attention"))
+        found = diagnose(subject, replace(finding, cases=cases))
+    assert [case.name for case in cases] == [
+        "flex_attention vs sdpa, plain row",
+        "flex_attention vs sdpa, left-padded batch",
+    ]
+    assert found.diagnosis is not None
+    assert (found.diagnosis.how, found.diagnosis.fault) == ("reproduced", "dropout-active")

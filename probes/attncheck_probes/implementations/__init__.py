@@ -38,6 +38,7 @@ from functools import partial
 import torch
 
 from attncheck.probing import (
+    FLEX,
     ForwardSpec,
     Measurement,
     Probe,
@@ -57,7 +58,6 @@ from attncheck_probes.implementations.compiled import compiled_cases
 EVERYWHERE = ("eager", "sdpa")
 RANDOM = "dropout-active"
 """The fault that makes any two computations differ, also where only one implementation runs."""
-FLEX = "flex_attention"
 ON_A_CPU = ("plain row", "left-padded batch")
 """What flex attention is compared in where nothing runs it fast."""
 ON_A_GPU = (FLEX, "flash_attention_2", "flash_attention_3")
