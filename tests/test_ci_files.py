@@ -2,6 +2,7 @@
 allows.
 """
 
+import json
 import os
 import re
 import shutil
@@ -119,3 +120,42 @@ def test_the_formats_of_the_page_exist() -> None:
 
     page = (ROOT / "docs" / "ci.md").read_text()
     assert set(re.findall(r"--report (\w+)=", page)) <= set(FORMATS)
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="the sample runs in bash")
+def test_the_matrix_splits_a_list_and_joins_the_parts(tmp_path: Path) -> None:
+    jobs = yaml.safe_load((ROOT / "sample_configs" / "ci-matrix.yml").read_text())["jobs"]
+    parts, (run,) = jobs["attncheck"]["strategy"]["matrix"]["shard"], _runs(jobs["attncheck"])
+    (join,) = _runs(jobs["merge"])
+    (tmp_path / "models.txt").write_text("builtin:gqa\nbuiltin:broken-mask\n")
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "attncheck").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m attncheck "$@"\n')
+    (tmp_path / "attncheck").chmod(0o755)
+    environment = {
+        **os.environ,
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "PYTHONPATH": os.pathsep.join(each for each in sys.path if each),
+        "ATTNCHECK_PROBE": "kv-repeat\nfuture-token",
+        "OMP_NUM_THREADS": "1",
+    }
+
+    def code(script: str, **more: str) -> int:
+        command = ["bash", "-e", "-o", "pipefail", "-c", script]
+        here = {**environment, **more}
+        return subprocess.run(command, cwd=tmp_path, env=here, check=False).returncode
+
+    assert len(parts) == 4
+    for part in parts:
+        assert code(run, SHARD=str(part)) == 0
+        (tmp_path / f"part-{part}.json").rename(tmp_path / "parts" / f"part-{part}.json")
+    assert code(join) == 1
+    found = json.loads((tmp_path / "attncheck.json").read_text())
+    assert [each["target"] for each in found["targets"]] == ["builtin:gqa", "builtin:broken-mask"]
+    (tmp_path / "parts" / f"part-{parts[0]}.json").unlink()
+    assert code(join) == 2
+
+
+def _runs(job: dict[str, Any]) -> list[str]:
+    """The scripts of a job, but for those that install."""
+    scripts = [step["run"] for step in job["steps"] if "run" in step]
+    return [script for script in scripts if not script.startswith("pip install")]

@@ -13,6 +13,7 @@ from attncheck.cli import (
     compare,
     explain,
     mask,
+    merge,
     record,
     replay,
     run,
@@ -35,6 +36,7 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     "Suites and reports": {
         "init": about.init,
         "validate": validate.validate,
+        "merge": merge.merge,
         "schema": schema.schema,
     },
     "Learn more": {

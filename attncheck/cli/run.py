@@ -33,8 +33,10 @@ from attncheck.cli.streams import guarded
 from attncheck.cli.terminal import announced
 from attncheck.core.errors import INTERNAL, STOPPED, USAGE, UsageError, stop_code
 from attncheck.core.settings import Settings
+from attncheck.core.shard import Shard, parsed
 from attncheck.core.skips import accepted_skips
 from attncheck.core.verdict import failing
+from attncheck.suite.parts import part_of_run
 from attncheck.suite.plan import Job, Plan
 from attncheck.suite.request import RunRequest
 from attncheck.targets.target import is_glob
@@ -73,6 +75,7 @@ def run(
     )
     plan = RunRequest(
         targets=tuple(targets or ()),
+        listed=selection.listed,
         suite=selection.suite,
         settings=settings,
         attn=tuple(attn or ()),
@@ -80,16 +83,21 @@ def run(
         quick=selection.quick,
     ).plan()
     fail_on = failing(gate.fail_on or (), gate.strict or plan.strict) | plan.fail_on
-    separate = limits.separate or any(is_glob(job.target) for job in plan.jobs)
+    listed = selection.listed is not None
+    separate = limits.separate or listed or any(is_glob(job.target) for job in plan.jobs)
+    shard = parsed(text) if (text := limits.shard or plan.shard) else None
     if tp and separate:
         raise UsageError("--tp runs one model after the other: leave out --jobs and --sweep-dir")
     if tp and limits.timeout is not None:
         raise UsageError("--tp has a limit of its own: set ATTNCHECK_TP_TIMEOUT, not --timeout")
     limits.check(separate)
+    if shard is not None and gate.write_baseline is not None:
+        raise UsageError("--write-baseline needs the whole run: give it to `attncheck merge`")
     _check_options(plan, settings)
     reports = _reports(plan, reporting, gate, limits)
     presenter = _presenter(plan, reports, reporting, display)
-    raise typer.Exit(execute(plan, presenter, fail_on, gate, limits, reporting.scripts, separate))
+    code = execute(plan, presenter, fail_on, gate, limits, reporting.scripts, separate, shard)
+    raise typer.Exit(code)
 
 
 def _check_options(plan: Plan, settings: Settings) -> None:
@@ -151,6 +159,7 @@ def execute(
     limits: SweepOptions,
     repro: Path | None = None,
     separate: bool = False,
+    shard: Shard | None = None,
 ) -> int:
     """Run the jobs; a run that is stopped still reports what it finished."""
     from attncheck.core.allocator import keep_threshold
@@ -159,6 +168,9 @@ def execute(
     from attncheck.run.session import Session
 
     keep_threshold()
+    jobs = _expanded(plan.jobs) if separate else plan.jobs
+    if shard is not None:
+        jobs, shard = part_of_run(jobs, shard)
     accepted = None if gate.write_baseline else gate.baseline or plan.baseline
     session = Session(
         command=command_line(),
@@ -166,13 +178,14 @@ def execute(
         fail_on=fail_on,
         accepted_skips=accepted_skips(gate.fail_on or ()),
         fail_fast=gate.fail_fast or plan.fail_fast,
+        shard=shard,
         gate=Gate(baseline=baseline.read(accepted) if accepted is not None else None),
     )
     check = partial(_swept, limits=limits) if separate else partial(_checked, limits=limits)
     with presenter.progress:
         try:
             with last_resort(partial(_stuck, session, presenter)), guarded():
-                check(plan.jobs, session, presenter, repro=repro)
+                check(jobs, session, presenter, repro=repro)
             code = session.report.exit_code
         except KeyboardInterrupt as stop:
             code = stop_code(stop)
@@ -180,6 +193,13 @@ def execute(
             code = _with_baseline(gate.write_baseline, session.report, code)
         presenter.finish(session.finished(code))
     return ended(code)
+
+
+def _expanded(jobs: Sequence[Job]) -> tuple[Job, ...]:
+    """The jobs, with every glob replaced by the config types that it matches."""
+    from attncheck.run.sweep import expand
+
+    return tuple(replace(job, target=name) for job in jobs for name in expand([job.target]))
 
 
 def _stuck(session: Session, presenter: Presenter, number: int) -> int:
@@ -223,23 +243,22 @@ def _swept(
     repro: Path | None,
 ) -> None:
     """Run the jobs in worker processes; show one line for each and write one report of all."""
-    from attncheck.run.sweep import Sweep, expand
+    from attncheck.run.sweep import Sweep
     from attncheck.run.task import Limits
 
     presenter.count_targets = True
-    every = [replace(job, target=target) for job in jobs for target in expand([job.target])]
     usual = Limits()
     allowed = Limits(
         seconds=usual.seconds if limits.timeout is None else limits.timeout,
         memory=usual.memory if limits.memory is None else int(limits.memory * GIB),
     )
-    presenter.progress.count(len(every), "targets")
+    presenter.progress.count(len(jobs), "targets")
     presenter.output = "lines" if presenter.output == "table" else presenter.output
     kept = nullcontext(limits.sweep_dir) if limits.sweep_dir else TemporaryDirectory()
     with kept as folder:
         place = Path(str(folder)).absolute()
-        sweep = Sweep(jobs=every, workers=limits.jobs, limits=allowed, folder=place, repro=repro)
-        session.collect(every, sweep.run(), sweep.begun)
+        sweep = Sweep(jobs=jobs, workers=limits.jobs, limits=allowed, folder=place, repro=repro)
+        session.collect(jobs, sweep.run(), sweep.begun)
 
 
 def _with_baseline(path: Path | None, report: Report, code: int) -> int:

@@ -35,6 +35,12 @@ class SelectionOptions:
     """The models and probes to run."""
 
     suite: Path | None = _select(None, "Run the models and probes of this YAML suite.", "FILE")
+    listed: Path | None = _select(
+        None,
+        "Run the targets in this file, one a line with its settings: `org/name layers=4`.",
+        "FILE",
+        "--targets",
+    )
     tag: Texts = _select(None, "Run only suite entries with this tag; !TAG excludes them.", "TAG")
     probe: Texts = _select(
         None, "Run these probes (name, glob or FILE.py:Class; repeatable).", "NAME"
@@ -74,6 +80,9 @@ class GateOptions:
 class SweepOptions:
     """Many targets, each in a process of its own."""
 
+    shard: str | None = _sweep(
+        None, "Run part I of N of the targets; `attncheck merge` joins the reports.", "I/N"
+    )
     jobs: int = _sweep(1, "Run this many targets at once.", "N", "--jobs", "-j", min=1)
     sweep_dir: Path | None = _sweep(
         None, "Write one report per target here; a rerun resumes.", "FOLDER"
@@ -105,10 +114,9 @@ class SweepOptions:
             )
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
-class OutputOptions:
-    """What is shown and written."""
+class ShownOptions:
+    """What is shown and written of a report."""
 
     output: Format = shown(Format.table, "Print results in this format.", FORMATS, "--format")
     report: Texts = shown(
@@ -117,18 +125,25 @@ class OutputOptions:
         "FORMAT=PATH",
         callback=reports_in_lines,
     )
-    repro: Path | None = shown(None, "Write a stand-alone script for each failure.", "FOLDER")
     verbose: bool = shown(False, "Show every case.", None, "-v", "--verbose")
     traps: bool = shown(False, "Show traps of the library whole.")
     quiet: bool = shown(False, "Print the summary line only.", None, "-q", "--quiet")
-
-    @property
-    def scripts(self) -> Path | None:
-        """The folder for scripts, wherever a model changes to."""
-        return self.repro.absolute() if self.repro is not None else None
 
     @property
     def format(self) -> str:
         """What goes to stdout; `--quiet` shortens the table and leaves JSON whole."""
         quiet = self.quiet and self.output is Format.table
         return "quiet" if quiet else self.output.value
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class OutputOptions(ShownOptions):
+    """What is shown and written of a run."""
+
+    repro: Path | None = shown(None, "Write a stand-alone script for each failure.", "FOLDER")
+
+    @property
+    def scripts(self) -> Path | None:
+        """The folder for scripts, wherever a model changes to."""
+        return self.repro.absolute() if self.repro is not None else None

@@ -8,6 +8,7 @@ from typing import Any, Literal, final
 
 from attncheck.core.errors import FAILED, INTERNAL, NOTHING_RAN, USAGE, ChecksFailed
 from attncheck.core.finding import Finding, Trap
+from attncheck.core.shard import Shard
 from attncheck.core.skips import Questions, is_accepted, questions
 from attncheck.core.verdict import TRAP, Verdict, worst_of_model
 from attncheck.report.table import finding_text
@@ -19,7 +20,9 @@ LABEL_SETTINGS = ("attn", "dtype", "device", "cache")
 @final
 @dataclass(frozen=True, kw_only=True)
 class TargetReport:
-    """One target under one setting. `error` says why it could not be loaded."""
+    """One target under one setting. `error` says why it could not be loaded; `place` is its place
+    among the jobs of a run that is split over machines, from 1, and 0 elsewhere.
+    """
 
     target: str
     model: Mapping[str, Any] = field(default_factory=dict)
@@ -30,6 +33,7 @@ class TargetReport:
     error: str | None = None
     notes: tuple[str, ...] = ()
     questions: Questions | None = None
+    place: int = 0
 
     @property
     def verdict(self) -> Verdict:
@@ -84,6 +88,7 @@ class Report:
     fail_on: tuple[str, ...] = ()
     incomplete: str = ""
     accepted_skips: tuple[str, ...] | None = None
+    shard: Shard | None = None
 
     @property
     def questions(self) -> Questions:
@@ -170,7 +175,8 @@ def exit_code(report: Report, fail_on: frozenset[str] = frozenset()) -> int:
     """0 nothing failed, 1 a failure, 2 a target that could not be loaded, 3 a crashed probe, 5
     nothing ran.
 
-    Known findings (expected by a suite, or in the baseline) do not count.
+    Known findings (expected by a suite, or in the baseline) do not count. A shard without targets
+    has nothing to do.
     """
     findings = [finding for _, finding in report.findings]
     counted = [finding.verdict for finding in findings if finding.known is None]
@@ -185,4 +191,5 @@ def exit_code(report: Report, fail_on: frozenset[str] = frozenset()) -> int:
     if Verdict.ERROR in counted:
         return INTERNAL
     ran = any(finding.verdict is not Verdict.SKIP for finding in findings)
-    return 0 if ran else NOTHING_RAN
+    nothing_to_do = report.shard is not None and not report.targets
+    return 0 if ran or nothing_to_do else NOTHING_RAN

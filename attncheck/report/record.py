@@ -21,6 +21,7 @@ from pydantic import (
 )
 
 from attncheck.core.finding import Control, Diagnosis, Finding, KnownFinding, Location, Trap
+from attncheck.core.shard import Shard
 from attncheck.core.verdict import Verdict
 from attncheck.report.model import Report, TargetReport, TrapReport
 from attncheck.report.numbers import finite
@@ -90,6 +91,7 @@ class TargetRecord(Record):
     error: str | None = Field(None, description="Why it could not be loaded.")
     notes: tuple[str, ...] = ()
     questions: QuestionsRecord | None = None
+    place: NonNegativeInt = Field(0, description="Its place in a run that was split, from 1.")
 
     def target_report(self) -> TargetReport:
         """The target's report that this record was written from."""
@@ -144,6 +146,7 @@ class ReportRecord(Record):
         "", description="How much was done before the run was stopped, such as `8 of 16 probes`."
     )
     accepted_skips: tuple[str, ...] | None = Field(None, description="Accepted kinds of skips.")
+    shard: Shard | None = Field(None, description="Which part of a run that was split this is.")
 
     def report(self) -> Report:
         """The report that this record was written from."""

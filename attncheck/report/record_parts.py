@@ -38,7 +38,10 @@ from attncheck.report.model import Report, TargetReport
 SCHEMA = "attncheck/1"
 # A list of numbers over many lines. No JSON text holds a line break, so this never matches in one.
 ONE_BELOW_THE_OTHER = re.compile(r"\[\n((?:\s*-?\d[\d.eE+-]*,?\n)+)\s*\]")
-ADDED = ("sentence", "family", "parts", "source", "questions", "accepted_skips", "incomplete")
+ADDED = (
+    *("sentence", "family", "parts", "source"),
+    *("questions", "accepted_skips", "incomplete", "shard", "place"),
+)
 BROKEN = "broken calls"
 Piece = TypeVar("Piece")
 Name = Annotated[str, Field(json_schema_extra={"minLength": 1})]

@@ -23,6 +23,7 @@ from attncheck.core.errors import (
     USAGE,
 )
 from attncheck.core.finding import Finding
+from attncheck.core.shard import Shard
 from attncheck.core.skips import questions
 from attncheck.core.verdict import Verdict
 from attncheck.core.version import __version__
@@ -98,6 +99,7 @@ class Session:
     listener: Listener
     fail_on: frozenset[str] = frozenset()
     accepted_skips: tuple[str, ...] | None = None
+    shard: Shard | None = None
     fail_fast: bool = False
     on_forward: Callable[[int], None] | None = None
     examine: Examine = field(default_factory=usual_examination)
@@ -122,6 +124,7 @@ class Session:
             exit_code=NOTHING_RAN,
             fail_on=tuple(sorted(map(str, self.fail_on))),
             accepted_skips=self.accepted_skips,
+            shard=self.shard,
         )
 
     def run(self, jobs: Sequence[Job]) -> Report:
@@ -149,6 +152,7 @@ class Session:
         targets: dict[int, TargetReport] = {}
 
         def take(place: int, target: TargetReport) -> TargetReport:
+            target = replace(target, place=jobs[place].place)
             targets[place] = self.gate.settle_all(jobs[place], target)
             self._keep(tuple(targets[each] for each in sorted(targets)))
             return targets[place]
@@ -249,6 +253,7 @@ class Session:
         return self.report.targets[-1]
 
     def _adopt(self, target: TargetReport) -> None:
+        target = replace(target, place=self._now[0].place)
         self._keep((*self.report.targets, target))
 
     def _keep(self, targets: tuple[TargetReport, ...]) -> None:
@@ -274,6 +279,9 @@ class Session:
         done, total, _ = self._progress(report.targets)
         if self._stops() and done < total:
             words = f"stopped at the first failure, after {report.incomplete}"
+            report = replace(report, notes=(*report.notes, words))
+        if self.shard is not None and not self._jobs:
+            words = f"shard {self.shard} has none of the {self.shard.jobs} targets"
             report = replace(report, notes=(*report.notes, words))
         self.report = replace(report, exit_code=exit_code(report, self.fail_on), incomplete="")
         return self.report

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from attncheck.suite.load import Part, SuiteModel, load_parts
 from attncheck.suite.matrix import combinations
 from attncheck.suite.plan import Job, Plan, Selection
 from attncheck.suite.probes import probes_of
-from attncheck.targets.target import parse
+from attncheck.targets.target import parse, seen_from_here
 
 MOST_JOBS = 10_000
 Tags = Mapping[str, frozenset[str]]
@@ -56,6 +55,7 @@ def _with_gate(parts: tuple[Part, ...], plan: Plan) -> Plan:
             strict=plan.strict if suite.strict is None else suite.strict,
             fail_fast=plan.fail_fast if suite.fail_fast is None else suite.fail_fast,
             fail_on=plan.fail_on | frozenset(suite.fail_on) - {Verdict.PASS},
+            shard=suite.shard or plan.shard,
             baseline=Path(part.path(suite.baseline)) if suite.baseline else plan.baseline,
             reports=(*plan.reports, *reports),
         )
@@ -85,13 +85,7 @@ def _jobs(model: SuiteModel) -> Iterator[tuple[Job, Tags]]:
 
 def _target(model: SuiteModel) -> str:
     """The target seen from the current folder: a path in a suite is relative to the suite."""
-    part, text = model.part, model.entry.target
-    path, colon, attribute = text.rpartition(":")
-    file = path if path.endswith(".py") else text
-    near = os.path.exists(part.home / file) and not os.path.isabs(file)
-    if near and not text.startswith(("builtin:", "config:")):
-        text = part.path(file) + (colon + attribute if file == path else "")
     try:
-        return parse(text).text
+        return parse(seen_from_here(model.part.home, model.entry.target)).text
     except TargetError as error:
         raise model.error(str(error), "target") from error

@@ -40,7 +40,9 @@ class ExpectedFailure:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One model under one setting. Paths of probes (`FILE.py:Class`) are relative to `home`."""
+    """One model under one setting. Paths of probes (`FILE.py:Class`) are relative to `home`;
+    `place` is as in a report.
+    """
 
     target: str
     settings: Settings
@@ -49,6 +51,7 @@ class Job:
     tags: frozenset[str] = frozenset()
     home: Path = Path()
     where: str = ""
+    place: int = 0
 
 
 @final
@@ -90,4 +93,5 @@ class Plan:
     fail_on: frozenset[str] = frozenset()
     fail_fast: bool = False
     baseline: Path | None = None
+    shard: str | None = None
     reports: tuple[tuple[str, Path], ...] = field(default_factory=tuple)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import final
+from types import MappingProxyType
+from typing import Any, final
 
 from attncheck.core import registry
 from attncheck.core.errors import UsageError
 from attncheck.core.settings import Settings
+from attncheck.suite.listed import ListedTarget, read_targets
 from attncheck.suite.plan import Job, Plan, ProbeCall, Selection
 from attncheck.targets.target import DEFAULT, canonical
 
 NO_SUITE = Path()
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 @final
@@ -23,6 +26,7 @@ class RunRequest:
     """The part of a command line that says what to run."""
 
     targets: tuple[str, ...] = ()
+    listed: Path | None = None
     suite: Path | None = None
     settings: Settings
     attn: tuple[str, ...] = ()
@@ -37,23 +41,29 @@ class RunRequest:
             UsageError: targets and a suite, or tags without a suite.
             SuiteError: the suite is wrong.
         """
-        if self.targets and self.suite is not None:
+        named = bool(self.targets or self.listed)
+        if named and self.suite is not None:
             raise UsageError("give targets or --suite, not both: a suite names its own models")
-        suite = self.suite if self.targets else self.suite or _suite_above()
+        suite = self.suite if named else self.suite or _suite_above()
         if suite is not None:
             return self._of_suite(suite)
         if self.selection.tags:
             raise UsageError("--tag selects from a suite, and there is none: give --suite FILE")
-        return Plan(file=NO_SUITE, jobs=tuple(self._jobs(self.targets or _default_targets())))
+        return Plan(file=NO_SUITE, jobs=tuple(self._jobs(self._targets() or _default_targets())))
 
-    def _jobs(self, targets: Sequence[str]) -> list[Job]:
+    def _targets(self) -> tuple[ListedTarget, ...]:
+        """The targets of the command line and those of the list."""
+        named = tuple(ListedTarget(target=canonical(target)) for target in self.targets)
+        return named + (read_targets(self.listed) if self.listed is not None else ())
+
+    def _jobs(self, targets: Sequence[ListedTarget]) -> list[Job]:
         names = registry.select(self.selection.probes, self.selection.skip)
         calls: list[ProbeCall] = [(name, {}) for name in names]
         probes = self._affordable(calls, Path.cwd())
         return [
-            Job(target=canonical(target), settings=settings, probes=probes, home=Path.cwd())
-            for target in targets
-            for settings in self._settings(self.settings)
+            Job(target=each.target, settings=settings, probes=probes, home=Path.cwd())
+            for each in targets
+            for settings in self._settings(self.settings, each.settings)
         ]
 
     def _of_suite(self, suite: Path) -> Plan:
@@ -71,8 +81,11 @@ class RunRequest:
         # An override can make the settings of two jobs equal; Job is not hashable.
         return replace(plan, jobs=tuple(job for i, job in enumerate(jobs) if job not in jobs[:i]))
 
-    def _settings(self, settings: Settings) -> list[Settings]:
-        return [replace(settings, attn=attn) for attn in self.attn or (settings.attn,)]
+    def _settings(self, usual: Settings, own: Mapping[str, Any] = NOTHING) -> list[Settings]:
+        """The settings of one target, once for each implementation; its `own` ones win."""
+        settings = replace(usual, **own)
+        several = () if "attn" in own else self.attn
+        return [replace(settings, attn=attn) for attn in several or (settings.attn,)]
 
     def _affordable(self, calls: Sequence[ProbeCall], home: Path) -> tuple[ProbeCall, ...]:
         return tuple(
@@ -91,10 +104,10 @@ def _suite_above() -> Path | None:
     return suite
 
 
-def _default_targets() -> tuple[str, ...]:
+def _default_targets() -> tuple[ListedTarget, ...]:
     # Printed, so that nobody takes the verdict for that of a model of their own.
     print(
         f"attncheck: no target and no suite given: checking the built-in model {DEFAULT}",
         file=sys.stderr,
     )
-    return (DEFAULT,)
+    return (ListedTarget(target=DEFAULT),)

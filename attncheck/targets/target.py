@@ -61,6 +61,16 @@ def canonical(text: str) -> str:
     return text if named or plain == path or not _exists(plain) else f"{plain}{colon}{attribute}"
 
 
+def seen_from_here(home: Path, text: str) -> str:
+    """A target that stands in a file of the folder `home`, whose paths are relative to it."""
+    path, colon, attribute = text.rpartition(":")
+    file = path if path.endswith(".py") else text
+    if text.startswith(SCHEMES) or os.path.isabs(file) or not _exists(str(home / file)):
+        return text
+    near = os.path.relpath(home / file)
+    return f"{near}{colon}{attribute}" if file == path else near
+
+
 def parse(text: str) -> Target:
     """Tell what kind of target a text is.
 

@@ -94,3 +94,26 @@ def test_a_request_that_makes_no_sense_is_refused(
 ) -> None:
     with pytest.raises(UsageError, match=message.replace("?", r"\?")):
         request(**given).plan()
+
+
+def test_a_list_of_targets_has_settings_of_its_own(folder: Path) -> None:
+    (folder / "attncheck.yaml").write_text(SUITE)  # not run: targets are given
+    (folder / "models.txt").write_text("builtin:mha\nconfig:llama attn=eager layers=2 dtype=auto\n")
+    asked = request(
+        targets=("builtin:gqa",),
+        listed=folder / "models.txt",
+        attn=("sdpa", "flex_attention"),
+        settings=Settings(dtype="float32", layers=4),
+    )
+    jobs = asked.plan().jobs
+    told = [(each.target, each.settings.attn, each.settings.layers) for each in jobs]
+    assert told == [
+        ("builtin:gqa", "sdpa", 4),
+        ("builtin:gqa", "flex_attention", 4),
+        ("builtin:mha", "sdpa", 4),
+        ("builtin:mha", "flex_attention", 4),
+        ("config:llama", "eager", 2),
+    ]
+    assert [each.settings.dtype for each in jobs] == ["float32"] * 4 + ["auto"]
+    with pytest.raises(UsageError, match="give targets or --suite, not both"):
+        request(listed=folder / "models.txt", suite=folder / "attncheck.yaml").plan()
