@@ -26,20 +26,32 @@ from attncheck.core.settings import DTYPES, Settings
 
 TARGET = "Hub id, folder, .gguf file, builtin:NAME, config:TYPE or file.py:factory."
 REPORTS = ("json", "junit", "sarif", "markdown", "html")
+RARE = " (rare)"
+"""Ends the panel's name of an option that few people need."""
 NEXT_REPORT = re.compile(rf"\s+(?=(?:{'|'.join(REPORTS)})=)")
 
 
 def option(
-    default: Any, text: str, metavar: str | None = None, *flags: str, panel: str, **more: Any
+    default: Any,
+    text: str,
+    metavar: str | None = None,
+    *flags: str,
+    panel: str,
+    rare: bool = False,
+    **more: Any,
 ) -> Any:
-    """An option: its default, help, metavar, flags, and the panel of `--help` that lists it."""
+    """An option: its default, help, metavar, flags, and the panel of `--help` that lists it.
+
+    `--help` gives only the name of a rare one, `--help-all` its text too.
+    """
 
     def info(name: str) -> Any:
         names = flags or (f"--{name.replace('_', '-')}",)
         long = next(flag for flag in names if flag.startswith("--"))
         variable = f"ATTNCHECK_{long[2:].replace('-', '_').upper()}"
         usual = {"envvar": variable, "show_envvar": False, "metavar": metavar, "help": text}
-        return typer.Option(..., *names, rich_help_panel=panel, **{**usual, **more})
+        where = panel + RARE if rare else panel
+        return typer.Option(..., *names, rich_help_panel=where, **{**usual, **more})
 
     return dataclasses.field(default=default, metadata={"info": info})
 
@@ -79,21 +91,26 @@ class ModelOptions:
     """How a target is loaded, and the tokens that it is checked with."""
 
     attn: str | None = model(None, "Attention implementation, such as eager or sdpa.", "NAME")
-    dtype: str = model("auto", "auto, float64, float32, bfloat16 or float16.", "DTYPE")
-    device: str = model("auto", "auto, cpu, cuda[:N] or mps.", "DEVICE")
+    dtype: str = model(
+        "auto", "auto, float64, float32, bfloat16 or float16.", "DTYPE", show_default=False
+    )
+    device: str = model("auto", "auto, cpu, cuda[:N] or mps.", "DEVICE", show_default=False)
     device_map: str | None = model(
-        None, "auto, or a JSON file with a device (or disk) for each module.", "auto|FILE"
+        None,
+        "auto, or a JSON file with a device (or disk) for each module.",
+        "auto|FILE",
+        rare=True,
     )
-    revision: str | None = model(None, "Revision on the hub.", "NAME")
-    trust_remote_code: bool = model(False, "Run code from the model's repository.")
+    revision: str | None = model(None, "Revision on the hub.", "NAME", rare=True)
+    trust_remote_code: bool = model(False, "Run code from the model's repository.", rare=True)
     random_init: bool = model(
-        False, "Read the config only; build a small model with amplified weights."
+        False, "Read the config only; build a small model with amplified weights.", rare=True
     )
-    layers: int | None = model(None, "Keep the first N layers.", "N", min=1)
-    offline: bool = model(False, "Use local files only, never the hub.")
-    seed: int = tokens(0, "Seed of the random input tokens.", "N")
+    layers: int | None = model(None, "Keep the first N layers.", "N", min=1, rare=True)
+    offline: bool = model(False, "Use local files only, never the hub.", rare=True)
+    seed: int = tokens(0, "Seed of the random input tokens.", "N", rare=True)
     prompt: str | None = tokens(None, "Text, or @FILE, as input instead of random tokens.", "TEXT")
-    length: int | None = tokens(None, "Length of the input in tokens.", "N", min=4)
+    length: int | None = tokens(None, "Length of the input in tokens.", "N", min=4, rare=True)
 
     def settings(self) -> Settings:
         """The settings that these options ask for.
@@ -111,9 +128,9 @@ class ModelOptions:
 class DisplayOptions:
     """How a command uses the terminal."""
 
-    no_progress: bool = shown(False, "Show no progress on stderr.")
+    no_progress: bool = shown(False, "Show no progress on stderr.", rare=True)
     no_color: bool = shown(
-        False, "Print without colors.", envvar=["ATTNCHECK_NO_COLOR", "NO_COLOR"]
+        False, "Print without colors.", envvar=["ATTNCHECK_NO_COLOR", "NO_COLOR"], rare=True
     )
 
 

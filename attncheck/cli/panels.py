@@ -5,15 +5,18 @@ longer than everything else that `--help` does.
 from __future__ import annotations
 
 import sys
+from textwrap import fill
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from attncheck.cli.options import RARE
 from attncheck.core.errors import UsageError, stop_code, unknown
 
 ENVIRONMENT = "Every option has an environment twin: see `attncheck explain environment`."
 
+HELP_ALL = "--help-all"
 TARGET_SIGNS = (":", "/", ".")
 """What the name of a model has and no command does."""
 
@@ -29,12 +32,25 @@ class PanelCommand(TyperCommand):
             print("attncheck: interrupted", file=sys.stderr)
             raise typer.Exit(stop_code(stop)) from stop
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the command line; `--help-all` prints the whole help instead."""
+        if HELP_ALL in args:
+            ctx.meta[HELP_ALL] = True
+            print(ctx.get_help())
+            ctx.exit()
+        return super().parse_args(ctx, args)
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write each panel, and the rule for environment variables."""
-        rows = [(_panel(each), each.get_help_record(ctx)) for each in self.get_params(ctx)]
-        _write(formatter, rows)
-        if any(getattr(each, "envvar", None) for each in self.get_params(ctx)):
-            formatter.write_paragraph()
+        """Write each panel, the names of rare options, and the rule for environment variables."""
+        params, whole = self.get_params(ctx), ctx.meta.get(HELP_ALL, False)
+        listed = [each for each in params if whole or not _is_rare(each)]
+        _write(formatter, [(_panel(each), each.get_help_record(ctx)) for each in listed])
+        rare = [each.opts[0] for each in params if each not in listed]
+        formatter.write_paragraph()
+        if rare:
+            text = f"More ({HELP_ALL}): {' '.join(rare)}"
+            formatter.write(fill(text, formatter.width, break_on_hyphens=False) + "\n")
+        if any(getattr(each, "envvar", None) for each in params):
             formatter.write_text(ENVIRONMENT)
 
 
@@ -64,10 +80,14 @@ class PanelGroup(TyperGroup):
         _write(formatter, rows)
 
 
+def _is_rare(listed: Any) -> bool:
+    return str(getattr(listed, "rich_help_panel", "")).endswith(RARE)
+
+
 def _panel(listed: Any) -> str:
     panel = getattr(listed, "rich_help_panel", None)
     usual = "Arguments" if getattr(listed, "param_type_name", "") == "argument" else "Options"
-    return panel if isinstance(panel, str) else usual
+    return panel.removesuffix(RARE) if isinstance(panel, str) else usual
 
 
 def _write(formatter: Any, rows: list[tuple[str, Any]]) -> None:

@@ -58,8 +58,10 @@ def run(
     selection: SelectionOptions,
     loading: ModelOptions,
     attn: list[str] | None = model(None, "Attention implementation (repeatable).", "NAME"),
-    tp: bool = model(False, "Shard each model over the processes of torchrun."),
-    compiled: bool = model(False, "Compare under torch.compile as well.", None, "--compile"),
+    tp: bool = model(False, "Shard each model over the processes of torchrun.", rare=True),
+    compiled: bool = model(
+        False, "Compare under torch.compile as well.", None, "--compile", rare=True
+    ),
     reporting: OutputOptions,
     gate: GateOptions,
     limits: SweepOptions,
@@ -67,8 +69,7 @@ def run(
 ) -> None:
     """Run probes on one or more models.
 
-    Without targets and --suite, the suite attncheck.yaml in this folder or above it runs; where
-    there is none, the built-in model builtin:gqa is checked.
+    Without targets: the suite attncheck.yaml in this folder or above, else builtin:gqa.
     """
     settings = replace(
         loading.settings(), tp=tp_size(tp), compiled="inductor" if compiled else None

@@ -16,7 +16,6 @@ from attncheck.suite.plan import Selection
 _select = partial(option, panel="Selection")
 _gate = partial(option, panel="Exit code")
 _sweep = partial(option, panel="Sweeps")
-FORMATS = "table|json|jsonl|quiet"
 Texts = list[str] | None
 
 
@@ -40,8 +39,11 @@ class SelectionOptions:
         "Run the targets in this file, one a line with its settings: `org/name layers=4`.",
         "FILE",
         "--targets",
+        rare=True,
     )
-    tag: Texts = _select(None, "Run only suite entries with this tag; !TAG excludes them.", "TAG")
+    tag: Texts = _select(
+        None, "Run only suite entries with this tag; !TAG excludes them.", "TAG", rare=True
+    )
     probe: Texts = _select(
         None, "Run these probes (name, glob or FILE.py:Class; repeatable).", "NAME"
     )
@@ -61,17 +63,16 @@ class GateOptions:
 
     fail_on: Texts = _gate(
         None,
-        "Count as failure too: warn, noise, vacuous, skip or trap. skip=KIND,… accepts these kinds "
-        "of skips (docs/skips.md) and no others.",
+        "Fail on it too: warn, noise, vacuous, trap, skip[=KIND].",
         "VERDICT",
     )
     strict: bool = _gate(False, "Count vacuous, warn and noise as failure.")
-    fail_fast: bool = _gate(False, "Stop at the first failure.")
+    fail_fast: bool = _gate(False, "Stop at the first failure.", rare=True)
     baseline: Path | None = _gate(
         None, "Accept the findings in this file; only new ones fail.", "FILE"
     )
     write_baseline: Path | None = _gate(
-        None, "Write the findings of this run to a baseline.", "FILE"
+        None, "Write the findings of this run to a baseline.", "FILE", rare=True
     )
 
 
@@ -81,17 +82,22 @@ class SweepOptions:
     """Many targets, each in a process of its own."""
 
     shard: str | None = _sweep(
-        None, "Run part I of N of the targets; `attncheck merge` joins the reports.", "I/N"
+        None,
+        "Run part I of N of the targets; `attncheck merge` joins the reports.",
+        "I/N",
+        rare=True,
     )
-    jobs: int = _sweep(1, "Run this many targets at once.", "N", "--jobs", "-j", min=1)
+    jobs: int = _select(
+        1, "Run this many targets at once.", "N", "--jobs", "-j", min=1, show_default=False
+    )
     sweep_dir: Path | None = _sweep(
-        None, "Write one report per target here; a rerun resumes.", "FOLDER"
+        None, "Write one report per target here; a rerun resumes.", "FOLDER", rare=True
     )
     timeout: float | None = _sweep(
-        None, "Seconds that one target may take; 180 in a sweep.", "SECONDS"
+        None, "Seconds that one target may take; 180 in a sweep.", "SECONDS", rare=True
     )
     memory: float | None = _sweep(
-        None, "GiB of memory that one target of a sweep may take; 6 by default.", "GIB"
+        None, "GiB of memory that one target of a sweep may take; 6 by default.", "GIB", rare=True
     )
 
     @property
@@ -118,15 +124,17 @@ class SweepOptions:
 class ShownOptions:
     """What is shown and written of a report."""
 
-    output: Format = shown(Format.table, "Print results in this format.", FORMATS, "--format")
+    output: Format = shown(
+        Format.table, "Print table, json, jsonl or quiet.", "FORMAT", "--format", show_default=False
+    )
     report: Texts = shown(
         None,
-        "Write a report: json, junit, sarif, markdown or html (repeatable).",
+        "Write json, junit, sarif, markdown or html.",
         "FORMAT=PATH",
         callback=reports_in_lines,
     )
     verbose: bool = shown(False, "Show every case.", None, "-v", "--verbose")
-    traps: bool = shown(False, "Show traps of the library whole.")
+    traps: bool = shown(False, "Show traps of the library whole.", rare=True)
     quiet: bool = shown(False, "Print the summary line only.", None, "-q", "--quiet")
 
     @property
@@ -141,7 +149,9 @@ class ShownOptions:
 class OutputOptions(ShownOptions):
     """What is shown and written of a run."""
 
-    repro: Path | None = shown(None, "Write a stand-alone script for each failure.", "FOLDER")
+    repro: Path | None = shown(
+        None, "Write a stand-alone script for each failure.", "FOLDER", rare=True
+    )
 
     @property
     def scripts(self) -> Path | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
@@ -39,7 +40,7 @@ def test_help_has_panels_of_at_most_a_dozen_options(command: str, capsys: Captur
 def test_every_command_that_takes_a_target_loads_it_by_the_same_options(
     command: str, capsys: Capture
 ) -> None:
-    main([command, "--help"])
+    main([command, "--help-all"])
     shown = panels(capsys.readouterr().out)
     flags = {
         *("--attn", "--dtype", "--device", "--device-map", "--revision"),
@@ -47,6 +48,22 @@ def test_every_command_that_takes_a_target_loads_it_by_the_same_options(
     }
     assert flags <= set(shown["Model"])
     assert {"--seed", "--prompt", "--length"} <= set(shown["Input"])
+
+
+def test_the_help_of_run_fits_on_one_screen(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Options that few people need are named there; `--help-all` has their texts too."""
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["run", "--help"]) == 0
+    short = capsys.readouterr().out
+    assert main(["run", "--help-all"]) == 0
+    whole = capsys.readouterr().out
+    assert len(short.splitlines()) <= 45
+    assert "More (--help-all): --" in short
+    assert set(re.findall(r"--[a-z-]+", whole)) <= {"--help-all", *re.findall(r"--[a-z-]+", short)}
+    assert "Run only suite entries with this tag" in whole
+    assert "Run only suite entries with this tag" not in short
 
 
 def test_the_list_of_commands_has_panels(capsys: Capture) -> None:

@@ -23,8 +23,8 @@ from attncheck_probes.generate.answers import RowAnswers, answers, of_generate, 
 LOOKUP, ITSELF = "prompt lookup", "assisted by itself"
 CANDIDATES = 3
 NEVER = 2**30
-"""An end token that no vocabulary has: some releases look for one in the candidates, and raise where
-there is none."""
+"""An end token that no vocabulary has: some releases look for one among the candidates, and raise
+where there is none."""
 PERIOD = 5
 """Tokens of a prompt that repeats itself, so that candidates are found in it."""
 
@@ -35,8 +35,8 @@ def looked_up(subject: Subject, prompt: Row, new: int) -> Measurement:
     """
     subject.can.cache.require()
     repeated = (prompt[:PERIOD] * len(prompt))[: len(prompt)]
-    options = {"prompt_lookup_num_tokens": CANDIDATES, "eos_token_id": NEVER}
-    found = answers(subject, (repeated,), new, **options)
+    rows = (repeated,)
+    found = answers(subject, rows, new, prompt_lookup_num_tokens=CANDIDATES, eos_token_id=NEVER)
     return _compared(subject, LOOKUP, found)
 
 
