@@ -172,7 +172,7 @@ def _location(failure: Failure, located: Located | None) -> Location | None:
 def source_of(model: nn.Module, name: str) -> str:
     """The file and first line of a module's forward; empty where it has no Python source."""
     try:
-        forward = type(model.get_submodule(name)).forward
+        forward = inspect.unwrap(type(model.get_submodule(name)).forward)
         return f"{inspect.getsourcefile(forward)}:{inspect.getsourcelines(forward)[1]}"
     except (AttributeError, OSError, TypeError):
         return ""

@@ -14,6 +14,7 @@ CALLS = {
     "chunk": "in calls of several tokens on a cache",
     "step": "in calls of one token on a cache",
 }
+ON_A_CACHE = f", {CALLS['chunk']}, {CALLS['step']}"
 ROTATIONS = {
     "restart": "are rotated as if positions restarted at 0 in each call",
     "frozen": "are rotated as if all had the position of the first token of their call",
@@ -60,7 +61,16 @@ def sentence(groups: Sequence[Group]) -> str:
     joined = [
         f"{' and '.join(sorted(whats))} {rest}" if whats else rest for rest, whats in texts.items()
     ]
-    return "; ".join(joined)
+    return "; ".join(_by_change(joined))
+
+
+def _by_change(texts: Sequence[str]) -> list[str]:
+    """Texts of several subjects that say the same of each become one."""
+    changes: dict[str, list[str]] = {}
+    for text in texts:
+        subject, are, change = text.partition(" are ")
+        changes.setdefault(f"{are}{change}", []).append(subject)
+    return [" and ".join(subjects) + change for change, subjects in changes.items()]
 
 
 def _text(group: Group, extent: Extent) -> str:
@@ -151,4 +161,4 @@ def _where(part: ObservedPart) -> str:
     ]
     texts = [f"in {', '.join(places)}"] if places else []
     texts += [CALLS[each] for each in part.when]
-    return "".join(f", {text}" for text in texts)
+    return "".join(f", {text}" for text in texts).replace(ON_A_CACHE, ", in calls on a cache")

@@ -15,6 +15,8 @@ from attncheck.report.numbers import number
 from attncheck.report.screen import alike, by_cause, opened, style_of, times
 from attncheck.report.table import fault_text, script_lines
 
+PACKAGES = "site-packages/"
+"""Where installed code stands: it is named by its package alone."""
 EVIDENCE = 5
 INDENT = 4
 
@@ -61,7 +63,7 @@ def place_text(place: Location) -> str:
     parts = (
         place.module,
         f"from token {query} on" if query is not None else "",
-        place.source,
+        place.source.rpartition(PACKAGES)[2],
         place.note,
     )
     return ", ".join(part for part in parts if part)

@@ -31,6 +31,10 @@ def test_broken_positions_restart() -> None:
     assert told.runner_up is not None
     assert told.runner_up["residual"] > 0.1
     assert "length of the cache" in told.advice
+    assert told.sentence.startswith(
+        "Queries and keys of tokens 8..23 are rotated as if positions restarted at 0 in each call, "
+        "in calls on a cache. "
+    )
     assert found.location is not None
     assert (found.location.module, found.location.layer) == ("model.layers.0.self_attn", 0)
 

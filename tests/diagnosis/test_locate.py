@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from faulty_models.models import at_layer, hooked, next_key
@@ -13,6 +15,7 @@ from attncheck.attention.masks import allowed_BHTS, with_allowed
 from attncheck.core import registry
 from attncheck.core.finding import Location
 from attncheck.diagnosis.diagnose import diagnose
+from attncheck.diagnosis.locate import source_of
 from attncheck.faults import registry as faults
 from attncheck.run.runner import finding_of
 
@@ -55,6 +58,14 @@ def test_a_fault_of_one_layer_is_in_that_layer(layer: int) -> None:
     found = place("builtin:gqa", at_layer(layer, next_key))
     assert (found.module, found.layer, found.note) == (f"model.layers.{layer}.self_attn", layer, "")
     assert (found.query_position, found.source_position) == (0, 1)
+
+
+def test_the_source_is_that_of_the_forward_itself_inside_its_decorators() -> None:
+    model = loaded("builtin:gqa").model
+    path, _, line = source_of(model, "model.layers.0.self_attn").rpartition(":")
+    assert path.endswith("transformers/models/llama/modeling_llama.py")
+    assert "def forward(" in "".join(Path(path).read_text().splitlines()[int(line) - 1 :][:3])
+    assert source_of(model, "model.nowhere") == ""
 
 
 MUTANTS = [
