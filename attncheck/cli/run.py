@@ -258,7 +258,14 @@ def _swept(
     kept = nullcontext(limits.sweep_dir) if limits.sweep_dir else TemporaryDirectory()
     with kept as folder:
         place = Path(str(folder)).absolute()
-        sweep = Sweep(jobs=jobs, workers=limits.jobs, limits=allowed, folder=place, repro=repro)
+        sweep = Sweep(
+            jobs=jobs,
+            workers=limits.jobs,
+            limits=allowed,
+            folder=place,
+            repro=repro,
+            executor=limits.executor.value,
+        )
         session.collect(jobs, sweep.run(), sweep.begun)
 
 

@@ -28,6 +28,13 @@ class Format(str, Enum):
     quiet = "quiet"
 
 
+class Executor(str, Enum):
+    """Where the targets of a sweep run."""
+
+    processes = "processes"
+    ray = "ray"
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
 class SelectionOptions:
@@ -90,6 +97,12 @@ class SweepOptions:
     jobs: int = _select(
         1, "Run this many targets at once.", "N", "--jobs", "-j", min=1, show_default=False
     )
+    executor: Executor = _sweep(
+        Executor.processes,
+        "Where targets run: in processes here, or on a Ray cluster (RAY_ADDRESS).",
+        "processes|ray",
+        rare=True,
+    )
     sweep_dir: Path | None = _sweep(
         None, "Write one report per target here; a rerun resumes.", "FOLDER", rare=True
     )
@@ -103,7 +116,7 @@ class SweepOptions:
     @property
     def separate(self) -> bool:
         """Whether these options ask for a process for each target."""
-        return self.jobs > 1 or self.sweep_dir is not None
+        return self.jobs > 1 or self.sweep_dir is not None or self.executor is Executor.ray
 
     def check(self, sweep: bool) -> None:
         """Refuse limits that limit nothing.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from rich.text import Text
 
@@ -21,6 +22,44 @@ EVIDENCE = 5
 INDENT = 4
 
 
+class FailureCause(NamedTuple):
+    """What findings that fail for one reason have in common, sentence first. `how` says what the
+    proof is, `size` how large the worst case is; each is empty where nothing is known of it.
+    """
+
+    verdict: str
+    title: str
+    what: str
+    where: str
+    how: str
+    size: str
+    advice: str
+    probes: tuple[str, ...]
+
+
+def failure_causes(target: TargetReport) -> list[FailureCause]:
+    """What a person has to look at, one entry a cause, in the order of the terminal."""
+    return [_cause(group) for group in by_cause(opened(target.results))]
+
+
+def _cause(group: Sequence[Finding]) -> FailureCause:
+    worst = group[0]
+    found = next((each.diagnosis for each in group if each.diagnosis is not None), None)
+    place = next((each.location for each in group if each.location is not None), None)
+    named = found is not None and found.how != "unexplained"
+    broken = [each for each in worst.cases if verdict_of(each) is worst.verdict]
+    return FailureCause(
+        verdict=worst.verdict.value,
+        title=_title(group, found),
+        what=_what(worst, found),
+        where=place_text(place) if place is not None else "",
+        how=f"{found.how}: {fault_text(found)}" if found is not None and named else "",
+        size=size_text(broken) if broken else "",
+        advice=found.advice if found is not None else "",
+        probes=tuple(each.probe for each in group),
+    )
+
+
 def failure_blocks(target: TargetReport, width: int) -> list[Text]:
     """A block of lines for each cause, the last lines of all being a list of what failed."""
     groups = by_cause(opened(target.results))
@@ -29,19 +68,17 @@ def failure_blocks(target: TargetReport, width: int) -> list[Text]:
 
 
 def _block(group: Sequence[Finding], width: int) -> Iterator[Text]:
-    worst = group[0]
-    found = next((each.diagnosis for each in group if each.diagnosis is not None), None)
-    place = next((each.location for each in group if each.location is not None), None)
+    cause = _cause(group)
     yield Text()
-    yield Text(_title(group, found), style=style_of(worst))
-    yield from _wrapped(_what(worst, found), width)
-    if place is not None:
-        yield from _wrapped(f"where: {place_text(place)}", width)
-    if found is not None and found.how != "unexplained":
-        yield from _wrapped(f"{found.how}: {fault_text(found)}", width, style="dim")
+    yield Text(cause.title, style=style_of(group[0]))
+    yield from _wrapped(cause.what, width)
+    if cause.where:
+        yield from _wrapped(f"where: {cause.where}", width)
+    if cause.how:
+        yield from _wrapped(cause.how, width, style="dim")
     yield from _evidence(group, width)
-    if found is not None and found.advice:
-        yield from _wrapped(f"do: {found.advice}", width)
+    if cause.advice:
+        yield from _wrapped(f"do: {cause.advice}", width)
     for line in dict.fromkeys(line for each in group for line in script_lines(each)):
         yield from _wrapped(line, width)
 

@@ -14,6 +14,7 @@ from attncheck.core.measurement import verdict_of
 from attncheck.core.verdict import Verdict
 from attncheck.core.visible import made_visible
 from attncheck.report import charts
+from attncheck.report.failures import failure_causes
 from attncheck.report.model import Report
 from attncheck.report.numbers import cells, count, number, seconds
 from attncheck.report.table import location_text
@@ -35,6 +36,7 @@ def html(report: Report) -> str:
     return template.render(
         report=report,
         probes=probes,
+        opened_targets=[target for target in report.targets if failure_causes(target)],
         style=(TEMPLATES / "report.css").read_text(encoding="utf-8"),
         versions={name: value for name, value in report.environment.items() if value},
     )
@@ -64,6 +66,7 @@ def _environment() -> Environment:
         location_text=location_text,
         is_open=is_open,
         finding_of=finding_of,
+        causes=failure_causes,
     )
     return made
 

@@ -9,29 +9,23 @@ are the same.
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
-import signal
-import time
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any, final
+from typing import Literal, final
 
 from attncheck.core.errors import UsageError
-from attncheck.report.model import TargetReport
+from attncheck.run.on_ray import RayPool
+from attncheck.run.pool import Placed, Pool
 from attncheck.run.task import Limits, Task
-from attncheck.run.worker import TIMED_OUT, run_alone
 from attncheck.suite.plan import Job
 from attncheck.targets import random_init
 from attncheck.targets.target import is_glob
 
-PRELOADED = ("torch", "transformers", "attncheck.run.session")
 LOCK = ".lock"
-GRACE = 10.0
-"""Seconds in which a process whose time is up may still write what it has found."""
+Executor = Literal["processes", "ray"]
 
 
 def expand(targets: Sequence[str]) -> list[str]:
@@ -47,8 +41,8 @@ def expand(targets: Sequence[str]) -> list[str]:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """Jobs, each in a process of its own, at most `workers` at a time. The folder keeps one report
-    per target; scripts that show failures go to `repro`.
+    """Jobs, each in a process of its own, at most `workers` at a time, or on a cluster. The folder
+    keeps one report per target; scripts that show failures go to `repro`.
     """
 
     jobs: Sequence[Job]
@@ -56,12 +50,13 @@ class Sweep:
     limits: Limits
     folder: Path
     repro: Path | None = None
+    executor: Executor = "processes"
 
     @cached_property
     def _tasks(self) -> list[Task]:
         return [Task(place, job, self.folder, self.repro) for place, job in enumerate(self.jobs)]
 
-    def run(self) -> Generator[tuple[int, TargetReport]]:
+    def run(self) -> Generator[Placed]:
         """The place of each job with its report, as it is finished; what an earlier run finished
         comes first.
 
@@ -77,9 +72,10 @@ class Sweep:
                     waiting.append(task)
                 else:
                     yield task.place, known
-            yield from _Pool(self.workers, self.limits).run(waiting)
+            pool = RayPool if self.executor == "ray" else Pool
+            yield from pool(self.workers, self.limits).run(waiting)
 
-    def begun(self) -> Iterator[tuple[int, TargetReport]]:
+    def begun(self) -> Iterator[Placed]:
         """What a run that was stopped had found on targets that it has not finished."""
         for task in self._tasks:
             report = task.read()
@@ -111,87 +107,3 @@ def _alone_in(folder: Path) -> Iterator[None]:
         for half in folder.glob(".*.part"):
             half.unlink(missing_ok=True)
         yield
-
-
-@final
-@dataclass
-class _Running:
-    task: Task
-    process: Any
-    started: float = field(default_factory=time.perf_counter)
-
-    @property
-    def seconds(self) -> float:
-        return time.perf_counter() - self.started
-
-
-@final
-@dataclass
-class _Pool:
-    """Starts processes, waits for them, and ends those that run too long."""
-
-    workers: int
-    limits: Limits
-    running: list[_Running] = field(default_factory=list)
-
-    def run(self, tasks: Sequence[Task]) -> Iterator[tuple[int, TargetReport]]:
-        waiting = list(reversed(tasks))
-        context = _context()
-        try:
-            while waiting or self.running:
-                while waiting and len(self.running) < max(1, self.workers):
-                    self._start(context, waiting.pop())
-                yield from self._ended()
-        finally:
-            for left in self.running:
-                left.process.kill()
-            for left in self.running:
-                left.process.join()
-
-    def _start(self, context: Any, task: Task) -> None:
-        process = context.Process(target=run_alone, args=(task, self.limits), daemon=True)
-        process.start()
-        self.running.append(_Running(task, process))
-
-    def _ended(self) -> Iterator[tuple[int, TargetReport]]:
-        """Wait until a process ends or its time is up; the reports of those processes."""
-        longest = self.limits.seconds + GRACE
-        left = min(longest - each.seconds for each in self.running)
-        wait([each.process.sentinel for each in self.running], timeout=max(0.0, left))
-        for each in list(self.running):
-            if not each.process.is_alive():
-                yield self._report(each, f"its process ended with {_code(each.process.exitcode)}")
-            elif each.seconds >= longest:
-                each.process.kill()
-                yield self._report(each, f"not finished after {each.seconds:.0f} seconds")
-
-    def _report(self, each: _Running, failure: str) -> tuple[int, TargetReport]:
-        """The report that the process wrote; one that is not whole says why."""
-        seconds, task = each.seconds, each.task
-        each.process.join()
-        self.running.remove(each)
-        found = task.saved()
-        if found is None:
-            partly, job = task.read(), task.job
-            begun = partly.targets[0] if partly else None
-            asked = TargetReport(target=job.target, settings=vars(job.settings))
-            found = replace(begun or asked, error=f"{job.target}: {failure}")
-        elif each.process.exitcode == TIMED_OUT or task.changed():
-            task.forget()
-        return task.place, replace(found, seconds=seconds)
-
-
-def _code(code: int | None) -> str:
-    if code is not None and code < 0:
-        with contextlib.suppress(ValueError):
-            return f"signal {signal.Signals(-code).name}"
-    return f"exit code {code}"
-
-
-def _context() -> Any:
-    """Where the platform has one, a server that has loaded the libraries forks the processes."""
-    if "forkserver" not in multiprocessing.get_all_start_methods():
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(list(PRELOADED))
-    return context

@@ -373,7 +373,7 @@ def test_no_arguments_are_a_call_for_help(
 def _forked(monkeypatch: pytest.MonkeyPatch) -> None:
     """The processes of a sweep are forked from this one, which has loaded torch."""
     context = multiprocessing.get_context("fork")
-    monkeypatch.setattr("attncheck.run.sweep._context", lambda: context)
+    monkeypatch.setattr("attncheck.run.pool._context", lambda: context)
 
 
 SWEEP = ("builtin:gqa", "builtin:broken-mask", "--probe", "future-token", "--jobs", "2", "-q")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from html.parser import HTMLParser
 
-from report.reports import everything, failing
+from report.reports import everything, failing, passing
 
 from attncheck.core.finding import Diagnosis, Trap
 from attncheck.report.html import html
@@ -89,3 +89,25 @@ def test_traps_are_folded_above_the_findings() -> None:
     assert "1 trap of transformers" in text
     assert "(builtin:gqa does it as well: 2; met by m)" in text
     assert text.index("padding-left") < text.index('<main id="findings">')
+
+
+def test_what_is_wrong_stands_first_with_its_cause() -> None:
+    text = html(everything())
+    wrong, overview = text.index('<h2 id="wrong-title">What is wrong</h2>'), text.index("Overview")
+    assert wrong < overview
+    block = text[wrong:overview]
+    assert "logits differ by 1.8 from position 12, rounding explains 1e-13</p>" in block
+    assert "reproduced: position-restart to 3.0e-13; next best mask-top-left 0.8" in block
+    assert "Do: Add the length of the cache to the positions." in block
+    assert '<a href="#m1-decode-paths">decode-paths</a>' in block
+    assert "not loaded" in block
+
+
+def test_each_verdict_can_be_switched_off_and_a_page_without_faults_has_no_causes() -> None:
+    text = html(everything())
+    for verdict, amount in everything().summary.items():
+        label = f'<input type="checkbox" id="show-{verdict}" checked>{amount} {verdict}</label>'
+        assert (label in text) is bool(amount)
+        assert f"body:has(#show-{verdict}:not(:checked))" in text
+    fine = replace(everything(), targets=(TargetReport(target="m", results=(passing(),)),))
+    assert "What is wrong" not in html(fine)

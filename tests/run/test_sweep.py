@@ -10,7 +10,7 @@ from attncheck.core.errors import TargetError, UsageError
 from attncheck.core.settings import Settings
 from attncheck.core.verdict import Verdict
 from attncheck.report.model import TargetReport
-from attncheck.run import sweep
+from attncheck.run import pool, sweep
 from attncheck.run.sweep import Sweep
 from attncheck.run.task import Limits
 from attncheck.suite.plan import Job
@@ -43,7 +43,7 @@ def test_targets_run_apart_and_a_second_sweep_takes_their_reports(
     def started(*_: Any) -> None:
         raise AssertionError("a known report was measured again")
 
-    monkeypatch.setattr(sweep._Pool, "_start", started)
+    monkeypatch.setattr(pool.Pool, "_start", started)
     again = run(*targets, folder=tmp_path)
     assert [report.verdict for report in again] == [Verdict.PASS, Verdict.ERROR]
 

@@ -16,7 +16,7 @@ import pytest
 
 from attncheck.__main__ import main
 from attncheck.core.settings import Settings
-from attncheck.run import sweep
+from attncheck.run import pool
 from attncheck.targets.load import load
 from scripts.kill_sweep import NOT_FINISHED, SweepCommand, comparable, complaints, kill
 
@@ -36,7 +36,7 @@ class Forked:
                 os.setsid()
                 os.chdir(home)
                 sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
-                sweep._context = lambda: multiprocessing.get_context("fork")
+                pool._context = lambda: multiprocessing.get_context("fork")
                 code = main(arguments)
             finally:
                 os._exit(code)
