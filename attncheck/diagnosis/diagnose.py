@@ -58,19 +58,15 @@ class Diagnoser:
         until = time.perf_counter() + SHARE * finding.seconds
         known = self.known.get(id(subject), ())
         try:
-            plain = claims.unclaimed(finding) or stand_ins(subject) if named is not None else []
-            if named is not None and not plain:
-                return named
-            lost = lost_numbers.explained(subject, finding)
-            explained = lost or placed(_searched(subject, finding, until, known, plain))
+            explained = lost_numbers.explained(subject, finding) or _best(
+                subject, finding, named, until, known
+            )
         except ENDING:
             raise
         except BaseException as error:  # the finding stands, whatever its search runs into
             text = f"The search for the fault ended early: {first_line(error)}"
             why = Diagnosis(fault="", how="unexplained", advice=text)
-            return named or placed(replace(finding, diagnosis=why))
-        if named is not None and not is_proven(explained):
-            return named
+            return placed(replace(finding, diagnosis=why))
         if explained.diagnosis is not None and explained.diagnosis.how == "reproduced":
             self.known[id(subject)] = tuple(dict.fromkeys((explained.diagnosis.fault, *known)))
         return explained if self.repro is None else _with_script(subject, explained, self.repro)
@@ -109,23 +105,42 @@ def _located(subject: Subject, finding: Finding) -> Finding:
         return finding
 
 
+def _best(
+    subject: Subject, finding: Finding, named: Finding | None, until: float, known: tuple[str, ...]
+) -> Finding:
+    """What the failing cases show, or plain calls where those prove nothing. The name that a
+    special call suggests stands only where no plainer call fails as well.
+    """
+    found: Finding | None = None
+    for plain in (lambda: _plain(finding, named), lambda: stand_ins(subject)):
+        cases = plain()
+        if cases:
+            explained = placed(_searched(subject, finding, until, known, cases))
+            if is_proven(explained):
+                return explained
+            found = found or explained
+    return found or named or placed(replace(finding, diagnosis=_unexplained(())))
+
+
+def _plain(finding: Finding, named: Finding | None) -> list[Measurement]:
+    return failing(finding) if named is None else claims.unclaimed(finding)
+
+
 def _searched(
     subject: Subject,
     finding: Finding,
     until: float,
     known: tuple[str, ...],
-    given: Sequence[Measurement] = (),
+    cases: Sequence[Measurement],
 ) -> Finding:
-    """The first fault that reproduces a case, else the first repair that fixes one. The cases are
-    those `given`, else the failing ones of the finding.
+    """The first fault that reproduces one of these cases, else the first repair that fixes one.
 
     The trusted path writes attention out; where the model has no kernel to replace, it is tried
     once more with attention left to the model.
     """
-    cases = given or failing(finding)
     weaker: list[Finding] = []
     for by_arguments in (False,) if subject.can.kernel else (False, True):
-        for case in (cases or stand_ins(subject))[: 1 if by_arguments else CASES]:
+        for case in cases[: 1 if by_arguments else CASES]:
             others = [each for each in cases if each is not case]
             with as_compared(subject, attns_of(case)):
                 search = Search(open_case(subject, case, by_arguments), others, until, known)
@@ -135,8 +150,7 @@ def _searched(
                 return explained
             weaker.append(explained)
     repaired = (each for each in weaker if each.diagnosis and each.diagnosis.how == "repaired")
-    unexplained = replace(finding, diagnosis=_unexplained(()))
-    return next(repaired, weaker[0] if weaker else unexplained)
+    return next(repaired, weaker[0])
 
 
 def _explained(search: Search, finding: Finding) -> Finding:

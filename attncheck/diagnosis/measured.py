@@ -153,10 +153,27 @@ def _rows(failure: Failure) -> Measured | None:
     return Measured(seen, side.residual_of(seen.predicted_BTV), failure.budget, ALONE)
 
 
+def differs_alone(failure: Failure) -> bool:
+    """Whether any sequence of the first side has other logits than the same sequence alone on the
+    trusted path.
+    """
+    return any(
+        failure.differ(*_pair(failure, Sequence.of(failure.sides[0].spec, row)))
+        for row in range(len(failure.sides[0].spec.tokens))
+    )
+
+
+def _pair(failure: Failure, part: Sequence) -> tuple[Tensor, Tensor]:
+    """The logits of one sequence of the first side: alone on the trusted path, and observed."""
+    side = failure.sides[0]
+    alone_BTV = failure.trusted.logits(part.alone(side.spec))
+    return alone_BTV, part.states(side.observed_BTV)
+
+
 def _alone(failure: Failure, row: int) -> Measured | None:
     side, trusted = failure.sides[0], failure.trusted
     part = Sequence.of(side.spec, row)
-    right_BTV, wrong_BTV = trusted.logits(part.alone(side.spec)), part.states(side.observed_BTV)
+    right_BTV, wrong_BTV = _pair(failure, part)
     if not failure.differ(right_BTV, wrong_BTV):
         return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from attncheck.core.measurement import Measurement
 from attncheck.diagnosis.failure import REFUSED, open_case, unmeasured
+from attncheck.diagnosis.measured import differs_alone
 from attncheck.diagnosis.outside import carried_elsewhere
 from attncheck.model.forward_spec import ForwardSpec, all_ones
 from attncheck.model.padding import pad_rows
@@ -23,6 +24,7 @@ def stand_ins(subject: Subject) -> list[Measurement]:
         ForwardSpec(tokens, mask=all_ones(tokens)),
         ForwardSpec(tokens, chunks=chunks, cache_kind="static"),
         pad_rows(subject).spec("left"),
+        pad_rows(subject).spec("right"),
     )
     cases = (unmeasured("a plain call", spec, spec) for spec in specs)
     return [case for case in cases if _shows(subject, case)]
@@ -31,6 +33,8 @@ def stand_ins(subject: Subject) -> list[Measurement]:
 def _shows(subject: Subject, case: Measurement) -> bool:
     try:
         failure = open_case(subject, case)
-        return bool(failure.wrong) or carried_elsewhere(failure) is not None
+        return (
+            bool(failure.wrong) or carried_elsewhere(failure) is not None or differs_alone(failure)
+        )
     except REFUSED:
         return False

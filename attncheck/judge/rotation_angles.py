@@ -85,6 +85,13 @@ def observed_rotation(
     return still
 
 
+def rotation_between(given_BHTD: Tensor, passed_BHTD: Tensor) -> ObservedRotation | None:
+    """How each head of one tensor is rotated into the same head of another; None where it is not
+    only rotated.
+    """
+    return _fitted("", given_BHTD.double(), passed_BHTD, 0, None)
+
+
 def _candidates(
     passed_BHTD: Tensor, stages: dict[str, Tensor], width: int
 ) -> Iterator[tuple[str, Tensor]]:

@@ -21,7 +21,7 @@ from attncheck.observation.deviation import Deviation
 from attncheck.observation.kernel import Used, agrees, context_of, used_by
 from attncheck.observation.ledger import LedgerCall
 from attncheck.observation.scores import same_scale, score_changes
-from attncheck.observation.slots import tokens_of_slots
+from attncheck.observation.slots import tokens_in_order, tokens_of_slots
 from attncheck.observation.vectors import Matcher, Matches, Rotates
 
 
@@ -155,19 +155,29 @@ class _CallParts:
     real_BT: Tensor | None
 
     def explained(self) -> ExplainedCall:
-        """Queries, keys, values, cells and parameters, each explained by itself."""
+        """Queries, keys, values, cells and parameters, each explained by itself: with slots named
+        by their content, or with slots in order where that says all without a changed cell.
+        """
         right, used = self.right, self.used
         stored, kept = used.key_BGSD.shape[1], right.key_BGTD.shape[1]
         # a kernel may repeat key/value heads for each query head before it multiplies
         head_G = grouped(stored, kept) if stored >= kept else tuple(range(stored))
-        limits = (right.limit(right.key_BGTD), right.limit(right.value_BGTD))
-        token_BGS = tokens_of_slots(
-            (used.key_BGSD, right.key_BGTD),
-            (used.value_BGSD, right.value_BGTD),
-            self._keys_until(),
-            head_G,
-            limits,
-        )
+        keys, values = (used.key_BGSD, right.key_BGTD), (used.value_BGSD, right.value_BGTD)
+        limits, stop = (right.limit(keys[1]), right.limit(values[1])), self._keys_until()
+        token_BGS = tokens_of_slots(keys, values, stop, head_G, limits)
+        found = self._by_tokens(token_BGS, head_G, limits)
+        in_order_BGS = tokens_in_order(used.key_BGSD, stop)
+        cells = any(each.what == "cells" for each in found.deviations)
+        if not cells or torch.equal(in_order_BGS, token_BGS):
+            return found
+        in_order = self._by_tokens(in_order_BGS, head_G, limits)
+        moved = in_order.opaque or any(each.what == "cells" for each in in_order.deviations)
+        return found if moved else in_order
+
+    def _by_tokens(
+        self, token_BGS: Tensor, head_G: tuple[int, ...], limits: tuple[float, float]
+    ) -> ExplainedCall:
+        right, used = self.right, self.used
         needed_BGS = self._needed(token_BGS)
         queries = self._queries()
         keys = self._stored(0, head_G, token_BGS, needed_BGS, limits[0])

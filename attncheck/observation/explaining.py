@@ -64,6 +64,8 @@ class Explaining:
         self.opaque = any(changed.opaque for changed in self.changed)
         self.attended = {}
         model = self.trusted.subject.model
+        if self.ledger.calls and not self.trusted.subject.can.kernel:
+            _ = self._rotations  # no call can be recorded while an inline one is handled
         with torch.no_grad(), contextlib.ExitStack() as stack:
             for changed in self.changed:
                 stack.enter_context(changed.replacing(model))
@@ -199,7 +201,7 @@ class Explaining:
             real_BT=self.real_BT,
             relative=self.relative,
             rotation=lambda: self._rotations.get(id(call.module)),
-            others=lambda which: self._others(which, layer),
+            others=lambda which: self._others(which, call),
         )
         return right, output
 
@@ -217,21 +219,26 @@ class Explaining:
         finally:
             self.measuring = False
 
-    def _others(self, which: int, layer: int) -> dict[int, Tensor]:
+    def _others(self, which: int, call: AttentionCall) -> dict[int, Tensor]:
         """Keys (0) or values (1) that the failing forward computed for each token in the layers
-        beside this one.
+        beside this one: of new tokens, or of the encoder that this call reads.
         """
         found: dict[int, Tensor] = {}
         for entries in self.ledger.calls.values():
-            if not entries:
+            if not entries or entries[0].call.is_self_attention != call.is_self_attention:
                 continue
-            number = self.trusted.layer(entries[0].call)
-            new = [
-                (each.call.key_BGSD, each.call.value_BGSD)[which][
-                    :, :, -each.call.query_BHTD.shape[2] :
-                ]
-                for each in self._entries(entries[0].call.module)
-            ]
-            if number != layer and new:
-                found.setdefault(number, torch.cat(new, 2))
+            number, ours = (
+                self.trusted.layer(entries[0].call),
+                self._entries(entries[0].call.module),
+            )
+            if number != self.trusted.layer(call) and ours:
+                found.setdefault(number, _computed(which, ours))
         return found
+
+
+def _computed(which: int, entries: list[LedgerCall]) -> Tensor:
+    states = [(each.call.key_BGSD, each.call.value_BGSD)[which] for each in entries]
+    if not entries[0].call.is_self_attention:
+        return states[0]
+    new = (each.call.query_BHTD.shape[2] for each in entries)
+    return torch.cat([each[:, :, -count:] for each, count in zip(states, new, strict=True)], 2)

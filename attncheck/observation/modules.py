@@ -18,6 +18,7 @@ from attncheck.core.finding import What
 from attncheck.numerics.divergence import max_abs
 from attncheck.numerics.module_outputs import last_calls
 from attncheck.observation.deviation import Deviation
+from attncheck.observation.sequence import Sequence
 from attncheck.observation.vectors import Matcher, Matches
 
 
@@ -25,7 +26,8 @@ from attncheck.observation.vectors import Matcher, Matches
 @dataclass
 class ModuleReturns:
     """What one module returned in the failing forward, call by call, and how that differs from what
-    it returns on the trusted path.
+    it returns on the trusted path. `length` counts the positions of the failing
+    forward; with a `part` only that sequence of it counts.
 
     `deviations` and `opaque` are known when the trusted path has run inside `replaced`.
     """
@@ -34,6 +36,8 @@ class ModuleReturns:
     module: nn.Module
     relative: float
     real_BT: Tensor | None
+    length: int
+    part: Sequence | None = None
     calls: list[Tensor] = field(default_factory=list)
     deviations: list[Deviation] = field(default_factory=list)
     opaque: bool = False
@@ -64,8 +68,9 @@ class ModuleReturns:
             yield
 
     def _changed(self, right_BTW: Tensor) -> Tensor:
-        length = right_BTW.shape[1]
-        observed_BTW = last_calls(self.calls, length)
+        observed_BTW = last_calls(self.calls, self.length)
+        if observed_BTW is not None and self.part is not None:
+            observed_BTW = self.part.states(observed_BTW)
         if observed_BTW is None or observed_BTW.shape != right_BTW.shape:
             return right_BTW
         matches = self._matches(observed_BTW[:, None], right_BTW[:, None])
@@ -84,7 +89,12 @@ class ModuleReturns:
         return Matcher(observed_B1TW, right_B1TW, token_B1T, (0,), needed_B1T, limit).run()
 
     def _deviations(self, matches: Matches) -> Iterator[Deviation]:
-        bounds = _bounds(self.calls, matches.predicted_BGSD.shape[2])
+        first = 0 if self.part is None else self.part.first
+        bounds = [
+            (max(0, start - first), stop - first)
+            for start, stop in _bounds(self.calls, self.length)
+            if stop > first
+        ]
         for (b, _, t), change in matches.changes.items():
             start, stop = next(each for each in bounds if each[0] <= t < each[1])
             yield Deviation(

@@ -83,8 +83,8 @@ def observed(
             break
         predicted_BTV = explaining.logits()
     found, opaque = explaining.deviations, explaining.opaque
-    if part is None and not agrees(predicted_BTV):
-        returns = ModuleReturns("", subject.model, relative, explaining.real_BT)
+    if not agrees(predicted_BTV):
+        returns = ModuleReturns("", subject.model, relative, explaining.real_BT, whole.length, part)
         with returns.recorded():
             run()
         with returns.replaced():

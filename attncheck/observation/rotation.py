@@ -1,5 +1,5 @@
-"""By which angles a layer rotates one position further, measured by a forward with all positions
-one higher; and by how many positions observed queries and keys were rotated.
+"""By which angles a layer rotates one position further, measured along a row of one token or by a
+forward with all positions one higher; and by how many positions observed queries and keys were rotated.
 
 Axes: B batch, H heads, T positions, D head width, N vectors, P pairs of channels.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import final
 
 import torch
@@ -16,13 +17,15 @@ from torch import Tensor
 from attncheck.attention.call import AttentionCall
 from attncheck.core.errors import Unsupported
 from attncheck.faults.engine.trusted import Trusted
-from attncheck.judge.rotation_angles import Layout, observed_rotation
+from attncheck.judge.rotation_angles import Layout, rotation_between
 from attncheck.model.forward_spec import ForwardSpec, Positions, counting
 
 ANGLE = 1e-3
 """Angles within so many radians are the same: tables may be of another precision."""
 NEAR = 1e-2
 """A number of positions this near to a whole one is that."""
+REPEATS = 6
+TABLE = torch.float32
 SLOWEST = 1e-7
 """Pairs that rotate by less than this many radians per position are taken to stand still."""
 
@@ -76,28 +79,50 @@ def _wrapped(angle: Tensor) -> Tensor:
 
 
 def measured_rotations(trusted: Trusted, spec: ForwardSpec) -> dict[int, PositionRotation]:
-    """The rotation of each attention module that has one, by its identity; none where no positions
-    can be passed.
+    """The rotation of each attention module that has one, by its identity: along a row of one
+    token, whose keys nothing but rotation tells apart; where states mix positions in another way,
+    from the same forward with all positions one higher.
     """
-    if not trusted.subject.can.takes_positions:
-        return {}
+    row = ForwardSpec(((trusted.subject.inputs.row[0],) * REPEATS,))
+    found: dict[int, PositionRotation] = {}
+    for measure in (partial(_along, trusted, row), partial(_shifted, trusted, spec)):
+        try:
+            pairs = measure()
+        except Unsupported:
+            continue
+        for module, pair in pairs.items():
+            rotation = None if module in found else _rotation(*pair)
+            if rotation is not None:
+                found[module] = rotation
+        if found and len(found) == len(pairs):
+            break
+    return found
+
+
+def _along(trusted: Trusted, row: ForwardSpec) -> dict[int, tuple[Tensor, Tensor]]:
+    """The keys of each module at every position of a row but the last, and but the first."""
+    keys = _keys(trusted, row, None)
+    return {module: (each[:, :, :-1], each[:, :, 1:]) for module, each in keys.items()}
+
+
+def _shifted(trusted: Trusted, spec: ForwardSpec) -> dict[int, tuple[Tensor, Tensor]]:
+    """The keys of each module at the usual positions, and at those one higher."""
+    trusted.subject.can.takes_positions.require()
     usual = spec.positions or counting(len(spec.tokens), spec.length)
     later = tuple(tuple(position + 1 for position in row) for row in usual)
-    try:
-        before, after = (_keys(trusted, spec, positions) for positions in (usual, later))
-    except Unsupported:
-        return {}
-    found = {name: _rotation(before[name], after[name]) for name in before if name in after}
-    return {name: each for name, each in found.items() if each is not None}
+    before, after = (_keys(trusted, spec, positions) for positions in (usual, later))
+    return {module: (before[module], after[module]) for module in before if module in after}
 
 
-def _keys(trusted: Trusted, spec: ForwardSpec, positions: Positions) -> dict[int, Tensor]:
+def _keys(trusted: Trusted, spec: ForwardSpec, positions: Positions | None) -> dict[int, Tensor]:
     """The keys of each module with these positions, in one plain forward."""
     subject = trusted.subject
 
     def keep(call: AttentionCall) -> tuple[int, Tensor]:
         return id(call.module), call.key_BGSD.detach().clone()
 
+    if positions is None:
+        return dict(subject.record_calls(spec.tokens, keep))
     given_BT = torch.tensor(positions, device=subject.device)
     return dict(subject.record_calls(spec.tokens, keep, positions_BT=given_BT))
 
@@ -105,7 +130,8 @@ def _keys(trusted: Trusted, spec: ForwardSpec, positions: Positions) -> dict[int
 def _rotation(before_BGTD: Tensor, after_BGTD: Tensor) -> PositionRotation | None:
     if before_BGTD.shape != after_BGTD.shape:
         return None
-    found = observed_rotation(after_BGTD, {"one position less": before_BGTD}, 0, None)
+    # tables may be of float32, and then the hidden states of the two forwards differ by as much
+    found = rotation_between(before_BGTD.to(TABLE), after_BGTD.to(TABLE))
     if found is None or not found.pairs or found.layout is None:
         return None
     speed_P = found.factor_BTP.mean((0, 1)).angle()

@@ -24,12 +24,16 @@ def tokens_of_slots(
     trusted) each, of heads of their own and of `head_G`.
     """
     observed_BGSD, trusted_BGTD = keys[0], keys[1][:, list(head_G), :stop]
-    total = observed_BGSD.shape[2]
-    usual_S = torch.arange(total) + max(0, stop - total)
-    usual_BGS = torch.where(usual_S < stop, usual_S, -1).expand(observed_BGSD.shape[:3]).clone()
     is_key_BGST = close_pairs(observed_BGSD, trusted_BGTD, limits[0])
     both_BGST = is_key_BGST & close_pairs(values[0], values[1][:, list(head_G), :stop], limits[1])
-    return _injective(usual_BGS, both_BGST)
+    return _injective(tokens_in_order(observed_BGSD, stop), both_BGST)
+
+
+def tokens_in_order(observed_BGSD: Tensor, stop: int) -> Tensor:
+    """token_BGS of a cache in order, which holds the last of `stop` tokens."""
+    total = observed_BGSD.shape[2]
+    usual_S = torch.arange(total) + max(0, stop - total)
+    return torch.where(usual_S < stop, usual_S, -1).expand(observed_BGSD.shape[:3]).clone()
 
 
 def close_pairs(observed_BGSD: Tensor, trusted_BGTD: Tensor, limit: float) -> Tensor:
