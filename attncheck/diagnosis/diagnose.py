@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
@@ -112,8 +113,8 @@ def _best(
     special call suggests stands only where no plainer call fails as well.
     """
     found: Finding | None = None
-    for plain in (lambda: _plain(finding, named), lambda: stand_ins(subject)):
-        cases = plain()
+    sources = (partial(_plain, finding, named), partial(stand_ins, subject))
+    for cases in (source() for source in sources):
         if cases:
             explained = placed(_searched(subject, finding, until, known, cases))
             if is_proven(explained):

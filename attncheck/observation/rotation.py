@@ -1,5 +1,6 @@
 """By which angles a layer rotates one position further, measured along a row of one token or by a
-forward with all positions one higher; and by how many positions observed queries and keys were rotated.
+forward with all positions one higher; and by how many positions observed queries and keys were
+rotated.
 
 Axes: B batch, H heads, T positions, D head width, N vectors, P pairs of channels.
 """
