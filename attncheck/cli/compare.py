@@ -6,8 +6,16 @@ from functools import partial
 
 import typer
 
-from attncheck.cli.options import DisplayOptions, ModelOptions, argument, expanded, option
+from attncheck.cli.options import (
+    DisplayOptions,
+    ModelOptions,
+    argument,
+    expanded,
+    option,
+    shown,
+)
 from attncheck.cli.ranked import ended, hush
+from attncheck.cli.run_options import Format
 from attncheck.cli.streams import guarded
 from attncheck.cli.terminal import ProgressLine, console
 from attncheck.core.errors import UsageError
@@ -24,24 +32,32 @@ def compare(
         None, "Settings of A, such as attn=eager,dtype=float32.", "NAME=VALUE,...", "--left"
     ),
     of_right: list[str] | None = _side(None, "Settings of B.", "NAME=VALUE,...", "--right"),
+    quick: bool = shown(False, "Compare in three calls only, instead of all that both take."),
+    output: Format = shown(Format.table, "Print results in this format.", "table|json", "--format"),
     options: ModelOptions,
     display: DisplayOptions,
 ) -> None:
     """Compare two models, settings or recordings side by side.
 
-    Compares logits, modules and weights. Shows the first module that diverges. Exit code 1 if
+    Compares logits, modules and weights, and names what is wrong in one of them where putting it
+    right makes all logits equal. Exit code 1 if
     the two differ by more than rounding.
     """
     if right is None and not (of_left or of_right):
         raise UsageError("compare needs two sides: give B, or --left and --right settings of A")
     base = options.settings()
     from attncheck.compare.page import print_page
+    from attncheck.compare.page_json import comparison_json
     from attncheck.compare.sides import changed, compare_sides
 
     settings = changed(base, of_left or []), changed(base, of_right or [])
     if any(each.tp for each in settings):
         hush()
     with guarded(), ProgressLine(not display.no_progress) as line:
-        compared = compare_sides(left, right or left, *settings, line.show)
-    print_page(compared, console(not display.no_color))
-    raise typer.Exit(ended(1 if compared.verdict == "different" else 0))
+        compared = compare_sides(left, right or left, *settings, line.show, quick)
+    code = 1 if compared.verdict == "different" else 0
+    if output is Format.table:
+        print_page(compared, console(not display.no_color))
+    else:
+        typer.echo(comparison_json(compared, exit_code=code))
+    raise typer.Exit(ended(code))

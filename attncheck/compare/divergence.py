@@ -6,15 +6,17 @@ Axes: B batch, T positions, V vocabulary, N real tokens, K numbers kept for each
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, final
 
 import torch
 from torch import Tensor
 
+from attncheck.compare.calls import PLAIN
 from attncheck.compare.record import RecordedForward, Recording
 from attncheck.core.measurement import BEYOND_ROUNDING
 from attncheck.model.weights import same_digest
+from attncheck.numerics.budget import HEADROOM
 from attncheck.numerics.divergence import max_abs
 from attncheck.numerics.first_divergence import FirstDivergence, first_divergence
 
@@ -91,6 +93,23 @@ def compare(left: Recording, right: Recording) -> RunComparison:
     )
 
 
+def with_rounding(found: RunComparison) -> RunComparison:
+    """The comparison where what separates the two plain forwards was proven to be rounding: tables
+    and sums of both sides in the precisions that they really have. Other calls may be a few times
+    that far apart.
+    """
+    proven = max((each.max_abs for each in found.forwards if each.way == PLAIN), default=0.0)
+    return replace(found, forwards=tuple(_allowing(each, proven) for each in found.forwards))
+
+
+def _allowing(found: ForwardComparison, proven: float) -> ForwardComparison:
+    budget = max(found.budget, HEADROOM * proven)
+    if found.verdict != "different" or found.nonfinite or found.max_abs > budget:
+        return found
+    verdict = _verdict(found.max_abs, budget, found.scale, found.nonfinite)
+    return replace(found, verdict=verdict, budget=budget, first_position=None)
+
+
 def _changed(left: Recording, right: Recording) -> Iterator[str]:
     """Names of weights whose sums differ by more than the coarser precision explains."""
     slack = 1e-9  # sums of equal weights differ by their order of summation only
@@ -105,11 +124,15 @@ def _changed(left: Recording, right: Recording) -> Iterator[str]:
 def _compared(
     left: RecordedForward, right: RecordedForward, dtypes: tuple[str, str]
 ) -> ForwardComparison:
-    if left.logits_BTV.shape != right.logits_BTV.shape:
+    if left.logits_BTV.shape[:2] != right.logits_BTV.shape[:2]:
         return ForwardComparison(
             way=left.name, verdict="different", max_abs=float("inf"), budget=left.budget
         )
-    left_NV, right_NV = (each.logits_BTV.double()[left.real_BT] for each in (left, right))
+    # rows of the vocabulary that only one side has are padding of its table
+    both = min(each.logits_BTV.shape[-1] for each in (left, right))
+    left_NV, right_NV = (
+        each.logits_BTV.double()[left.real_BT][..., :both] for each in (left, right)
+    )
     finite_NV = torch.isfinite(left_NV) & torch.isfinite(right_NV)
     delta_NV = torch.where(finite_NV, (left_NV - right_NV).abs(), 0.0)
     budget = left.budget + right.budget

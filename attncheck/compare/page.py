@@ -37,10 +37,31 @@ def print_page(sides: TwoSides, console: Console) -> None:
     console.print(Text(f"left  {sides.comparison.left}", style="dim"))
     console.print(Text(f"right {sides.comparison.right}", style="dim"))
     console.print()
+    for sentence in sentences(sides):
+        console.print(Text(sentence, overflow="fold"))
     blocks = [Text(words, overflow="fold") for words in notes(sides)]
     blocks += [_block(each) for each in sides.comparison.forwards]
     for block in blocks:
         console.print(Padding(block, (0, 0, 1, 2)))
+
+
+def sentences(sides: TwoSides) -> Iterator[str]:
+    """What was named and proven, or why nothing was; and what a verdict of sameness rests on."""
+    found = sides.explanation
+    if sides.verdict == "different" and found is not None:
+        if found.swapped and not found.unreadable:
+            yield "The right side is the reference."
+        yield from (f"{each.sentence}." for each in found.faults)
+        if found.reason:
+            yield f"Not named: {found.reason}."
+        elif found.rounding:
+            yield "One forward is the same up to rounding: the difference is in how it is called."
+    if sides.verdict in ("identical", "rounding"):
+        ways = [each.way for each in sides.comparison.forwards]
+        yield f"Compared over {len(ways)} calls: {', '.join(ways)}."
+        if sides.control is not None:
+            seen = "is seen" if sides.control.detected else "is NOT seen: the answer is vacuous"
+            yield f"Control: {sides.control.fault} injected into one side {seen}."
 
 
 def verdict_words(sides: TwoSides) -> str:

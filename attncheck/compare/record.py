@@ -9,8 +9,9 @@ Axes: B batch, T positions, V vocabulary.
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
@@ -20,11 +21,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
+from attncheck.compare.calls import SHORTER, Call, quick_calls
 from attncheck.core.errors import TargetError, first_line
 from attncheck.diagnosis.failure import REFUSED, real_tokens
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.inputs import Tokens
-from attncheck.model.padding import Padded, pad_id
+from attncheck.model.padding import pad_id
 from attncheck.model.subject import Subject
 from attncheck.model.weights import digests
 from attncheck.numerics.module_outputs import ModuleOutput, ModuleOutputs, outputs_with_floors
@@ -33,9 +35,6 @@ from attncheck.run.beginning import environment
 
 SCHEMA = "attncheck-trace/1"
 SUFFIX = ".safetensors"
-PLAIN, CHUNKED, PADDED = "one forward", "in chunks on a cache", "left-padded batch"
-SHORTER = 3
-"""How many tokens the second sequence of the padded batch is shorter."""
 
 
 @final
@@ -68,8 +67,14 @@ class Recording:
         return f"{self.name} ({self.dtype}, {attn}, transformers {release})"
 
 
-def record(subject: Subject, rows: Tokens = (), pad: int | None = None) -> Recording:
-    """Record a model in every forward that it supports, on `rows` or else on its own inputs.
+def record(
+    subject: Subject,
+    rows: Tokens = (),
+    pad: int | None = None,
+    more: Sequence[Call] = (),
+) -> Recording:
+    """Record a model in the three quick calls as far as it takes them, on `rows` or else on its own
+    inputs, and in `more` calls without the outputs of its modules.
 
     Raises:
         TargetError: the rows hold tokens outside the model's vocabulary.
@@ -81,11 +86,10 @@ def record(subject: Subject, rows: Tokens = (), pad: int | None = None) -> Recor
         raise TargetError(f"{subject.name}: token {largest} is outside its vocabulary of {vocab}")
     filler = pad_id(subject) if pad is None else pad
     forwards = []
-    for name, spec in _specs(subject, rows, filler):
-        try:
-            forwards.append(_recorded(subject, name, spec))
-        except REFUSED:
-            continue
+    quick = [(name, spec, True) for name, spec in quick_calls(subject, rows, filler)]
+    for name, spec, whole in [*quick, *((name, spec, False) for name, spec in more)]:
+        with contextlib.suppress(*REFUSED):
+            forwards.append(_recorded(subject, name, spec, whole))
     settings = {"attn": str(subject.attn), "dtype": subject.dtype_name}
     return Recording(
         name=subject.name,
@@ -98,24 +102,13 @@ def record(subject: Subject, rows: Tokens = (), pad: int | None = None) -> Recor
     )
 
 
-def _specs(subject: Subject, rows: Tokens, pad: int) -> Iterator[tuple[str, ForwardSpec]]:
-    row = rows[0]
-    third = max(1, len(row) // 3)
-    yield PLAIN, ForwardSpec((row,))
-    if subject.can.steps:
-        several = subject.can.cache and len(row) > third + 1
-        chunks = (third, 1, len(row) - third - 1) if several else (len(row) - 1, 1)
-        yield CHUNKED, ForwardSpec((row,), chunks=chunks)
-    if len(rows) > 1 and subject.can.mask_2d and subject.can.takes_positions:
-        batch = Padded(rows=rows, length=max(map(len, rows)) + 1, pad=pad, inputs=subject.inputs)
-        yield PADDED, batch.spec("left", explicit=True)
-
-
-def _recorded(subject: Subject, name: str, spec: ForwardSpec) -> RecordedForward:
+def _recorded(subject: Subject, name: str, spec: ForwardSpec, whole: bool) -> RecordedForward:
     modules = {name: module for name, module in subject.model.named_modules() if name}
     shape = (len(spec.tokens), spec.length)
     logits_BTV, real_BT = subject.logits(spec), real_tokens(spec)
-    outputs = outputs_with_floors(modules, lambda: subject.passes.replay(spec), shape)
+    outputs: ModuleOutputs = {}
+    if whole:
+        outputs = outputs_with_floors(modules, lambda: subject.passes.replay(spec), shape)
     if subject.settings.tp is None:
         outputs = {event: replace(each, width=0) for event, each in outputs.items()}
     return RecordedForward(

@@ -11,17 +11,27 @@ from pathlib import Path
 from typing import Any, final
 
 from attncheck.compare import weights
-from attncheck.compare.divergence import RunComparison, Sameness, compare
-from attncheck.compare.record import SUFFIX, Recording, record
+from attncheck.compare.calls import Call, more_calls, shared_rows
+from attncheck.compare.divergence import RunComparison, Sameness, compare, with_rounding
+from attncheck.compare.naming import Explanation, explain
+from attncheck.compare.record import SUFFIX, record
 from attncheck.compare.record import load as load_recording
 from attncheck.compare.weights import WeightDifference
-from attncheck.core.errors import UsageError, unknown
+from attncheck.core.errors import AttncheckError, UsageError, unknown
+from attncheck.core.finding import Control
 from attncheck.core.settings import DTYPES, Settings
+from attncheck.faults import registry
+from attncheck.model.forward_spec import ForwardSpec
+from attncheck.model.inputs import Tokens
+from attncheck.model.padding import pad_id
+from attncheck.model.refusal import REFUSALS
 from attncheck.model.subject import Subject
+from attncheck.numerics.divergence import max_abs
 from attncheck.targets.load import load
 
 TEXTS = ("attn", "dtype", "device", "revision", "cache")
 NUMBERS = ("layers", "length", "seed", "tp")
+CONTROLS = ("causal-mask-missing", "softmax-scale")
 
 
 @final
@@ -30,12 +40,15 @@ class TwoSides:
     """The outcome of a comparison.
 
     With two models in memory, `how` says how weights differ, and `raised` is the same comparison in
-    a higher precision, where the first was too coarse to tell.
+    a higher precision, where the first was too coarse to tell. `explanation` names what differs,
+    and `control` says whether the same comparison notices an injected fault.
     """
 
     comparison: RunComparison
     how: Sequence[WeightDifference] = ()
     raised: RunComparison | None = None
+    explanation: Explanation | None = None
+    control: Control | None = None
 
     @property
     def verdict(self) -> Sameness:
@@ -43,6 +56,10 @@ class TwoSides:
         if self.raised is None:
             return self.comparison.verdict
         return "different" if self.raised.verdict == "different" else "rounding"
+
+
+def _silent(text: str) -> None:
+    """Tells nobody."""
 
 
 def changed(settings: Settings, texts: Sequence[str]) -> Settings:
@@ -74,9 +91,14 @@ def is_recording(text: str) -> bool:
 
 
 def compare_sides(
-    left: str, right: str, of_left: Settings, of_right: Settings, says: Callable[[str], None]
+    left: str,
+    right: str,
+    of_left: Settings,
+    of_right: Settings,
+    says: Callable[[str], None],
+    quick: bool = False,
 ) -> TwoSides:
-    """Record both sides on the same tokens and compare them.
+    """Record both sides on the same tokens, compare them, and explain what differs.
 
     Beside a recorded side, the other takes that one's dtype unless it states its own.
 
@@ -84,35 +106,113 @@ def compare_sides(
         TargetError: a side cannot be loaded, or lacks a token of the other.
     """
     if is_recording(right) and not is_recording(left):
-        return compare_sides(right, left, of_right, of_left, says)
-    first, one = _recorded(left, of_left, None, says)
-    if is_recording(left) and of_right.dtype == "auto":
-        of_right = replace(of_right, dtype=first.dtype)
-    second, other = _recorded(right, of_right, first, says)
-    comparison = compare(first, second)
-    if one is None or other is None:
-        return TwoSides(comparison)
+        return compare_sides(right, left, of_right, of_left, says, quick)
+    if is_recording(left):
+        first = load_recording(Path(left))
+        if of_right.dtype == "auto":
+            of_right = replace(of_right, dtype=first.dtype)
+        if is_recording(right):
+            return TwoSides(compare(first, load_recording(Path(right))))
+        second = record(_loaded(right, of_right, says), first.rows, first.pad)
+        return TwoSides(compare(first, second))
+    return compare_subjects(
+        _loaded(left, of_left, says), _loaded(right, of_right, says), says, quick
+    )
+
+
+def _loaded(text: str, settings: Settings, says: Callable[[str], None]) -> Subject:
+    says(f"loading {text}")
+    return load(text, settings)
+
+
+def compare_subjects(
+    one: Subject, other: Subject, says: Callable[[str], None] = _silent, quick: bool = False
+) -> TwoSides:
+    """Compare two models in memory, and explain what differs.
+
+    Raises:
+        TargetError: the vocabularies have too little in common.
+    """
+    rows, pad = shared_rows(one, other), pad_id(one)
+    more = () if quick else tuple(more_calls(one, other, rows, pad))
+    says(f"comparing {one.name} with {other.name}")
+    found = [record(each, rows, pad, more) for each in (one, other)]
+    comparison = compare(*found)
     how = weights.differing(one.model, other.model, comparison.weights)
-    undecided = comparison.verdict == "undecided"
-    return TwoSides(comparison, how, _raised(one, other, first) if undecided else None)
+    raised = None
+    if comparison.verdict in ("undecided", "different") and not in_float64(one, other):
+        raised = _raised(one, other, rows, pad, more)
+    explanation = None
+    if (raised or comparison).verdict == "different":
+        says("looking for what differs")
+        explanation = explain_sides(one, other, rows)
+    calm = explanation is not None and explanation.rounding
+    if calm:
+        comparison = with_rounding(comparison)
+        raised = raised and with_rounding(raised)
+    control = None
+    if (raised or comparison).verdict in ("identical", "rounding"):
+        control = seen_by_control(one, other, rows)
+    return TwoSides(comparison, how, raised, explanation, control)
 
 
-def _raised(one: Subject, other: Subject, like: Recording) -> RunComparison | None:
+def in_float64(*subjects: Subject) -> bool:
+    """Whether all sides compute in the highest precision already."""
+    return all(each.dtype_name == "float64" for each in subjects)
+
+
+def _raised(
+    one: Subject, other: Subject, rows: Tokens, pad: int, more: Sequence[Call]
+) -> RunComparison | None:
     """The same comparison in the highest precision that fits both: what differs there decides."""
-    dtype = one.higher_dtype() or one.dtype_name
     try:
-        with one.at(dtype) as left, other.at(dtype) as right:
-            return compare(*(record(each, like.rows, like.pad) for each in (left, right)))
+        with one.at("float64") as left, other.at("float64") as right:
+            return compare(*(record(each, rows, pad, more) for each in (left, right)))
     except (RuntimeError, NotImplementedError, TypeError):
         return None  # quantized weights refuse another precision: the verdict stays undecided
 
 
-def _recorded(
-    text: str, settings: Settings, like: Recording | None, says: Callable[[str], None]
-) -> tuple[Recording, Subject | None]:
-    if is_recording(text):
-        return load_recording(Path(text)), None
-    says(f"loading {text}")
-    subject = load(text, settings)
-    says(f"recording {text}")
-    return (record(subject) if like is None else record(subject, like.rows, like.pad)), subject
+def explain_sides(one: Subject, other: Subject, rows: Tokens) -> Explanation:
+    """What differs between two models, the library's model taken as the reference, else the first
+    one.
+    """
+    length = min(map(len, rows))
+    square = tuple(row[:length] for row in rows)
+    swapped = is_of_the_library(other) and not is_of_the_library(one)
+    first, second = (other, one) if swapped else (one, other)
+    found = explain(first, second, square)
+    if found.unreadable and not swapped:
+        again = explain(second, first, square)
+        if not again.unreadable:
+            return replace(again, swapped=True)
+    return replace(found, swapped=swapped)
+
+
+def is_of_the_library(subject: Subject) -> bool:
+    """Whether transformers itself defines the model's class."""
+    return type(subject.model).__module__.partition(".")[0] == "transformers"
+
+
+def seen_by_control(one: Subject, other: Subject, rows: Tokens) -> Control:
+    """Whether the comparison notices a fault that is injected into one side: one of attention where
+    the model has a place for it, else another token in the middle of the row.
+    """
+    spec = ForwardSpec(rows[:1])
+    want_BTV, budget = other.logits(spec), one.budget.value + other.budget.value
+    for name in CONTROLS:
+        try:
+            with registry.fault(name).injected(one):
+                got_BTV = one.logits(spec)
+        except (AttncheckError, *REFUSALS):
+            continue
+        amount = (
+            max_abs(got_BTV.double() - want_BTV.to(got_BTV.device).double())
+            if got_BTV.shape == want_BTV.shape
+            else 0.0
+        )
+        return Control(fault=name, detected=not amount <= budget, max_abs=amount)
+    row = one.inputs.other(rows[0], len(rows[0]) // 2, len(rows[0]) // 2 + 1)
+    got_BTV = one.logits(ForwardSpec((row,)))
+    both = min(got_BTV.shape[-1], want_BTV.shape[-1])
+    amount = max_abs(got_BTV[..., :both].double() - want_BTV[..., :both].double())
+    return Control(fault="another-token", detected=not amount <= budget, max_abs=amount)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from attncheck.compare.calls import CHUNKED, PADDED, PLAIN
 from attncheck.compare.divergence import compare
-from attncheck.compare.record import CHUNKED, PADDED, PLAIN, record
+from attncheck.compare.record import record
 from attncheck.core.settings import Settings
 from attncheck.faults import registry as faults
 from attncheck.model.subject import Subject

@@ -10,9 +10,12 @@ import pytest
 import torch
 from conftest import tiny_llama
 
-from attncheck.compare.sides import changed, compare_sides
+from attncheck.compare.record import record
+from attncheck.compare.sides import changed, compare_sides, compare_subjects
 from attncheck.core.errors import TargetError, UsageError
 from attncheck.core.settings import Settings
+from attncheck.model.subject import Subject
+from attncheck.targets.load import load
 
 
 def quiet(what: str) -> None:
@@ -56,6 +59,14 @@ def test_settings_of_a_side_are_checked() -> None:
 
 
 def test_a_vocabulary_that_lacks_the_tokens_is_said(saved: Callable[..., Path]) -> None:
-    small = saved("small", vocab_size=32)
+    small = load(str(saved("small", vocab_size=32)), Settings())
     with pytest.raises(TargetError, match="outside its vocabulary of 32"):
-        compare_sides("builtin:gqa", str(small), Settings(), Settings(), quiet)
+        record(small, ((3, 40, 5),))
+
+
+def test_models_of_two_vocabularies_are_compared_on_what_both_have() -> None:
+    one, other = tiny_llama(), tiny_llama()
+    with torch.no_grad():
+        other.resize_token_embeddings(one.config.vocab_size + 8)
+    found = compare_subjects(Subject.of(one, "one"), Subject.of(other, "padded"), quick=True)
+    assert found.verdict == "identical"

@@ -1,0 +1,293 @@
+"""Compute what a `DecoderSpec` says, part by part, in float64.
+
+`Visit` is shown each value by name as it is computed, so that it can be looked for in another
+model's forward.
+
+Axes: B batch, T positions, S keys, C channels, H query heads, G key/value heads, D head width,
+P pairs, E experts, K chosen experts, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from attncheck.attention.rope import rotate
+from attncheck.compare.decoder.spec import (
+    AttentionSpec,
+    DecoderSpec,
+    ExpertsSpec,
+    LayerSpec,
+    MlpSpec,
+    NormSpec,
+    Projection,
+    RotarySpec,
+)
+
+Visit = Callable[[str, Tensor], None]
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "SiLU": F.silu,
+    "exact GELU": F.gelu,
+    "tanh GELU": lambda x: F.gelu(x, approximate="tanh"),
+    "ReLU": F.relu,
+    "sigmoid GELU": lambda x: x * torch.sigmoid(1.702 * x),
+    "squared ReLU": lambda x: F.relu(x).square(),
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "no activation": lambda x: x,
+}
+
+
+def unseen(name: str, value: Tensor) -> None:
+    """A visit that keeps nothing."""
+
+
+def normed(norm: NormSpec | None, x: Tensor) -> Tensor:
+    """A norm over the last axis; None leaves the values alone."""
+    if norm is None:
+        return x
+    if norm.kind == "layer":
+        x = x - x.mean(-1, keepdim=True)
+    square = x.square().mean(-1, keepdim=True)
+    x = x / (square.sqrt() + norm.eps) if norm.outside else x * torch.rsqrt(square + norm.eps)
+    if norm.weight is not None:
+        x = x * (norm.offset + norm.weight)
+    return x if norm.bias is None else x + norm.bias
+
+
+def projected(projection: Projection, x: Tensor) -> Tensor:
+    """A linear map with its bias."""
+    return F.linear(x, projection.weight, projection.bias)
+
+
+def activated(name: str, x: Tensor) -> Tensor:
+    """An activation by its name."""
+    return ACTIVATIONS[name](x)
+
+
+def rotated(rotary: RotarySpec, states_BHTD: Tensor, offset: int) -> Tensor:
+    """States rotated by positions from `offset` on."""
+    length, width = states_BHTD.shape[2], rotary.width
+    positions_T1 = torch.arange(length, dtype=torch.float64)[:, None] + offset
+    angles_TR = torch.cat([positions_T1 * rotary.inv_freq_P] * 2, -1) * rotary.direction
+    cos, sin = angles_TR.cos() * rotary.gain, angles_TR.sin() * rotary.gain
+    for _ in range(rotary.times if width <= states_BHTD.shape[-1] else 0):
+        states_BHTD = rotate(states_BHTD, cos, sin, rotary.pairing)
+    return states_BHTD
+
+
+def _heads(flat_BTC: Tensor, width: int) -> Tensor:
+    batch, length = flat_BTC.shape[:2]
+    return flat_BTC.view(batch, length, -1, width).transpose(1, 2)
+
+
+def _flat(states_BHTD: Tensor) -> Tensor:
+    return states_BHTD.transpose(1, 2).flatten(2)
+
+
+def _side(spec: AttentionSpec, which: str, flat_BTC: Tensor, visit: Visit) -> Tensor:
+    """Queries or keys, normed and rotated."""
+    norm = spec.query_norm if which == "query" else spec.key_norm
+    rotary = spec.rotary
+
+    def with_norm(states_BHTD: Tensor) -> Tensor:
+        if norm is None:
+            return states_BHTD
+        if spec.whole_norm:
+            return _heads(normed(norm, _flat(states_BHTD)), spec.width)
+        return normed(norm, states_BHTD)
+
+    def with_rotation(states_BHTD: Tensor) -> Tensor:
+        if rotary is None or not (rotary.on_query if which == "query" else rotary.on_key):
+            return states_BHTD
+        offset = rotary.query_offset if which == "query" else rotary.key_offset
+        return rotated(rotary, states_BHTD, offset)
+
+    states_BHTD = _heads(flat_BTC, spec.width)
+    steps = (with_norm, with_rotation)
+    for step in steps if rotary is None or rotary.after_norm else reversed(steps):
+        states_BHTD = step(states_BHTD)
+        visit(f"{which} {step.__name__}", states_BHTD)
+    return states_BHTD
+
+
+def allowed(spec: AttentionSpec, length: int) -> Tensor:
+    """allowed_TS: which keys each query reads."""
+    behind_TS = torch.arange(length)[:, None] - torch.arange(length)[None]
+    allowed_TS = behind_TS >= -spec.ahead
+    return allowed_TS if spec.reach is None else allowed_TS & (behind_TS < spec.reach)
+
+
+def _weights(spec: AttentionSpec, scores_BHTS: Tensor) -> Tensor:
+    """The softmax over the keys that may be read, and over the sink."""
+    if spec.cap:
+        scores_BHTS = torch.tanh(scores_BHTS / spec.cap) * spec.cap
+    allowed_TS = allowed(spec, scores_BHTS.shape[-1])
+    scores_BHTS = scores_BHTS.masked_fill(~allowed_TS, -torch.inf)
+    if spec.sinks is None:
+        return scores_BHTS.softmax(-1).nan_to_num(0.0)
+    sinks_H111 = spec.sink_sign * spec.sinks[:, None, None]
+    sinks_BHT1 = sinks_H111.expand(len(scores_BHTS), -1, scores_BHTS.shape[2], 1)
+    return torch.cat([scores_BHTS, sinks_BHT1], -1).softmax(-1)[..., :-1]
+
+
+def attention(spec: AttentionSpec, x_BTC: Tensor, visit: Visit = unseen) -> Tensor:
+    """The output of one layer's attention."""
+    flat = {}
+    for which in ("query", "key", "value"):
+        flat[which] = projected(getattr(spec, which), x_BTC)
+        visit(which, flat[which])
+    query_BHTD = _side(spec, "query", flat["query"], visit)
+    key_BGTD = _side(spec, "key", flat["key"], visit)
+    value_BGTD = _heads(flat["value"], spec.width)
+    if spec.rotary is not None and spec.rotary.on_value:
+        value_BGTD = rotated(spec.rotary, value_BGTD, 0)
+    times = query_BHTD.shape[1] // key_BGTD.shape[1]
+    key_BHTD, value_BHTD = (
+        each.repeat(1, times, 1, 1) if spec.tiled else each.repeat_interleave(times, 1)
+        for each in (key_BGTD, value_BGTD)
+    )
+    scores_BHTS = query_BHTD @ key_BHTD.transpose(-1, -2)
+    visit("raw scores", scores_BHTS)
+    weights_BHTS = _weights(spec, scores_BHTS * spec.scale)
+    visit("weights", weights_BHTS)
+    context_BHTD = weights_BHTS @ value_BHTD
+    visit("context", context_BHTD)
+    flat_BTC = _flat(context_BHTD)
+    if spec.unmoved:
+        flat_BTC = context_BHTD.reshape(flat_BTC.shape)
+    output_BTC = projected(spec.output, flat_BTC)
+    visit("output", output_BTC)
+    return output_BTC
+
+
+def mlp(spec: MlpSpec, x: Tensor, visit: Visit = unseen) -> Tensor:
+    """The output of one feed-forward block."""
+    up = projected(spec.up, x)
+    visit("up", up)
+    if spec.gate is None:
+        inner = activated(spec.activation, up)
+    else:
+        gate = projected(spec.gate, x)
+        visit("gate", gate)
+        first, second = (gate, up) if spec.activated == "gate" else (up, gate)
+        inner = activated(spec.activation, first)
+        visit("activated", inner)
+        inner = inner * second
+    visit("inner", inner)
+    output = projected(spec.down, inner)
+    visit("output", output)
+    return output
+
+
+def routed(spec: ExpertsSpec, x_BTC: Tensor, visit: Visit) -> tuple[Tensor, Tensor]:
+    """The chosen experts of each token and their weights, K each."""
+    scores_BTE = projected(spec.router, x_BTC)
+    visit("router", scores_BTE)
+    if spec.order == "top-k first":
+        top = scores_BTE.topk(spec.count, -1)
+        weights_BTK = top.values.softmax(-1)
+    else:
+        first = spec.order == "softmax first"
+        top = (scores_BTE.softmax(-1) if first else scores_BTE.sigmoid()).topk(spec.count, -1)
+        weights_BTK = top.values
+        if spec.normalised:
+            weights_BTK = weights_BTK / weights_BTK.sum(-1, keepdim=True)
+    weights_BTK = weights_BTK * spec.gain
+    visit("router weights", weights_BTK)
+    return top.indices, weights_BTK
+
+
+def experts(spec: ExpertsSpec, x_BTC: Tensor, visit: Visit = unseen) -> Tensor:
+    """The weighted sum of the chosen experts' outputs."""
+    chosen_BTK, weights_BTK = routed(spec, x_BTC, visit)
+    total_BTC = torch.zeros_like(x_BTC)
+    for number, expert in enumerate(spec.experts):
+        weight_BT1 = torch.where(chosen_BTK == number, weights_BTK, 0.0).sum(-1, keepdim=True)
+        if spec.on_input:
+            used_BT1 = (chosen_BTK == number).any(-1, keepdim=True)
+            total_BTC += mlp(expert, x_BTC * weight_BT1) * used_BT1
+        else:
+            total_BTC += mlp(expert, x_BTC) * weight_BT1
+    visit("output", total_BTC)
+    return total_BTC
+
+
+def feed_forward(spec: MlpSpec | ExpertsSpec, x: Tensor, visit: Visit = unseen) -> Tensor:
+    """A plain block or routed ones."""
+    return mlp(spec, x, visit) if isinstance(spec, MlpSpec) else experts(spec, x, visit)
+
+
+def _within(visit: Visit, part: str) -> Visit:
+    return lambda name, value: visit(f"{part} {name}", value)
+
+
+def layer(spec: LayerSpec, x: Tensor, visit: Visit = unseen) -> Tensor:
+    """The hidden states after one layer."""
+    first_in = x if spec.sum_norms else normed(spec.before_attention, x)
+    visit("before attention", first_in)
+    first = attention(spec.attention, first_in, _within(visit, "attention"))
+    first = normed(spec.after_attention, first)
+    visit("after attention", first)
+    bases = {"input": x, "normed": first_in, "none": torch.zeros_like(x)}
+    if spec.parallel:
+        second_in = normed(spec.before_mlp, x)
+        visit("before mlp", second_in)
+        second = normed(spec.after_mlp, feed_forward(spec.mlp, second_in, _within(visit, "mlp")))
+        out = bases[spec.residual] + spec.gain * (first + second)
+        visit("layer output", out)
+        return out
+    middle = bases[spec.residual] + spec.gain * first
+    if spec.sum_norms:
+        middle = normed(spec.before_attention, middle)
+    visit("middle", middle)
+    second_in = middle if spec.sum_norms else normed(spec.before_mlp, middle)
+    visit("before mlp", second_in)
+    second = normed(spec.after_mlp, feed_forward(spec.mlp, second_in, _within(visit, "mlp")))
+    visit("after mlp", second)
+    bases |= {"input": middle, "normed": second_in, "first": x}
+    out = bases[spec.second_residual] + spec.gain * second
+    if spec.sum_norms:
+        out = normed(spec.before_mlp, out)
+    visit("layer output", out)
+    return out
+
+
+def embedded(spec: DecoderSpec, ids_BT: Tensor, visit: Visit = unseen) -> Tensor:
+    """The hidden states before the first layer."""
+    x_BTC = spec.table[ids_BT] * spec.scale
+    if spec.positions is not None:
+        at_T = torch.arange(ids_BT.shape[1]) + spec.position_offset
+        x_BTC = x_BTC + spec.positions[at_T.clamp(0, len(spec.positions) - 1)]
+    x_BTC = normed(spec.embedding_norm, x_BTC)
+    visit("embedded", x_BTC)
+    return x_BTC
+
+
+def head(spec: DecoderSpec, x_BTC: Tensor, visit: Visit = unseen) -> Tensor:
+    """logits_BTV of the last hidden states."""
+    x_BTC = normed(spec.final_norm, x_BTC)
+    visit("final norm", x_BTC)
+    logits_BTV = projected(spec.head, x_BTC) * spec.logit_scale
+    if spec.cap:
+        logits_BTV = torch.tanh(logits_BTV / spec.cap) * spec.cap
+    visit("logits", logits_BTV)
+    return logits_BTV
+
+
+def logits(spec: DecoderSpec, ids_BT: Tensor) -> Tensor:
+    """logits_BTV of a whole forward."""
+    x_BTC = embedded(spec, ids_BT)
+    for each in spec.layers:
+        x_BTC = layer(each, x_BTC)
+    return head(spec, x_BTC)
+
+
+def with_layer(spec: DecoderSpec, number: int, changed: LayerSpec) -> DecoderSpec:
+    """The decoder with one layer replaced."""
+    layers = (*spec.layers[:number], changed, *spec.layers[number + 1 :])
+    return replace(spec, layers=layers)

@@ -1,0 +1,107 @@
+"""The rotation that takes some states to others, measured: pairing, width, speeds, offset, gain.
+
+Axes: B batch, H heads, T positions, D head width, P pairs.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from attncheck.attention.rope import Pairing
+from attncheck.compare.decoder.spec import RotarySpec
+
+PAIRINGS: tuple[Pairing, ...] = ("half", "pairs")
+
+
+def complex_pairs(states_BHTR: Tensor, pairing: Pairing) -> Tensor:
+    """The channels that rotate together as complex numbers, (B, H, T, P)."""
+    if pairing == "half":
+        first, second = states_BHTR.chunk(2, -1)
+    else:
+        first, second = states_BHTR[..., ::2], states_BHTR[..., 1::2]
+    return torch.complex(first.contiguous(), second.contiguous())
+
+
+def fit_rotation(before_BHTD: Tensor, after_BHTD: Tensor, slack: float = 1e-9) -> RotarySpec | None:
+    """The rotation, or None where no rotation by the position explains the difference.
+
+    The offset of the first position is that of queries and keys alike.
+    """
+    size = float(after_BHTD.abs().max())
+    moved_D = (after_BHTD - before_BHTD).abs().amax((0, 1, 2)) > slack * size
+    if not bool(moved_D.any()):
+        return None
+    last = int(moved_D.nonzero()[-1]) + 1
+    total = before_BHTD.shape[-1]
+    for width in range(last + last % 2, total + 1, 2):
+        for pairing in PAIRINGS:
+            found = _fitted(before_BHTD[..., :width], after_BHTD[..., :width], pairing, slack)
+            if found is not None:
+                return found
+    return None
+
+
+def _fitted(
+    before_BHTR: Tensor, after_BHTR: Tensor, pairing: Pairing, slack: float
+) -> RotarySpec | None:
+    before, after = (complex_pairs(each, pairing) for each in (before_BHTR, after_BHTR))
+    weight_TP = (before.abs() ** 2).sum((0, 1)).clamp_min(1e-300)
+    ratio_TP = (before.conj() * after).sum((0, 1)) / weight_TP
+    if float((after - ratio_TP * before).abs().max()) > slack * float(after.abs().max()):
+        return None
+    gain = float(ratio_TP.abs().mean())
+    if float((ratio_TP.abs() - gain).abs().max()) > slack * gain * 10:
+        return None
+    speeds_P, start_P = _speeds(ratio_TP / gain)
+    spread = ratio_TP / gain - torch.polar(
+        torch.ones_like(ratio_TP.abs()),
+        start_P + torch.arange(len(ratio_TP), dtype=torch.float64)[:, None] * speeds_P,
+    )
+    if float(spread.abs().max()) > 1e3 * slack:
+        return None
+    direction = -1 if float(speeds_P[0]) < 0 else 1
+    offset = round(float(start_P[0] / speeds_P[0])) if abs(float(speeds_P[0])) > 1e-6 else 0
+    return RotarySpec(
+        inv_freq_P=speeds_P * direction,
+        pairing=pairing,
+        gain=1.0 if abs(gain - 1) < 10 * slack else gain,
+        direction=direction,
+        query_offset=offset,
+        key_offset=offset,
+    )
+
+
+def _speeds(ratio_TP: Tensor) -> tuple[Tensor, Tensor]:
+    """Radians per position, refined over longer and longer distances, and the angle at the first
+    position.
+    """
+    start_P = ratio_TP[0].angle()
+    steps_TP = ratio_TP * ratio_TP[0].conj()
+    speeds_P = steps_TP[1].angle()
+    reach = 2
+    while reach < len(ratio_TP):
+        expected_P = speeds_P * reach
+        turns_P = ((expected_P - steps_TP[reach].angle()) / (2 * math.pi)).round()
+        speeds_P = (steps_TP[reach].angle() + 2 * math.pi * turns_P) / reach
+        reach *= 2
+    return speeds_P, start_P
+
+
+def base_of(rotary: RotarySpec) -> float | None:
+    """The base b whose speeds b^(-2p/R) these are; None where they have another form."""
+    speeds_P = rotary.inv_freq_P
+    if len(speeds_P) < 2 or not bool((speeds_P > 0).all()):
+        return None
+    ratio = float(speeds_P[0] / speeds_P[1])
+    base = ratio ** len(speeds_P)
+    wanted_P = power_speeds(base, rotary.width) * speeds_P[0]
+    fits = bool(((wanted_P - speeds_P).abs() <= 1e-4 * wanted_P).all())
+    return base if fits and abs(float(speeds_P[0]) - 1) < 1e-4 else None
+
+
+def power_speeds(base: float, width: int, over: int | None = None) -> Tensor:
+    """inv_freq_P of the plain scheme; `over` is the width in the exponent where it is another."""
+    return base ** (-torch.arange(0, width, 2, dtype=torch.float64) / (over or width))

@@ -1,0 +1,167 @@
+"""Parts of a decoder found by trying: the norm, the feed-forward block or the cap that gives what
+was observed.
+
+Axes: T positions, C channels, E experts, I inner channels.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from attncheck.compare.decoder import compute
+from attncheck.compare.decoder.observed import Observed, Unreadable, equal
+from attncheck.compare.decoder.spec import ExpertsSpec, MlpSpec, NormKind, NormSpec, Projection
+
+EPS_NAMES = ("variance_epsilon", "eps", "epsilon", "norm_eps", "layer_norm_eps", "rms_norm_eps")
+KINDS: tuple[NormKind, ...] = ("rms", "layer")
+USUAL_EPS = (1e-5, 1e-6, 1e-8, 1e-12, 0.0)
+COUNTS = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "top_k")
+
+
+def norm_of(observed: Observed, name: str) -> NormSpec | None:
+    """The norm that a module computes; None where it is none."""
+    x, y = observed.inputs.get(name), observed.outputs.get(name)
+    if x is None or y is None or x.shape != y.shape:
+        return None
+    module = observed.module(name)
+    weight, bias = (_vector(module, each, x) for each in ("weight", "bias"))
+    if next(module.parameters(), None) is not None and weight is None:
+        return None
+    stated = [getattr(module, each, None) for each in EPS_NAMES]
+    known = [float(each) for each in stated if isinstance(each, float)]
+    for eps, offset in itertools.product((*known, *USUAL_EPS), (0.0, 1.0)):
+        for kind in KINDS:
+            found = NormSpec(kind=kind, eps=eps, weight=weight, bias=bias, offset=offset)
+            if equal(compute.normed(found, x), y):
+                return replace(found, module=name)
+    return None
+
+
+def _vector(module: nn.Module, name: str, x: Tensor) -> Tensor | None:
+    value = getattr(module, name, None)
+    if isinstance(value, Tensor) and value.ndim == 1 and len(value) == x.shape[-1]:
+        return value.detach().double()
+    return None
+
+
+def mlp_of(observed: Observed, prefix: str) -> MlpSpec | ExpertsSpec:
+    """The feed-forward block that a module computes.
+
+    Raises:
+        Unreadable: no combination of its linear maps gives its output.
+    """
+    x, y = observed.inputs[prefix], observed.outputs[prefix]
+    linears = observed.linears(prefix)
+    down = next((name for name in linears if equal(observed.outputs[name], y)), None)
+    if down is None:
+        return _experts_of(observed, prefix)
+    first = [each for name, each in linears.items() if equal(observed.inputs[name], x)]
+    inner = observed.inputs[down]
+    for gate, up in _halves(first, inner.shape[-1]):
+        for activation in compute.ACTIVATIONS:
+            found = MlpSpec(
+                up=up, gate=gate, down=linears[down], activation=activation, module=prefix
+            )
+            if equal(compute.mlp(found, x), y):
+                return found
+    raise Unreadable(f"{prefix} is no feed-forward block that can be written out")
+
+
+def _halves(first: list[Projection], inner: int) -> Iterator[tuple[Projection | None, Projection]]:
+    """Every choice of gate and up among the maps that read the block's input."""
+    for each in first:
+        if len(each.weight) == inner:
+            yield None, each
+        elif len(each.weight) == 2 * inner:
+            halves = [sliced(each, slice(0, inner)), sliced(each, slice(inner, None))]
+            yield halves[0], halves[1]
+            yield halves[1], halves[0]
+    yield from itertools.permutations(first, 2)
+
+
+def sliced(projection: Projection, rows: slice | Tensor) -> Projection:
+    """Some rows of a linear map."""
+    bias = None if projection.bias is None else projection.bias[rows]
+    return replace(projection, weight=projection.weight[rows], bias=bias)
+
+
+def _experts_of(observed: Observed, prefix: str) -> ExpertsSpec:
+    module, y = observed.module(prefix), observed.outputs[prefix]
+    x = observed.inputs[prefix]
+    stacks = {name: each.detach().double() for name, each in module.named_parameters()}
+    routers = {name: each for name, each in stacks.items() if each.ndim == 2}
+    for router, (gate_up, down) in itertools.product(
+        routers.values(), _stacks([each for each in stacks.values() if each.ndim == 3], x.shape[-1])
+    ):
+        if router.shape != (len(down), x.shape[-1]):
+            continue
+        for found in _routings(observed, prefix, router, gate_up, down):
+            if equal(compute.experts(found, x), y):
+                return found
+    raise Unreadable(f"{prefix} routes tokens in a way that cannot be written out")
+
+
+def _stacks(stacks: list[Tensor], width: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Pairs of a fused (E, 2I, C) and a down (E, C, I) stack, each possibly stored transposed."""
+    for first, second in itertools.permutations(stacks, 2):
+        turned = [first, first.transpose(1, 2)]
+        for gate_up in turned:
+            for down in (second, second.transpose(1, 2)):
+                fits = gate_up.shape[2] == width == down.shape[1]
+                if fits and gate_up.shape[1] == 2 * down.shape[2]:
+                    yield gate_up, down
+
+
+def _routings(
+    observed: Observed, prefix: str, router: Tensor, gate_up: Tensor, down: Tensor
+) -> Iterator[ExpertsSpec]:
+    inner, config = down.shape[2], getattr(observed.model, "config", None)
+    stated = [getattr(config, name, None) for name in COUNTS]
+    counts = [each for each in stated if isinstance(each, int)] or range(1, len(router) + 1)
+    for count, activation, swapped in itertools.product(
+        counts, ("SiLU", "exact GELU", "tanh GELU"), (0, 1)
+    ):
+        blocks = tuple(
+            MlpSpec(
+                gate=Projection(weight=fused[swapped * inner :][:inner], module=prefix),
+                up=Projection(weight=fused[(1 - swapped) * inner :][:inner], module=prefix),
+                down=Projection(weight=each, module=prefix),
+                activation=activation,
+                module=prefix,
+            )
+            for fused, each in zip(gate_up, down, strict=True)
+        )
+        for order, normalised in itertools.product(
+            ("softmax first", "top-k first", "sigmoid"), (True, False)
+        ):
+            yield ExpertsSpec(
+                router=Projection(weight=router, module=prefix),
+                experts=blocks,
+                count=count,
+                order=order,  # type: ignore[arg-type]
+                normalised=normalised,
+                module=prefix,
+            )
+
+
+def cap_of(before: Tensor, after: Tensor) -> float | None:
+    """The cap c of c * tanh(x / c), from the largest value; None where that is no cap."""
+    place = int(before.abs().argmax())
+    x, y = abs(float(before.flatten()[place])), abs(float(after.flatten()[place]))
+    low, high = y, 1e6
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (
+            (middle, high)
+            if middle * float(torch.tanh(torch.tensor(x / middle, dtype=torch.float64))) < y
+            else (low, middle)
+        )
+    for cap in (round(high), high):
+        if cap and equal(torch.tanh(before / cap) * cap, after, 1e-7):
+            return float(cap)
+    return None

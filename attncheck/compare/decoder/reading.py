@@ -1,0 +1,202 @@
+"""Read a decoder from a model by effect: what flows from where to where decides, and no name does.
+
+Every part that is read is computed again from its own inputs; one that does not come out is not
+guessed.
+
+Axes: B batch, T positions, S keys, H query heads, G key/value heads, D head width, C channels.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from attncheck.attention.layers import layer_lists
+from attncheck.compare.decoder import compute
+from attncheck.compare.decoder.fits import cap_of, mlp_of, norm_of
+from attncheck.compare.decoder.observed import Observed, Unreadable, equal, observe
+from attncheck.compare.decoder.reading_attention import attention_of
+from attncheck.compare.decoder.schemes import with_scheme
+from attncheck.compare.decoder.spec import DecoderSpec, LayerSpec, NormSpec, Projection
+from attncheck.model.compat import text_config
+from attncheck.model.embeddings import token_table
+from attncheck.model.inputs import Tokens
+from attncheck.model.subject import Subject
+
+WEIGHTY = 2
+"""A block holds matrices; a norm holds vectors only."""
+
+
+def read_decoder(subject: Subject, rows: Tokens) -> tuple[DecoderSpec, Observed]:
+    """The decoder that a subject at float64 is, which gives its logits on these rows.
+
+    Raises:
+        Unsupported: some part of it cannot be written out.
+    """
+    observed = observe(subject, rows)
+    members = _layers(observed)
+    layers = tuple(_layer(observed, name, number) for number, name in enumerate(members))
+    spec = _around(observed, members, layers)
+    if not equal(compute.logits(spec, observed.ids_BT), observed.logits_BTV, 1e-7):
+        raise Unreadable("the decoder as read does not give the model's own logits")
+    return spec, observed
+
+
+def _layers(observed: Observed) -> list[str]:
+    """The names of the layers, in order: the list with one attention call in each."""
+    for members in layer_lists(observed.model):
+        names = [observed.names[id(each)] for each in members]
+        if len(names) == len(observed.calls) and all(name in observed.inputs for name in names):
+            return names
+    raise Unreadable("its layers do not stand in a list with one attention call each")
+
+
+def _blocks(observed: Observed, layer: str, attention: str) -> list[str]:
+    """Feed-forward blocks: children of the layer with matrices, the attention left out."""
+    own = observed.module(layer)
+    found = []
+    for name, child in own.named_children():
+        path = f"{layer}.{name}"
+        if attention == path or attention.startswith(f"{path}.") or path not in observed.outputs:
+            continue
+        if any(each.ndim >= WEIGHTY for each in child.parameters()):
+            found.append(path)
+    return found
+
+
+def _layer(observed: Observed, name: str, number: int) -> LayerSpec:
+    call = observed.calls[number]
+    attention = observed.names[id(call.module)]
+    x, out = observed.inputs[name], observed.outputs[name]
+    blocks = _blocks(observed, name, attention)
+    if len(blocks) != 1:
+        raise Unreadable(f"{name} has {len(blocks)} feed-forward blocks")
+    block = blocks[0]
+    inside = (f"{attention}.", f"{block}.")
+    others = [each for each in observed.within(name) if not each.startswith(inside)]
+    norms = {each: found for each in others if (found := norm_of(observed, each)) is not None}
+
+    def before(path: str) -> NormSpec | None:
+        given = observed.giving(observed.inputs[path], list(norms))
+        return norms[given] if given else None
+
+    def after(path: str) -> NormSpec | None:
+        value = observed.outputs[path]
+        return next((n for each, n in norms.items() if equal(observed.inputs[each], value)), None)
+
+    first_in, second_in = before(attention), before(block)
+    first = compute.normed(after(attention), observed.outputs[attention])
+    second = compute.normed(after(block), observed.outputs[block])
+    middle = observed.inputs[second_in.module if second_in else block]
+    parallel = equal(middle, x) and not equal(out - second, middle)
+    total = first + second if parallel else second
+    base = x if parallel else middle
+    gain = float(((out - base) * total).sum() / total.square().sum())
+    layer = LayerSpec(
+        attention=with_scheme(
+            attention_of(observed, call, number, attention),
+            text_config(getattr(observed.model, "config", None)),
+            number,
+        ),
+        mlp=mlp_of(observed, block),
+        before_attention=first_in,
+        after_attention=after(attention),
+        before_mlp=second_in,
+        after_mlp=after(block),
+        parallel=parallel,
+        gain=1.0 if abs(gain - 1) < 1e-9 else gain,
+        module=name,
+    )
+    if not equal(compute.layer(layer, x), out, 1e-7):
+        raise Unreadable(f"{name} does not add its blocks up in a known way")
+    return layer
+
+
+def _around(observed: Observed, members: list[str], layers: tuple[LayerSpec, ...]) -> DecoderSpec:
+    """The embedding before the layers, and the norm and head behind them."""
+    first, last = observed.inputs[members[0]], observed.outputs[members[-1]]
+    outside = [
+        each
+        for each in observed.outputs
+        if not any(each == name or each.startswith(f"{name}.") for name in members)
+    ]
+    norms = {each: norm_of(observed, each) for each in outside}
+    final = next((n for e, n in norms.items() if n and equal(observed.inputs[e], last)), None)
+    table = token_table(observed.model)
+    table_module = observed.names.get(id(table), "")
+    embedding_norm = None
+    given = observed.giving(first, [each for each, norm in norms.items() if norm])
+    if given is not None:
+        embedding_norm, first = norms[given], observed.inputs[given]
+    weight_VC = table.weight.detach().double()
+    scale, positions, offset = _embedding(observed, weight_VC, first)
+    hidden = compute.normed(final, last)
+    head, logit_scale, cap = _head(observed, hidden)
+    return DecoderSpec(
+        table=weight_VC,
+        layers=layers,
+        head=head,
+        scale=scale,
+        positions=positions,
+        position_offset=offset,
+        embedding_norm=embedding_norm,
+        final_norm=final,
+        cap=cap,
+        logit_scale=logit_scale,
+        tied=_output_table(observed).weight is table.weight,
+        embedding_module=table_module,
+    )
+
+
+def _embedding(
+    observed: Observed, weight_VC: Tensor, first_BTC: Tensor
+) -> tuple[float, Tensor | None, int]:
+    """The scale, the table of positions and the offset into it."""
+    found_BTC = weight_VC[observed.ids_BT]
+    scale = float((first_BTC * found_BTC).sum() / found_BTC.square().sum())
+    if equal(found_BTC * scale, first_BTC):
+        return (1.0 if abs(scale - 1) < 1e-9 else scale), None, 0
+    added_TC = (first_BTC - found_BTC)[0]
+    for _, module in observed.model.named_modules():
+        if isinstance(module, nn.Embedding) and module.weight.shape[-1] == added_TC.shape[-1]:
+            table_MC = module.weight.detach().double()
+            distance_M = (table_MC - added_TC[0]).abs().amax(-1)
+            offset = int(distance_M.argmin())
+            if equal(table_MC[offset : offset + len(added_TC)], added_TC, 1e-6):
+                return 1.0, table_MC, offset
+    raise Unreadable("its embedding is neither scaled nor a sum with a table of positions")
+
+
+def _output_table(observed: Observed) -> Any:
+    """The module of the head.
+
+    Raises:
+        Unreadable: the model does not name one.
+    """
+    getter = getattr(observed.model, "get_output_embeddings", None)
+    found = getter() if callable(getter) else None
+    if found is None:
+        raise Unreadable("it names no output embeddings")
+    return found
+
+
+def _head(observed: Observed, hidden_BTC: Tensor) -> tuple[Projection, float, float | None]:
+    """The map to logits, the factor on it, and the cap."""
+    module = _output_table(observed)
+    bias = getattr(module, "bias", None)
+    head = Projection(
+        weight=module.weight.detach().double(),
+        bias=bias.detach().double() if isinstance(bias, Tensor) else None,
+        module=observed.names.get(id(module), ""),
+    )
+    plain_BTV, want_BTV = compute.projected(head, hidden_BTC), observed.logits_BTV
+    if equal(plain_BTV, want_BTV, 1e-7):
+        return head, 1.0, None
+    scale = float((plain_BTV * want_BTV).sum() / plain_BTV.square().sum())
+    if equal(plain_BTV * scale, want_BTV, 1e-7):
+        return head, scale, None
+    cap = cap_of(plain_BTV, want_BTV)
+    if cap is None:
+        raise Unreadable("its logits are no scaled or capped map of the last hidden states")
+    return head, 1.0, cap

@@ -1,0 +1,177 @@
+"""What a decoder computes, as parameters: every part of it can be replaced by another value.
+
+All tensors are float64. A weight maps C channels to R: (R, C).
+
+Axes: R rows, C columns, P pairs of channels, V vocabulary, M positions of a table, E experts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, final
+
+from torch import Tensor
+
+from attncheck.attention.rope import Pairing
+
+NormKind = Literal["rms", "layer"]
+Placement = Literal["before", "after"]
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Projection:
+    """A weight (R, C) with its bias (R,), and the module that holds them."""
+
+    weight: Tensor
+    bias: Tensor | None = None
+    module: str = ""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class NormSpec:
+    """A norm over the last axis: the scale is `offset + weight`; `outside` adds eps after the
+    root.
+    """
+
+    kind: NormKind
+    eps: float
+    weight: Tensor | None = None
+    bias: Tensor | None = None
+    offset: float = 0.0
+    outside: bool = False
+    module: str = ""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RotarySpec:
+    """Speeds inv_freq_P of 2P channels, and how they rotate queries and keys.
+
+    `gain` multiplies cosines and sines; `query_offset` and `key_offset` are added to positions;
+    `after_norm` rotates after the query and key norms. `scheme` holds the config's numbers, where
+    they give these speeds.
+    """
+
+    inv_freq_P: Tensor
+    pairing: Pairing = "half"
+    gain: float = 1.0
+    direction: int = 1
+    query_offset: int = 0
+    key_offset: int = 0
+    on_query: bool = True
+    on_key: bool = True
+    on_value: bool = False
+    times: int = 1
+    after_norm: bool = True
+    scheme: dict[str, Any] | None = None
+
+    @property
+    def width(self) -> int:
+        """How many channels of a head rotate."""
+        return 2 * len(self.inv_freq_P)
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AttentionSpec:
+    """One layer's attention. `whole_norm` norms all heads of a token together; `tiled` lets query
+    head h read key head h mod G instead of h // (H / G); `unmoved` flattens heads without moving
+    their axis; `reach` is how many keys behind itself a query reads, None for all, and `ahead` how
+    many after itself.
+    """
+
+    query: Projection
+    key: Projection
+    value: Projection
+    output: Projection
+    heads: int
+    groups: int
+    width: int
+    scale: float
+    query_norm: NormSpec | None = None
+    key_norm: NormSpec | None = None
+    whole_norm: bool = False
+    rotary: RotarySpec | None = None
+    cap: float | None = None
+    reach: int | None = None
+    ahead: int = 0
+    sinks: Tensor | None = None
+    sink_sign: float = 1.0
+    tiled: bool = False
+    unmoved: bool = False
+    first_layer: str = ""
+    module: str = ""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MlpSpec:
+    """A plain or gated feed-forward block; `gate` is None in a plain one."""
+
+    up: Projection
+    down: Projection
+    activation: str
+    gate: Projection | None = None
+    activated: Literal["gate", "up"] = "gate"
+    module: str = ""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ExpertsSpec:
+    """Routed blocks: scores of the router, softmax before or after the top k, and what the chosen
+    weights are divided by.
+    """
+
+    router: Projection
+    experts: tuple[MlpSpec, ...]
+    count: int
+    order: Literal["softmax first", "top-k first", "sigmoid"] = "softmax first"
+    normalised: bool = True
+    gain: float = 1.0
+    on_input: bool = False
+    module: str = ""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LayerSpec:
+    """One layer: `x + gain * norm(attention(norm(x)))` and the same with the feed-forward block.
+
+    `parallel` adds both to x. `residual` is what the first block's output is added to, and
+    `second_residual` the second's. With `sum_norms`, norms stand after the sums.
+    """
+
+    attention: AttentionSpec
+    mlp: MlpSpec | ExpertsSpec
+    before_attention: NormSpec | None = None
+    after_attention: NormSpec | None = None
+    before_mlp: NormSpec | None = None
+    after_mlp: NormSpec | None = None
+    parallel: bool = False
+    gain: float = 1.0
+    residual: Literal["input", "normed", "none"] = "input"
+    second_residual: Literal["input", "normed", "none", "first"] = "input"
+    sum_norms: bool = False
+    module: str = ""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DecoderSpec:
+    """A whole decoder, from ids to logits."""
+
+    table: Tensor
+    layers: tuple[LayerSpec, ...]
+    head: Projection
+    scale: float = 1.0
+    positions: Tensor | None = None
+    position_offset: int = 0
+    embedding_norm: NormSpec | None = None
+    final_norm: NormSpec | None = None
+    cap: float | None = None
+    logit_scale: float = 1.0
+    tied: bool = False
+    embedding_module: str = ""

@@ -1,0 +1,163 @@
+"""Feed-forward blocks, experts, and how a layer adds its blocks up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from attncheck.compare.decoder.compute import ACTIVATIONS
+from attncheck.compare.decoder.spec import ExpertsSpec, LayerSpec, MlpSpec
+from attncheck.compare.edits.edit import Edit, Fields
+
+RESIDUALS = {"input": "the layer's input", "normed": "the normed input", "none": "nothing"}
+SECOND = {
+    "input": "the sum after the attention",
+    "normed": "the normed input",
+    "none": "nothing",
+    "first": "the layer's input",
+}
+ORDER = {True: "attention and feed-forward block side by side", False: "one block after the other"}
+GAINS = (0.5, 2.0, 0.1)
+
+
+def block_edits(layer: LayerSpec) -> Iterator[Edit]:
+    """Every edit of a layer's feed-forward block, and of the sums around it and the attention."""
+    spec = layer.mlp
+    yield from _inner(spec)
+    if isinstance(spec, ExpertsSpec):
+        yield from _routing(spec)
+    yield from _sums(layer)
+
+
+def _on_blocks(change: Callable[[MlpSpec], MlpSpec]) -> Callable[[LayerSpec], LayerSpec]:
+    def apply(layer: LayerSpec) -> LayerSpec:
+        if isinstance(layer.mlp, MlpSpec):
+            return replace(layer, mlp=change(layer.mlp))
+        experts = tuple(change(each) for each in layer.mlp.experts)
+        return replace(layer, mlp=replace(layer.mlp, experts=experts))
+
+    return apply
+
+
+def _edit(
+    module: str, name: str, got: str, want: str, apply: Any, fix: str = "", cost: int = 1
+) -> Edit:
+    return Edit(
+        name=name, part="mlp", got=got, want=want, fix=fix, module=module, cost=cost, on_layer=apply
+    )
+
+
+def _inner(spec: MlpSpec | ExpertsSpec) -> Iterator[Edit]:
+    first = spec if isinstance(spec, MlpSpec) else spec.experts[0]
+    for name in ACTIVATIONS:
+        if name != first.activation:
+
+            def change(each: MlpSpec, name: str = name) -> MlpSpec:
+                return replace(each, activation=name)
+
+            yield _edit(spec.module, "activation", name, first.activation, _on_blocks(change))
+    if first.gate is None:
+        return
+
+    def exchanged(each: MlpSpec) -> MlpSpec:
+        return replace(each, activated="up" if each.activated == "gate" else "gate")
+
+    yield _edit(
+        spec.module,
+        "gate-up-exchanged",
+        "gate and up exchanged",
+        "",
+        _on_blocks(exchanged),
+        "exchanging them back",
+    )
+
+
+def _routing(spec: ExpertsSpec) -> Iterator[Edit]:
+    for count in range(1, len(spec.experts) + 1):
+        if count != spec.count:
+            yield _routed(
+                spec,
+                "router-experts",
+                f"{count} experts for each token",
+                f"{spec.count}",
+                count=count,
+            )
+    words = {
+        True: "weights of the chosen experts that add up to 1",
+        False: "weights of the chosen experts as they are",
+    }
+    plain = {
+        "softmax first": "softmax before the top k",
+        "top-k first": "top k before the softmax",
+        "sigmoid": "sigmoid scores",
+    }
+    # a softmax that is normalised over the chosen is a softmax after the top k: one of them is kept
+    forms = [
+        ("softmax first", True),
+        ("softmax first", False),
+        ("sigmoid", True),
+        ("sigmoid", False),
+    ]
+    own = (spec.order, spec.normalised) if spec.order != "top-k first" else ("softmax first", True)
+    for order, normalised in forms:
+        if (order, normalised) == own:
+            continue
+        same = order == own[0]
+        name = "router-normalisation" if same else "router-order"
+        got, want = (words[normalised], "") if same else (plain[order], plain[own[0]])
+        if order == "sigmoid" and not same:
+            got += ", normalised" if normalised else ""
+        yield _routed(spec, name, got, want, order=order, normalised=normalised)
+    yield _routed(
+        spec, "router-input", "weights of the experts on their input", "their output", on_input=True
+    )
+
+
+def _routed(spec: ExpertsSpec, name: str, got: str, want: str, **changes: Any) -> Edit:
+    def apply(layer: LayerSpec) -> LayerSpec:
+        assert isinstance(layer.mlp, ExpertsSpec)
+        return replace(layer, mlp=replace(layer.mlp, **changes))
+
+    return _edit(spec.module, name, got, want, apply)
+
+
+def _layer_edit(
+    layer: LayerSpec, name: str, got: str, want: str, cost: int = 1, **changes: Any
+) -> Edit:
+    return Edit(
+        name=name,
+        part="layer",
+        got=got,
+        want=want,
+        fix="putting the sum right" if name == "residual" else "",
+        module=layer.module,
+        cost=cost,
+        on_layer=lambda each: replace(each, **changes),
+    )
+
+
+def _sums(layer: LayerSpec) -> Iterator[Edit]:
+    for kind, words in RESIDUALS.items():
+        if kind != layer.residual:
+            got, want = f"the attention's output added to {words}", RESIDUALS[layer.residual]
+            yield _layer_edit(layer, "residual", got, want, residual=kind)
+    for kind, words in {} if layer.parallel else SECOND.items():
+        if kind != layer.second_residual:
+            got, want = f"the feed-forward block's output added to {words}", SECOND["input"]
+            yield _layer_edit(layer, "residual", got, want, second_residual=kind)
+    for gain in (1.0, *GAINS):
+        if gain != layer.gain:
+            got = f"blocks multiplied by {gain:g}"
+            yield _layer_edit(layer, "residual-scale", got, f"{layer.gain:g}", 3, gain=gain)
+    yield from _parallel(layer)
+
+
+def _parallel(layer: LayerSpec) -> Iterator[Edit]:
+    got, want = ORDER[not layer.parallel], ORDER[layer.parallel]
+    if layer.parallel:
+        yield _layer_edit(layer, "parallel-block", got, want, parallel=False)
+        return
+    first: Fields = {"before_mlp": layer.before_attention}
+    yield _layer_edit(layer, "parallel-block", got, want, parallel=True)
+    yield _layer_edit(layer, "parallel-block", f"{got}, on one norm", want, parallel=True, **first)

@@ -1,0 +1,60 @@
+"""Every edit of one stage, those whose numbers are measured in the port first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import Tensor
+
+from attncheck.compare.decoder.spec import DecoderSpec
+from attncheck.compare.edits.attention import attention_edits
+from attncheck.compare.edits.blocks import block_edits
+from attncheck.compare.edits.edit import Edit
+from attncheck.compare.edits.measured import measured_edits
+from attncheck.compare.edits.norms import final_norm_edits, norm_edits
+from attncheck.compare.edits.outer import (
+    embedding_edits,
+    embedding_scale_edit,
+    head_edits,
+    logit_scale_edit,
+)
+from attncheck.compare.edits.port_weights import PortWeights
+from attncheck.compare.edits.rotary import rotary_edits
+from attncheck.compare.edits.weights import weight_edits
+from attncheck.compare.flow import FlowTape
+
+
+def edits_before(spec: DecoderSpec, output: Tensor, tape: FlowTape, slack: float) -> Iterator[Edit]:
+    """Edits of what comes before the layers; `output` is what goes into the first one."""
+    for factor in tape.factors(output, slack):
+        yield embedding_scale_edit(spec, spec.scale * factor)
+    yield from embedding_edits(spec)
+
+
+def edits_behind(spec: DecoderSpec, output: Tensor, tape: FlowTape, slack: float) -> Iterator[Edit]:
+    """Edits of what comes behind the layers; `output` are the logits."""
+    for factor in tape.factors(output, slack):
+        yield logit_scale_edit(spec, spec.logit_scale * factor)
+    yield from head_edits(spec)
+    yield from final_norm_edits(spec)
+
+
+def edits_of_layer(
+    spec: DecoderSpec,
+    number: int,
+    nodes: dict[str, Tensor],
+    tape: FlowTape,
+    slack: float,
+    weights: PortWeights,
+    foreign: dict[str, Tensor],
+) -> Iterator[Edit]:
+    """Edits of one layer, whose values are `nodes`; `foreign` are matrices of the port alone."""
+    layer = spec.layers[number]
+    rotations = [r for each in spec.layers if (r := each.attention.rotary) is not None]
+    reaches = [each.attention.reach for each in spec.layers]
+    yield from measured_edits(layer, nodes, tape, slack)
+    yield from rotary_edits(layer, rotations)
+    yield from attention_edits(layer, spec.table.shape[-1], reaches)
+    yield from norm_edits(layer)
+    yield from block_edits(layer)
+    yield from weight_edits(spec, number, weights, foreign)

@@ -1,0 +1,169 @@
+"""Edits whose number is measured in the port rather than guessed: speeds, scale, window, eps.
+
+Axes: B batch, H heads, T positions, S keys, D head width, N blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from attncheck.compare.decoder.fit_rotation import base_of, fit_rotation
+from attncheck.compare.decoder.spec import AttentionSpec, LayerSpec, NormSpec, RotarySpec
+from attncheck.compare.edits import attention, rotary
+from attncheck.compare.edits.edit import Edit
+from attncheck.compare.edits.weights import projections, scaled_edit
+from attncheck.compare.flow import FlowTape
+from attncheck.judge.projections import blocks_of
+
+Nodes = dict[str, Tensor]
+MOST = 24
+"""How many values of one size are looked at."""
+
+
+def measured_edits(layer: LayerSpec, nodes: Nodes, tape: FlowTape, slack: float) -> Iterator[Edit]:
+    """Every edit that the port's own values suggest, where this layer's values are not found."""
+    yield from _rotations(layer, nodes, tape, slack)
+    yield from _from_weights(layer.attention, nodes, tape, slack)
+    yield from _sizes(layer, nodes, tape, slack)
+
+
+def _rotations(layer: LayerSpec, nodes: Nodes, tape: FlowTape, slack: float) -> Iterator[Edit]:
+    own = layer.attention.rotary
+    before_BHTD = nodes.get("attention key with_norm")
+    after_BHTD = nodes.get("attention key with_rotation")
+    if own is None or before_BHTD is None or after_BHTD is None or not own.after_norm:
+        return
+    if tape.find(after_BHTD, slack):
+        return
+    found = _rotation_in(tape, before_BHTD, slack)
+    if found is None:
+        return
+    base, stated = base_of(found), rotary.stated_base(own)
+    if found.width != own.width:
+        changed = replace(own, inv_freq_P=found.inv_freq_P)
+        yield rotary.edit(
+            layer, changed, "rotary-width", f"{found.width} rotated channels", f"{own.width}"
+        )
+        return
+    ratio_P = found.inv_freq_P / own.inv_freq_P
+    changed = replace(own, inv_freq_P=found.inv_freq_P)
+    if float((ratio_P - 1).abs().max()) < 1e-5:
+        return
+    if float((ratio_P - ratio_P[0]).abs().max()) < 1e-5 * float(ratio_P[0]):
+        got = f"positions multiplied by {float(ratio_P[0]):.5g} before the rotation"
+        fix = "taking the factor out"
+        yield rotary.edit(layer, changed, "rotary-scaling", got, fix=fix)
+    elif base is not None and stated is not None and abs(base / stated - 1) > 1e-4:
+        yield rotary.edit(layer, changed, "rotary-base", f"rotary base {base:.5g}", f"{stated:g}")
+    else:
+        yield rotary.edit(
+            layer,
+            changed,
+            "rotary-scaling",
+            "other rotary speeds",
+            fix="putting the reference's speeds in",
+            cost=3,
+        )
+
+
+def _rotation_in(tape: FlowTape, before_BHTD: Tensor, slack: float) -> RotarySpec | None:
+    batch, _, length, width = before_BHTD.shape
+    size = float(before_BHTD.square().sum())
+    for value in tape.of_size(before_BHTD.numel()):
+        assert value.kept is not None
+        if abs(float(value.kept.square().sum()) - size) > 10 * slack * size:
+            continue
+        for blocks_BNTD in blocks_of(value.kept, batch, length, width):
+            found = fit_rotation(before_BHTD, blocks_BNTD, max(slack, 1e-9))
+            if found is not None:
+                return found
+    return None
+
+
+def _from_weights(
+    spec: AttentionSpec, nodes: Nodes, tape: FlowTape, slack: float
+) -> Iterator[Edit]:
+    """The scale and the readable keys, from the attention weights of the port."""
+    raw_BHTS = nodes.get("attention raw scores")
+    if raw_BHTS is None or tape.find(nodes["attention weights"], slack):
+        return
+    for value in tape.of_size(raw_BHTS.numel())[:MOST]:
+        assert value.kept is not None
+        if value.kept.shape[-1] != raw_BHTS.shape[-1] or value.kept.shape[-2] != raw_BHTS.shape[-2]:
+            continue
+        weights_BHTS = value.kept.reshape(raw_BHTS.shape)
+        sums_BHT = weights_BHTS.sum(-1)
+        if float(weights_BHTS.min()) < 0 or float((sums_BHT - 1).abs().max()) > 1e-3:
+            continue
+        yield from _mask_in(spec, weights_BHTS)
+        yield from _scale_in(spec, raw_BHTS, weights_BHTS, slack)
+
+
+def _mask_in(spec: AttentionSpec, weights_BHTS: Tensor) -> Iterator[Edit]:
+    seen_TS = (weights_BHTS > 0).flatten(0, 1).any(0)
+    behind_TS = torch.arange(len(seen_TS))[:, None] - torch.arange(len(seen_TS))[None]
+    ahead, back = int(-behind_TS[seen_TS].min()), int(behind_TS[seen_TS].max())
+    reach = None if back >= len(seen_TS) - 1 else back + 1
+    expected_TS = (behind_TS >= -ahead) & (behind_TS <= back)
+    if not torch.equal(seen_TS, expected_TS) or (reach, max(ahead, 0)) == (spec.reach, 0):
+        return
+    whole = ahead >= len(seen_TS) - 1
+    yield attention.mask_edit(spec, reach, 1 << 20 if whole else ahead)
+
+
+def _scale_in(
+    spec: AttentionSpec, raw_BHTS: Tensor, weights_BHTS: Tensor, slack: float
+) -> Iterator[Edit]:
+    """The factor s with log weights = s * scores + a number for each query."""
+    both = (weights_BHTS > 1e-12).double()
+    count = both.sum(-1, keepdim=True).clamp_min(1)
+    logs = torch.where(both > 0, weights_BHTS.clamp_min(1e-300).log(), 0.0)
+    logs = (logs - (logs * both).sum(-1, keepdim=True) / count) * both
+    raw = (raw_BHTS - (raw_BHTS * both).sum(-1, keepdim=True) / count) * both
+    scale = float((raw * logs).sum() / raw.square().sum().clamp_min(1e-300))
+    left = float((logs - scale * raw).abs().max())
+    if left <= 1e3 * slack * float(logs.abs().max()) and abs(scale / spec.scale - 1) > 1e-6:
+        yield attention.scale_edit(spec, scale)
+
+
+OUTPUTS = {
+    "attention query": "query",
+    "attention key": "key",
+    "attention value": "value",
+    "attention output": "output",
+    "mlp gate": "gate",
+    "mlp up": "up",
+    "mlp output": "down",
+}
+
+
+def _sizes(layer: LayerSpec, nodes: Nodes, tape: FlowTape, slack: float) -> Iterator[Edit]:
+    maps = projections(layer)
+    for node, name in OUTPUTS.items():
+        if node in nodes and name in maps and not tape.find(nodes[node], slack):
+            for factor in tape.factors(nodes[node], slack)[:3]:
+                yield scaled_edit(layer, name, float(f"{factor:.9g}"))
+
+
+def eps_in(norm: NormSpec, x: Tensor, tape: FlowTape) -> float | None:
+    """The eps with which some value of the port is this norm of x."""
+    centred = x - x.mean(-1, keepdim=True) if norm.kind == "layer" else x
+    scaled = centred if norm.weight is None else centred * (norm.offset + norm.weight)
+    for value in tape.of_size(x.numel())[:MOST]:
+        assert value.kept is not None
+        if value.kept.shape[-1] != x.shape[-1]:
+            continue
+        got = value.kept.reshape(x.shape)
+        got = got if norm.bias is None else got - norm.bias
+        ratio = (got * scaled).sum(-1) / scaled.square().sum(-1)
+        left = (got - ratio[..., None] * scaled).abs().max()
+        if float(left) > 1e-9 * float(got.abs().max()) or float(ratio.min()) <= 0:
+            continue
+        eps = 1 / ratio.square() - centred.square().mean(-1)
+        if float(eps.max() - eps.min()) <= 1e-3 * float(eps.abs().max()):
+            return float(eps.mean())
+    return None

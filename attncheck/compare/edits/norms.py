@@ -1,0 +1,194 @@
+"""Norms: kind, eps, the offset of one, and norms that are missing or stand elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import combinations
+
+from attncheck.compare.decoder.spec import DecoderSpec, LayerSpec, NormKind, NormSpec
+from attncheck.compare.edits.edit import Edit, Fields
+
+EPS = (0.0, 1e-12, 1e-10, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
+KINDS = {"rms": "RMS norm", "layer": "layer norm"}
+FIELDS = {
+    "before_attention": "norm before attention",
+    "after_attention": "norm after attention",
+    "before_mlp": "norm before the feed-forward block",
+    "after_mlp": "norm after the feed-forward block",
+}
+QK = {"query_norm": "query norm", "key_norm": "key norm"}
+
+
+def variants(norm: NormSpec) -> Iterator[tuple[str, str, str, NormSpec | None]]:
+    """Every other norm that one may have become: name, what it has, what is right, and the norm;
+    None is no norm at all.
+    """
+    yield "norm-missing", "missing", "", None
+    kind: NormKind = "layer" if norm.kind == "rms" else "rms"
+    yield "norm-kind", f"computed as {KINDS[kind]}", KINDS[norm.kind], replace(norm, kind=kind)
+    for eps in EPS:
+        if abs(eps - norm.eps) > 1e-3 * norm.eps:
+            yield "norm-eps", f"with eps {eps:g}", f"{norm.eps:g}", replace(norm, eps=eps)
+    outside = replace(norm, outside=True)
+    yield "norm-eps", "with eps added after the root", "it inside the root", outside
+    if norm.weight is not None:
+        offset = 1.0 - norm.offset
+        scales = ("its weight alone", "one plus its weight")
+        got, want = scales if offset == 0 else scales[::-1]
+        yield "norm-offset", f"scaled by {got}", want, replace(norm, offset=offset)
+        yield "norm-weight", "without its weight", "", replace(norm, weight=None)
+        if norm.bias is not None:
+            yield "bias-missing", "without its bias", "", replace(norm, bias=None)
+
+
+def norm_edits(layer: LayerSpec) -> Iterator[Edit]:
+    """Every edit of a layer's norms: one norm, and all of them in one way."""
+    for field, words in FIELDS.items():
+        norm = getattr(layer, field)
+        if norm is None:
+            continue
+        for number, (name, got, want, _) in enumerate(variants(norm)):
+            yield _edit(name, f"{words} {got}", want, norm.module, _one(field, number), cost=2)
+    for field, words in QK.items():
+        norm = getattr(layer.attention, field)
+        for number, (name, got, want, changed) in enumerate(variants(norm) if norm else ()):
+            if changed is not None:
+                yield _edit(
+                    name, f"{words} {got}", want, norm.module, _one_inside(field, number), cost=2
+                )
+    yield from _all_norms(layer)
+    yield from _places(layer)
+
+
+def _variant(norm: NormSpec | None, number: int) -> NormSpec | None:
+    return None if norm is None else list(variants(norm))[number][3]
+
+
+def _one(field: str, number: int) -> Callable[[LayerSpec], LayerSpec]:
+    def apply(layer: LayerSpec) -> LayerSpec:
+        fields: Fields = {field: _variant(getattr(layer, field), number)}
+        return replace(layer, **fields)
+
+    return apply
+
+
+def _one_inside(field: str, number: int) -> Callable[[LayerSpec], LayerSpec]:
+    def apply(layer: LayerSpec) -> LayerSpec:
+        fields: Fields = {field: _variant(getattr(layer.attention, field), number)}
+        return replace(layer, attention=replace(layer.attention, **fields))
+
+    return apply
+
+
+def _all_norms(layer: LayerSpec) -> Iterator[Edit]:
+    """The kind, eps or offset of all norms of a layer at once, with or without those inside the
+    attention.
+    """
+    present = [each for each in FIELDS if getattr(layer, each) is not None]
+    inside = [each for each in QK if getattr(layer.attention, each) is not None]
+    if not present:
+        return
+    first = getattr(layer, present[0])
+    for number, (name, got, want, changed) in enumerate(variants(first)):
+        if changed is None:
+            continue
+        for within in ((), inside) if inside else ((),):
+
+            def apply(each: LayerSpec, number: int = number, within: object = within) -> LayerSpec:
+                for field in present:
+                    each = _one(field, number)(each)
+                for field in within:  # type: ignore[attr-defined]
+                    each = _one_inside(field, number)(each)
+                return each
+
+            words = (
+                f"norms {got}" if len(present) + len(within) > 1 else f"{FIELDS[present[0]]} {got}"
+            )
+            yield _edit(name, words, want, first.module, apply, cost=1)
+
+
+def _places(layer: LayerSpec) -> Iterator[Edit]:
+    present = [each for each in FIELDS if getattr(layer, each) is not None]
+    for one, other in combinations(present, 2):
+        pair = (getattr(layer, one), getattr(layer, other))
+
+        def apply(each: LayerSpec, one: str = one, other: str = other) -> LayerSpec:
+            return replace(each, **{one: getattr(each, other), other: getattr(each, one)})
+
+        yield _edit(
+            "norm-placement",
+            f"the {FIELDS[one]} and the {FIELDS[other]} exchanged",
+            "",
+            pair[0].module,
+            apply,
+        )
+    moves = (("before_attention", "after_attention"), ("before_mlp", "after_mlp"))
+    both = [(a, b) for a, b in moves if getattr(layer, a) is not None]
+    for chosen in ([each] for each in both):
+        if getattr(layer, chosen[0][1]) is None:
+            yield _moved(layer, chosen)
+    if len(both) == 2 and all(getattr(layer, b) is None for _, b in both):
+        yield _moved(layer, both)
+        yield _edit(
+            "norm-placement",
+            "norms after the sums",
+            "them before the blocks",
+            getattr(layer, both[0][0]).module,
+            lambda each: replace(each, sum_norms=True),
+        )
+
+
+def _moved(layer: LayerSpec, moves: list[tuple[str, str]]) -> Edit:
+    def apply(each: LayerSpec) -> LayerSpec:
+        for before, after in moves:
+            each = replace(each, **{after: getattr(each, before), before: None})
+        return each
+
+    first = getattr(layer, moves[0][0])
+    where = "the blocks" if len(moves) > 1 else FIELDS[moves[0][0]].removeprefix("norm before ")
+    return _edit("norm-placement", f"norm after {where}", "it before", first.module, apply)
+
+
+def _edit(
+    name: str,
+    got: str,
+    want: str,
+    module: str,
+    apply: Callable[[LayerSpec], LayerSpec],
+    cost: int = 1,
+) -> Edit:
+    fix = "putting the norm back" if name in ("norm-missing", "norm-placement") else ""
+    return Edit(
+        name=name,
+        part="norm",
+        got=got,
+        want=want,
+        fix=fix,
+        module=module,
+        cost=cost,
+        on_layer=apply,
+    )
+
+
+def final_norm_edits(spec: DecoderSpec) -> Iterator[Edit]:
+    """Every edit of the norm before the head, and of the one after the embedding."""
+    for field, words in (("final_norm", "final norm"), ("embedding_norm", "embedding norm")):
+        norm = getattr(spec, field)
+        for name, got, want, changed in variants(norm) if norm is not None else ():
+
+            def apply(
+                each: DecoderSpec, field: str = field, changed: NormSpec | None = changed
+            ) -> DecoderSpec:
+                fields: Fields = {field: changed}
+                return replace(each, **fields)
+
+            yield Edit(
+                name=name,
+                part="norm",
+                got=f"{words} {got}",
+                want=want,
+                fix="putting the norm back" if changed is None else "",
+                module=norm.module,
+                on_decoder=apply,
+            )

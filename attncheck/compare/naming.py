@@ -1,0 +1,169 @@
+"""What is wrong in one of two models, by name and with its proof.
+
+A decoder is read from the reference and edited until it computes the other model's logits. The
+edits are then what the other model does otherwise; a fault without that proof gets no name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from attncheck.compare.decoder.observed import Observed
+from attncheck.compare.decoder.reading import read_decoder
+from attncheck.compare.decoder.spec import DecoderSpec
+from attncheck.compare.edits.edit import ROUNDING_ONLY
+from attncheck.compare.flow import FlowTape, taped
+from attncheck.compare.peel import Peeled, Peeler, StagedEdit
+from attncheck.compare.stage import EMBEDDING, HEAD, Port, port_of
+from attncheck.core.errors import Unsupported, first_line
+from attncheck.model.inputs import Tokens
+from attncheck.model.refusal import REFUSALS
+from attncheck.model.subject import Subject
+from attncheck.report.numbers import number
+
+SLACKS = (1e-9, 1e-6, 1e-4)
+"""Relative errors up to which values count as the same: rounding of float64, of tables that one
+side keeps in float32, and of what grows from them.
+"""
+SEQUENCES = 2
+WHOLE = {EMBEDDING: "embedding", HEAD: "head"}
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class NamedFault:
+    """One fault: its name, the sentence, the module of the reference that it stands in and the one
+    of the other model, and the first layer of all `layers` that have it.
+    """
+
+    name: str
+    sentence: str
+    module: str
+    other_module: str
+    layer: int | None
+    layers: tuple[int, ...] = ()
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """The faults that together make one model's logits the other's to `residual`, relative to
+    their size `scale`; `rounding` says that only rounding was between them.
+
+    Where nothing was proven, `reason` says why, and `module` and `layer` where the search stopped;
+    `unreadable` that the reference could not be written out. With `swapped`, the second model was
+    the reference.
+    """
+
+    faults: tuple[NamedFault, ...] = ()
+    residual: float = float("inf")
+    scale: float = 1.0
+    rounding: bool = False
+    reason: str = ""
+    module: str = ""
+    layer: int | None = None
+    unreadable: bool = False
+    swapped: bool = False
+
+
+def explain(reference: Subject, other: Subject, rows: Tokens) -> Explanation:
+    """Why the logits of `other` are not those of `reference`, on rows of one length."""
+    try:
+        with reference.at("float64") as view, view.numerics():
+            spec, observed = read_decoder(view, rows)
+    except (*REFUSALS, Unsupported) as error:
+        why = f"the reference cannot be written out: {first_line(error)}"
+        return Explanation(reason=why, unreadable=True)
+    try:
+        with other.at("float64") as view:
+            tape, logits_BTV = tape_of(view, rows)
+            return _best(spec, observed, view, tape, logits_BTV)
+    except (*REFUSALS, Unsupported) as error:
+        return Explanation(reason=f"the other model refuses float64: {first_line(error)}")
+
+
+def tape_of(subject: Subject, rows: Tokens) -> tuple[FlowTape, Tensor]:
+    """Every value of one forward of a subject that is at float64, and its logits_BTV."""
+    least = len(rows) * len(rows[0])
+    with torch.no_grad(), subject.numerics(), taped(subject.model, least) as tape:
+        output = subject.passes.call(rows, use_cache=False)
+    return tape, output.logits_BTV.detach().cpu().double()
+
+
+def _best(
+    spec: DecoderSpec, observed: Observed, other: Subject, tape: FlowTape, logits_BTV: Tensor
+) -> Explanation:
+    """The explanation under the finest slack that proves one."""
+    found = None
+    for slack in SLACKS:
+        port = port_of(other.model, tape, logits_BTV, slack)
+        with torch.no_grad():
+            peeled = Peeler(observed.ids_BT, port).peel(spec)
+        explanation = _explained(spec, peeled, port)
+        if not explanation.reason:
+            return explanation
+        found = found or explanation
+    assert found is not None
+    return found
+
+
+def _explained(spec: DecoderSpec, peeled: Peeled, port: Port) -> Explanation:
+    scale = float(port.logits_BTV.abs().max())
+    if peeled.stuck is not None or not peeled.residual <= port.slack * scale:
+        layer = peeled.stuck if peeled.stuck is not None and peeled.stuck >= 0 else None
+        where = f"layer {layer}" if layer is not None else WHOLE.get(peeled.stuck or 0, "")
+        return Explanation(
+            reason=f"no change that is known makes {where}, {peeled.part}, what it is",
+            module=peeled.place,
+            layer=layer,
+            residual=peeled.residual,
+            scale=scale,
+        )
+    faults = tuple(_faults(peeled, len(spec.layers)))
+    return Explanation(faults=faults, residual=peeled.residual, scale=scale, rounding=not faults)
+
+
+def _faults(peeled: Peeled, layers: int) -> Iterator[NamedFault]:
+    groups: dict[str, list[StagedEdit]] = {}
+    for each in peeled.edits:
+        if each.edit.name != ROUNDING_ONLY:
+            key = f"{each.edit.name} {each.edit.part}"
+            groups.setdefault(key, []).append(each)
+    for group in groups.values():
+        yield _fault(group, peeled.residual, layers, len(groups))
+
+
+def _fault(group: list[StagedEdit], residual: float, layers: int, faults: int) -> NamedFault:
+    first = group[0]
+    stages = sorted({each.stage for each in group})
+    inner = tuple(stage for stage in stages if stage >= 0)
+    where = where_of(first, inner, layers)
+    others = " with the other faults put right" if faults > 1 else ""
+    proof = f"{first.edit.cure} makes all logits equal to {number(residual)}{others}"
+    return NamedFault(
+        name=first.edit.name,
+        sentence=f"{where}: {first.edit.words} ({proof})",
+        module=first.edit.module,
+        other_module=first.place,
+        layer=inner[0] if inner else None,
+        layers=inner,
+    )
+
+
+def where_of(first: StagedEdit, inner: tuple[int, ...], layers: int) -> str:
+    """The place of a fault in words: its first layer and part, and how many layers have it."""
+    if not inner:
+        return WHOLE[first.stage] if first.edit.part != "norm" else "final norm"
+    part = {"mlp": " feed-forward block", "layer": ""}.get(first.edit.part, f" {first.edit.part}")
+    where = f"layer {inner[0]}{part}"
+    if len(inner) == 1:
+        return where
+    count = (
+        f"all {layers} layers" if len(inner) == layers else "layers " + ", ".join(map(str, inner))
+    )
+    return f"{where}, as in {count}"

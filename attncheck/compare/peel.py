@@ -1,0 +1,196 @@
+"""Edit the decoder that was read from a reference until it computes what a port computes.
+
+Where a stage is not settled, every edit of it is tried, and the ones after which more of the port's
+values come out are followed, a few at a time, since one fault can hide another.
+
+Axes: B batch, T positions, C channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import final
+
+import torch
+from torch import Tensor
+
+from attncheck.compare.decoder import compute
+from attncheck.compare.decoder.spec import DecoderSpec
+from attncheck.compare.edits.catalogue import edits_before, edits_behind, edits_of_layer
+from attncheck.compare.edits.edit import ROUNDING_ONLY, Edit
+from attncheck.compare.edits.weights import known_weights
+from attncheck.compare.stage import (
+    EMBEDDING,
+    HEAD,
+    Port,
+    Stages,
+    StageState,
+    applied,
+    last_part,
+    useful,
+)
+
+WIDTH = 5
+"""How many partly explained states are followed at a time."""
+DEPTH = 4
+"""The most edits of one stage."""
+Keys = tuple[tuple[str, str, str], ...]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class StagedEdit:
+    """An edit at the stage where it was needed; `place` is the port's module there."""
+
+    edit: Edit
+    stage: int
+    place: str = ""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Peeled:
+    """The decoder after all edits, the edits, how far its logits are from the port's, and the stage
+    that no edit settled, with the last part of it that was found.
+    """
+
+    spec: DecoderSpec
+    edits: tuple[StagedEdit, ...]
+    residual: float
+    stuck: int | None = None
+    part: str = ""
+    place: str = ""
+
+
+@final
+@dataclass(eq=False)
+class Peeler:
+    """One search over all stages of a decoder."""
+
+    ids_BT: Tensor
+    port: Port
+    keys: list[tuple[str, str, str]] = field(default_factory=list)
+    foreign: dict[str, Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.stages = Stages(self.ids_BT, self.port)
+
+    def peel(self, spec: DecoderSpec) -> Peeled:
+        """Settle stage after stage."""
+        self.foreign = self.port.weights.unmatched(known_weights(spec))
+        done: list[StagedEdit] = []
+        x: Tensor | None = None
+        for stage in (EMBEDDING, *range(len(spec.layers)), HEAD):
+            state = self._settle(spec, stage, x)
+            if not state.settled:
+                part, place = last_part(state)
+                return Peeled(spec, tuple(done), self._residual(spec), stage, part, place)
+            spec, x = state.spec, state.output
+            done += [StagedEdit(each, stage, _place(state, each)) for each in state.edits]
+            self.keys += [each.key for each in state.edits if each.key not in self.keys]
+        return Peeled(spec, tuple(done), self._residual(spec))
+
+    def _residual(self, spec: DecoderSpec) -> float:
+        return self.port.distance(compute.logits(spec, self.ids_BT))
+
+    def _settle(self, spec: DecoderSpec, stage: int, x: Tensor | None) -> StageState:
+        """The first state that settles a stage, with the fewest edits; else the best one."""
+        best = self.stages.state(spec, stage, x, (), keep=True)
+        if not best.settled:
+            best = self._with_usual(best, stage, x)
+        beam, tried = [best], set[Keys]()
+        for depth in range(DEPTH):
+            if best.settled:
+                break
+            grown = [each for state in beam for each in self._grown(state, stage, x, tried)]
+            grown.sort(key=lambda each: each.rank)
+            if not grown or (depth and len(grown[0].found) <= len(best.found)):
+                break
+            best = self._cheapest(grown) if grown[0].settled else min(best, grown[0], key=_rank)
+            beam = _distinct(grown)[:WIDTH]
+        return best
+
+    def _with_usual(self, state: StageState, stage: int, x: Tensor | None) -> StageState:
+        """A state with the edits that other stages needed and those of rounding, as far as they
+        bring out more: mostly they are all that there is.
+        """
+        for _ in range(DEPTH):
+            usual = [
+                each
+                for each in self._edits(state, stage)
+                if each.name == ROUNDING_ONLY or each.key in self.keys
+            ]
+            tried = [self._after(state, each, stage, x) for each in usual if useful(each, state)]
+            found = min(tried, key=_rank, default=state)
+            if not found.settled and len(found.found) <= len(state.found):
+                return state
+            state = self.stages.state(found.spec, stage, x, found.edits, keep=True)
+            if state.settled:
+                return state
+        return state
+
+    def _grown(
+        self, state: StageState, stage: int, x: Tensor | None, tried: set[Keys]
+    ) -> Iterator[StageState]:
+        """A state with each useful edit more that was not tried in another order."""
+        full = self.stages.state(state.spec, stage, x, state.edits, keep=True)
+        for edit in self._edits(full, stage):
+            if edit.key in (each.key for each in state.edits) or not useful(edit, full):
+                continue
+            keys = tuple(sorted(each.key for each in (*state.edits, edit)))
+            if len(keys) == 1 or keys not in tried:
+                tried.add(keys)
+                yield self._after(full, edit, stage, x)
+
+    def _after(self, state: StageState, edit: Edit, stage: int, x: Tensor | None) -> StageState:
+        spec = applied(state.spec, stage, edit)
+        return self.stages.state(spec, stage, x, (*state.edits, edit), state)
+
+    def _cheapest(self, grown: list[StageState]) -> StageState:
+        """The cheapest settled state; edits that were needed before cost less."""
+        settled = [each for each in grown if each.settled]
+        return min(
+            settled,
+            key=lambda each: (
+                sum(edit.cost for edit in each.edits)
+                - 0.5 * sum(edit.key in self.keys for edit in each.edits),
+            ),
+        )
+
+    def _edits(self, state: StageState, stage: int) -> Iterator[Edit]:
+        spec, port = state.spec, self.port
+        if stage == EMBEDDING:
+            return edits_before(spec, state.output, port.tape, port.slack)
+        if stage == HEAD:
+            return edits_behind(spec, state.output, port.tape, port.slack)
+        return edits_of_layer(
+            spec, stage, state.nodes, port.tape, port.slack, port.weights, self.foreign
+        )
+
+
+def _rank(state: StageState) -> tuple[bool, int, int, int]:
+    return state.rank
+
+
+def _distinct(states: list[StageState]) -> list[StageState]:
+    """States that differ in what was found or computed: two names of one change are one."""
+    kept: list[StageState] = []
+    for state in states:
+        if not bool(torch.isfinite(state.output).all()):
+            continue
+        if not any(
+            len(state.found) == len(k.found) and torch.allclose(state.output, k.output)
+            for k in kept
+        ):
+            kept.append(state)
+        if len(kept) == WIDTH:
+            break
+    return kept
+
+
+def _place(state: StageState, edit: Edit) -> str:
+    """The port's module that computes the part of an edit."""
+    inside = [value for name, value in state.found.items() if name.startswith(edit.part)]
+    values = inside or list(state.found.values())
+    return values[-1].module if values else ""
