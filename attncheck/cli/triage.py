@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, final
 
 import typer
 
@@ -34,32 +34,77 @@ from attncheck.core.settings import Settings
 if TYPE_CHECKING:
     from attncheck.triage.answer import Question, Triage
     from attncheck.triage.call_pattern import CallPattern
+    from attncheck.triage.issue import Issue
 
 SIDES = ("left", "right")
+BATCH = 3
+"""Sequences of a padded batch whose prompts are not known."""
 
 _problem = partial(option, panel="Problem")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ReportedCall:
+    """How the reporter calls the model, by options or by an issue's text."""
+
+    symptom: str = _problem(
+        "", "batch, cache, long, padding, packing, upgrade, implementation or training.", "NAME"
+    )
+    issue: Path | None = _problem(
+        None, "Read prompts, versions and settings out of an issue's text.", "FILE", "--from"
+    )
+    padding_side: str = _problem("", "Padding side of the batch.", "left|right")
+    cache: str = _problem("", "Kind of cache: on, off, dynamic, static or quantised.", "NAME")
+    beams: int = _problem(1, "Width of the beam search.", "N", min=1)
+    chat: bool = _problem(False, "Put the prompts through the chat template.", None, "--chat")
+    difference: float = _problem(
+        0.0, "The reported logit difference; without it, tokens must change.", "X", min=0.0
+    )
+    max_passes: int = _problem(
+        0, "Start no further step after this many forwards; 0 goes by the model's size.", "N", min=0
+    )
+
+    def question(self, prompts: tuple[str, ...], generate: int, told: Issue) -> Question:
+        """The question of these options; what they leave open is `told` by the issue.
+
+        Raises:
+            UsageError: no such symptom, padding side or cache.
+        """
+        from attncheck.triage.answer import Question
+
+        side = _checked("padding side", self.padding_side or told.padding, SIDES)
+        new, cache = generate or told.generate, self.cache or told.cache
+        prompts = prompts or told.prompts
+        return Question(
+            prompts=prompts,
+            generate=new,
+            beams=self.beams if self.beams > 1 else told.beams,
+            chat=self.chat or told.chat,
+            sampled=told.sampled,
+            difference=self.difference or told.difference,
+            symptom=_checked("symptom", self.symptom, _symptoms()),
+            pattern=_pattern(side, cache, new, len(prompts)),
+            passes=self.max_passes,
+            read=told.lines(),
+        )
 
 
 @expanded
 def triage(
     *,
     target: str = argument(TARGET, "TARGET"),
-    symptom: str = _problem(
-        "", "batch, cache, long, padding, packing, upgrade, implementation or training.", "NAME"
-    ),
-    padding_side: str = _problem("", "Padding side of the batch.", "left|right"),
-    cache: str = _problem("", "Kind of cache: on, dynamic, static or quantised.", "NAME"),
+    reported: ReportedCall,
     compiled: bool = _problem(False, "Check under torch.compile as well.", None, "--compile"),
     against: str | None = _problem(
         None, "A correct run: another target or a recording.", "TARGET|FILE"
     ),
-    max_passes: int = _problem(600, "Start no further step after this many forwards.", "N", min=20),
     options: ModelOptions,
     dtype: str = model("auto", "The user's dtype; auto is the checkpoint's own.", "DTYPE"),
     prompt: list[str] | None = tokens(
         None, "Text, or @FILE; several are a batch.", "TEXT", callback=in_lines
     ),
-    generate: int = tokens(0, "Generate N tokens greedily from the first prompt.", "N", min=0),
+    generate: int = tokens(0, "Generate N tokens greedily from the prompts.", "N", min=0),
     report: list[str] | None = shown(
         None, "Write a Markdown report.", "markdown=PATH", callback=reports_in_lines
     ),
@@ -68,22 +113,18 @@ def triage(
 ) -> None:
     """Find out why an output is wrong and name the cause.
 
-    The cause is a fault, rounding, or the model's design. Tries the ways in which people call
-    models, finds the smallest failing one, locates the fault and names it.
+    The cause is a fault, rounding, or the model's design. Runs what was reported, tries the ways
+    in which people call models, finds the smallest failing one, locates the fault and names it.
     """
-    from attncheck.triage.answer import Question
-
+    told = _told(reported.issue)
     prompts = tuple(prompt_text(text) or "" for text in prompt or [])
-    options = replace(options, dtype=dtype)
-    backend = "inductor" if compiled else None
-    settings = replace(options.settings(), prompt=prompts[0] if prompts else None, compiled=backend)
-    question = Question(
-        prompts=prompts,
-        generate=generate,
-        symptom=_checked("symptom", symptom, _symptoms()),
-        pattern=_pattern(_checked("padding side", padding_side, SIDES), cache, len(prompts)),
-        passes=max_passes,
+    dtype, attn = told.dtype if dtype == "auto" else dtype, options.attn or told.attn or None
+    settings = replace(
+        replace(options, dtype=dtype, attn=attn).settings(),
+        prompt=prompts[0] if prompts else None,
+        compiled="inductor" if compiled else None,
     )
+    question = reported.question(prompts, generate, told)
     paths = [destination(text, ("markdown",))[1] for text in report or []]
     check_files((f"--report markdown={path}", path) for path in paths)
     check_folders([("--repro", repro)])
@@ -93,7 +134,7 @@ def triage(
             target, settings, question, against, repro, progress=not display.no_progress
         )
     _show(answer, paths, color=not display.no_color)
-    raise typer.Exit(answer.answer.exit_code)
+    raise typer.Exit(answer.stopped or answer.answer.exit_code)
 
 
 def _symptoms() -> tuple[str, ...]:
@@ -108,12 +149,30 @@ def _checked(kind: str, name: str, valid: tuple[str, ...]) -> str:
     return name
 
 
-def _pattern(side: str, cache: str, prompts: int) -> CallPattern:
+def _told(issue: Path | None) -> Issue:
+    """What an issue's text says; nothing without one.
+
+    Raises:
+        UsageError: the file cannot be read.
+    """
+    from attncheck.triage.issue import Issue, read_issue
+
+    if issue is None:
+        return Issue()
+    return read_issue(prompt_text(f"@{issue}") or "")
+
+
+def _pattern(side: str, cache: str, generate: int, prompts: int) -> CallPattern:
     from attncheck.triage.call_pattern import CACHES, CallPattern
 
-    schedule = "steps" if cache else ""
-    kind = "" if cache == "on" else _checked("cache", cache, CACHES)
-    return CallPattern(padding=side, cache=kind, schedule=schedule, batch=max(1, min(3, prompts)))
+    kind = "quantised" if cache == "quantized" else cache
+    kind = _checked("cache", kind, ("on", "off", *CACHES))
+    if generate == 0 and kind == "off":
+        kind = ""  # a forward keeps no cache unless it is requested
+    schedule = "steps" if kind and not generate else ""
+    kind = "" if kind == "on" else kind
+    batch = prompts or (BATCH if side else 1)
+    return CallPattern(padding=side, cache=kind, schedule=schedule, batch=batch)
 
 
 def _answered(
@@ -124,11 +183,12 @@ def _answered(
     repro: Path | None,
     progress: bool,
 ) -> Triage:
+    from attncheck.model.switching import uncompiled_flex
     from attncheck.triage.against import against_good_run
     from attncheck.triage.precision import opened
     from attncheck.triage.run import Investigation
 
-    with ProgressLine(progress) as line:
+    with ProgressLine(progress) as line, uncompiled_flex(settings.attn):
         line.show(f"loading {target}")
         subject, reported = opened(target, settings)
         subject.loaded.on_forward = line.forward

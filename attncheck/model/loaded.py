@@ -148,13 +148,18 @@ class LoadedModel:
             yield
             return
         before = self.attn
-        self._set_attn(attn)
+        self.choose(attn)
         try:
             yield
         finally:
-            self._set_attn(str(before))
+            self.choose(str(before))
 
-    def _set_attn(self, attn: str) -> None:
+    def choose(self, attn: str) -> None:
+        """Switch the attention implementation for good.
+
+        Raises:
+            Unsupported: the model refuses it, or silently keeps its own.
+        """
         kind = type(self.model).__name__
         setter: Callable[[str], None] | None = getattr(self.model, "set_attn_implementation", None)
         if setter is None:

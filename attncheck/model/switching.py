@@ -12,7 +12,7 @@ import torch
 
 from attncheck.attention.call import AttentionCall
 from attncheck.attention.recorder import record
-from attncheck.core.errors import Unsupported, first_line
+from attncheck.core.errors import TargetError, Unsupported, first_line
 from attncheck.model.refusal import REFUSALS
 from attncheck.model.subject import Subject
 
@@ -51,6 +51,17 @@ def as_compared(subject: Subject, attns: Iterable[str | None]) -> Iterator[None]
         yield
 
 
+@contextlib.contextmanager
+def uncompiled_flex(attn: str | None) -> Iterator[None]:
+    """`uncompiled` for flex_attention; every other implementation runs as usual.
+
+    Raises:
+        Unsupported: this torch cannot leave compilation out.
+    """
+    with uncompiled() if attn == FLEX else contextlib.nullcontext():
+        yield
+
+
 def kernels_called(subject: Subject, attn: str | None) -> frozenset[tuple[str, str]]:
     """Module and name of every attention kernel that a short forward calls under an implementation
     (None: the one in force).
@@ -78,3 +89,19 @@ def not_switched(subject: Subject, attn: str) -> str | None:
     except REFUSALS as error:
         return first_line(error)
     return f"the same kernel runs when `{attn}` is asked for" if usual == switched else None
+
+
+def adopt(subject: Subject, attn: str | None) -> None:
+    """Run a model, which its own code may have made, under the requested implementation from now
+    on.
+
+    Raises:
+        TargetError: it would not really run, and why.
+    """
+    if attn is None or attn == subject.attn:
+        return
+    with uncompiled_flex(attn):
+        reason = not_switched(subject, attn)
+    if reason is not None:
+        raise TargetError(f"{subject.name}: --attn {attn} cannot be used: {reason}")
+    subject.loaded.choose(attn)

@@ -21,6 +21,7 @@ from attncheck.model.placement import device_named, move, offloaded, why_not_cas
 from attncheck.model.precision import DTYPES, cast_back, name_of, own_dtypes, widens
 from attncheck.model.quantized import quantized_kind
 from attncheck.model.subject import Subject
+from attncheck.model.switching import adopt
 from attncheck.targets import builtin, checkpoints, random_init, sharded
 from attncheck.targets.adapters import adapted, base_of, without_wrapper
 from attncheck.targets.checkpoints import Read
@@ -98,7 +99,9 @@ def _loaded(target: Target, settings: Settings) -> Subject:
     if info.get(checkpoints.NO_TOKENIZER):
         reason = info[checkpoints.NO_TOKENIZER]
         loaded.remarks = (f"no tokenizer, seeded ids instead of text: {reason}",)
-    return settle_dtype(loaded, settings.dtype)
+    subject = settle_dtype(loaded, settings.dtype)
+    adopt(subject, settings.attn)
+    return subject
 
 
 def _try(tokenizer: Any, text: str) -> None:

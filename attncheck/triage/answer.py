@@ -33,14 +33,22 @@ class TriageAnswer(str, Enum):
 class Question:
     """What a report states: prompts, generated tokens, symptom, and how the model was called.
 
-    `passes` limits the number of forwards of the search.
+    `beams` is the width of the beam search, `chat` whether prompts go through the chat template,
+    `sampled` whether the report's call samples, `difference` the logit difference that it states (0
+    where its tokens change), `read` what was read out of an issue's text. `passes` limits the
+    number of forwards of the search; 0 chooses it by the model's size.
     """
 
     prompts: tuple[str, ...] = ()
     generate: int = 0
+    beams: int = 1
+    chat: bool = False
+    sampled: bool = False
+    difference: float = 0.0
     symptom: str = ""
     pattern: CallPattern = field(default_factory=CallPattern)
     passes: int = 400
+    read: tuple[tuple[str, str], ...] = ()
 
 
 @final
@@ -118,13 +126,22 @@ class Smallest:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Triage:
-    """The answer and its evidence."""
+    """The answer and its evidence.
+
+    `told` is what was read out of an issue's text, `called` what was run as the reporter's own
+    call, `second` another fault beside the first, `stopped` the exit code where the search was
+    interrupted, so that this is its best guess.
+    """
 
     target: str
     answer: TriageAnswer
     headline: str
     advice: str = ""
+    told: tuple[tuple[str, str], ...] = ()
+    called: str = ""
     finding: Finding | None = None
+    second: Finding | None = None
+    stopped: int = 0
     smallest: Smallest | None = None
     steps: tuple[Step, ...] = ()
     remarks: tuple[Remark, ...] = ()

@@ -140,7 +140,7 @@ def spec_of(
         Unsupported: the call pattern means nothing for this model.
     """
     rows = _rows(material, pattern)
-    padded = _padded(subject, rows) if pattern.padding else None
+    padded = _padded(subject, material, rows) if pattern.padding else None
     side: Side = "left" if pattern.padding == "left" else "right"
     length = padded.length if padded else len(rows[0])
     if pattern.cache not in ("", "on", *KINDS):
@@ -158,21 +158,27 @@ def spec_of(
 
 
 def _rows(material: Material, pattern: CallPattern) -> Tokens:
-    """The sequences of the batch: of unequal lengths with padding, else cut to one length."""
+    """The sequences of the batch: of unequal lengths with padding, else cut to one length; those
+    of the reporter are never cut.
+    """
     rows = material.rows[: pattern.batch]
+    unequal = len({len(row) for row in rows}) > 1
+    if not pattern.padding and unequal and material.whole:
+        raise Unsupported("sequences of unequal lengths are a batch only with padding")
     if not pattern.padding:
         shortest = min(len(row) for row in rows)
         return tuple(row[:shortest] for row in rows)
-    if len({len(row) for row in rows}) > 1:
+    if unequal or material.whole:
         return rows
     cut = PAD - 2
     return tuple(row[: max(2, len(row) - index * cut)] for index, row in enumerate(rows))
 
 
-def _padded(subject: Subject, rows: Tokens) -> Padded:
+def _padded(subject: Subject, material: Material, rows: Tokens) -> Padded:
     lengths = {len(row) for row in rows}
     length = max(lengths) + (PAD if len(lengths) == 1 else 0)
-    return Padded(rows=rows, length=length, pad=pad_id(subject), inputs=subject.inputs)
+    pad = pad_id(subject) if material.pad is None else material.pad
+    return Padded(rows=rows, length=length, pad=pad, inputs=subject.inputs)
 
 
 def _chunks(pattern: CallPattern, length: int) -> tuple[int, ...]:
@@ -190,7 +196,9 @@ def _chunks(pattern: CallPattern, length: int) -> tuple[int, ...]:
 def _positions(
     subject: Subject, pattern: CallPattern, rows: Tokens, padded: Padded | None, side: Side
 ) -> tuple[tuple[int, ...], ...] | None:
-    """Left padding always comes with positions: without them a forward may count the padding."""
+    """Left padding comes with positions: without them a forward may count the padding."""
+    if pattern.positions == "implicit":
+        return None
     if padded is not None and (pattern.positions or side == "left"):
         subject.can.takes_positions.require()
         return padded.positions(side)

@@ -16,49 +16,92 @@ from attncheck.core.errors import CannotInject, Unsupported
 from attncheck.faults.engine.injection import decoder_layers
 from attncheck.model.inputs import Row, Tokens
 from attncheck.model.subject import Subject
+from attncheck.triage.answer import Question
 
-LONGEST = 96
-"""Prompts are cut to this many tokens, which keeps every forward fast."""
+BRIEF = 96
+"""Call patterns are crossed on sequences of at most this many tokens: each takes a forward."""
+SEQUENCES = 3
 
 
 @final
 @dataclass(frozen=True)
 class Material:
-    """Three sequences or more. `own` says that they are the reporter's prompts."""
+    """Some sequences. `own` says that they come from the reporter's prompts, `whole` that they are
+    these prompts and nothing else; `pad` is the id that the reporter's tokenizer pads with.
+    """
 
     rows: Tokens
     own: bool
+    whole: bool = False
+    pad: int | None = None
 
     def first(self, length: int) -> Material:
         """The same sequences, each of at most `length` tokens."""
-        return Material(tuple(row[:length] for row in self.rows), self.own)
+        return replace(self, rows=tuple(row[:length] for row in self.rows))
 
     @property
     def length(self) -> int:
         """The length of the longest sequence."""
         return max(len(row) for row in self.rows)
 
+    @property
+    def unequal(self) -> bool:
+        """Whether the sequences have different lengths."""
+        return len({len(row) for row in self.rows}) > 1
 
-def material(subject: Subject, prompts: tuple[str, ...]) -> Material:
-    """The reporter's prompts; without prompts or a tokenizer, the main sequence and two others.
+
+def material(subject: Subject, question: Question) -> Material:
+    """The reporter's prompts, all of them and whole; without prompts or a tokenizer, the main
+    sequence and two others.
 
     Raises:
-        Unsupported: a prompt has fewer than two tokens.
+        Unsupported: a prompt has no token, or one that the model has no embedding for.
     """
+    if not question.prompts or subject.tokenizer is None:
+        return _drawn(subject)
+    rows = tuple(_encoded(subject, prompt, question.chat) for prompt in question.prompts)
+    return Material(rows, own=True, whole=True, pad=_pad_of(subject))
+
+
+def _drawn(subject: Subject) -> Material:
     inputs = subject.inputs
-    if not prompts or subject.tokenizer is None:
-        others = (inputs.other(inputs.row, salt=salt) for salt in (21, 22))
-        return Material((inputs.row, *others), own=False)
-    rows = [_encoded(subject, prompt) for prompt in prompts]
-    if any(len(row) < 2 for row in rows):
-        raise Unsupported("a prompt of fewer than two tokens leaves nothing to compare")
-    fill = [tuple(inputs.other(rows[0], salt=21 + n)) for n in range(3 - len(rows))]
-    return Material((*rows, *fill), own=True)
+    others = (inputs.other(inputs.row, salt=salt) for salt in (21, 22))
+    return Material((inputs.row, *others), own=False)
 
 
-def _encoded(subject: Subject, prompt: str) -> Row:
-    ids = subject.tokenizer(prompt)["input_ids"]
-    return tuple(int(token) for token in ids if 0 <= int(token) < subject.facts.vocab)[:LONGEST]
+def brief(subject: Subject, whole: Material) -> Material:
+    """Three sequences that are cheap to run: the beginnings of the prompts, and drawn ones."""
+    rows = [row[:BRIEF] for row in whole.rows if len(row) > 1][:SEQUENCES]
+    if not whole.own or not rows:
+        return _drawn(subject)
+    fill = [subject.inputs.other(rows[0], salt=21 + n) for n in range(SEQUENCES - len(rows))]
+    return Material((*rows, *fill), own=True, pad=whole.pad)
+
+
+def _encoded(subject: Subject, prompt: str, chat: bool) -> Row:
+    tokenizer = subject.tokenizer
+    text = prompt
+    if chat:
+        text = tokenizer.apply_chat_template(
+            [{"role": "user", "content": prompt}], tokenize=False, add_generation_prompt=True
+        )
+    ids = [int(each) for each in tokenizer(text, add_special_tokens=not chat)["input_ids"]]
+    outside = [each for each in ids if not 0 <= each < subject.facts.vocab]
+    if outside:
+        raise Unsupported(
+            f"the tokenizer gives token {outside[0]}, outside the model's vocabulary of "
+            f"{subject.facts.vocab}: they do not belong together"
+        )
+    if not ids:
+        raise Unsupported("a prompt without any token leaves nothing to compare")
+    return tuple(ids)
+
+
+def _pad_of(subject: Subject) -> int | None:
+    """The id that the tokenizer pads with; its end of text where it has none, as most users set."""
+    names = ("pad_token_id", "eos_token_id")
+    ids = (getattr(subject.tokenizer, name, None) for name in names)
+    return next((each for each in ids if each is not None and each < subject.facts.vocab), None)
 
 
 def shorter(subject: Subject, length: int) -> Subject:

@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from attncheck.core.finding import Diagnosis, Proof
+from attncheck.core.finding import Diagnosis, Finding, Proof
 from attncheck.core.verdict import Verdict
 from attncheck.report.markdown import escape
 from attncheck.report.numbers import number, seconds
@@ -46,7 +46,8 @@ class Grid:
 def print_page(triage: Triage, console: Console) -> None:
     """The answer on a terminal, followed by its evidence."""
     line = Text(overflow="fold").append(triage.answer.value, style=STYLES[triage.answer])
-    console.print(line.append(f"  {triage.headline}"))
+    early = "stopped early, best guess so far: " if triage.stopped else ""
+    console.print(line.append(f"  {early}{triage.headline}"))
     console.print()
     for title, words in parts(triage):
         _print_paragraph(console, title, words)
@@ -54,7 +55,7 @@ def print_page(triage: Triage, console: Console) -> None:
         _print_grid(console, precision_grid(triage))
     for remark in mentioned(triage):
         _print_paragraph(console, "note", f"{remark.title}. {remark.words}")
-    _print_grid(console, steps_grid(triage))
+    _print_grid(console, steps_grid(triage), cropped=True)
     if triage.script or triage.no_script:
         written = "written: it shows the fault without attncheck"
         _print_paragraph(console, "script", triage.no_script or written)
@@ -67,7 +68,7 @@ def _print_paragraph(console: Console, title: str, words: str) -> None:
     console.print(Padding(text, (0, 0, 1, 2)))
 
 
-def _print_grid(console: Console, grid: Grid) -> None:
+def _print_grid(console: Console, grid: Grid, cropped: bool = False) -> None:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", show_edge=False)
     for place, heading in enumerate(grid.headings):
         last = place == len(grid.headings) - 1
@@ -77,9 +78,20 @@ def _print_grid(console: Console, grid: Grid) -> None:
             no_wrap=not last,
             overflow="fold",
         )
+    room = console.width - 4 - sum(2 + max(map(len, column)) for column in _columns(grid)[:-1])
     for cells in grid.cells:
-        table.add_row(*(_styled(cell) for cell in cells))
+        shown = (*cells[:-1], _cut(cells[-1], room)) if cropped else cells
+        table.add_row(*(_styled(cell) for cell in shown))
     console.print(Padding(table, (0, 0, 1, 2)))
+
+
+def _cut(text: str, room: int) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= room else f"{line[: max(1, room - 1)]}…"
+
+
+def _columns(grid: Grid) -> list[tuple[str, ...]]:
+    return list(zip(grid.headings, *grid.cells, strict=True))
 
 
 def _styled(cell: str) -> Text:
@@ -143,10 +155,17 @@ def mentioned(triage: Triage) -> list[Remark]:
 def parts(triage: Triage) -> Iterator[tuple[str, str]]:
     """(heading, text) of the paragraphs between the headline and the tables."""
     diagnosis, place = triage.diagnosis, triage.location
+    if triage.told:
+        told = ", ".join(f"{name} {value}" for name, value in triage.told)
+        yield "read from the issue", f"{told} (correct it by these options)"
+    if triage.called:
+        yield "run as reported", triage.called
     if diagnosis is not None:
         yield "cause", _cause(diagnosis)
     if place is not None and place.module:
         yield "first diverges in", location_text(place).removeprefix("first diverges in ")
+    if triage.second is not None:
+        yield "and another fault", second_words(triage.second)
     if triage.smallest is not None:
         yield "smallest that still fails", smallest_words(triage.smallest)
     if triage.split is not None:
@@ -159,6 +178,13 @@ def _cause(found: Diagnosis) -> str:
     """The fault, or what was measured where no known fault does the same."""
     nameless = found.how == "measured" and not found.fault
     return f"{HOW[found.how]} {found.sentence if nameless else fault_text(found)}".strip()
+
+
+def second_words(found: Finding) -> str:
+    """What is still there once the first fault is explained."""
+    cause = _cause(found.diagnosis) if found.diagnosis else ""
+    place = f"{location_text(found.location)}: " if found.location else ""
+    return f"{cause}; {place}{found.summary}"
 
 
 def smallest_words(found: Smallest) -> str:

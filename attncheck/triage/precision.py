@@ -1,35 +1,83 @@
-"""Rounding or a fault: the same comparison in every precision, and where greedy text diverges.
+"""Rounding or a fault: the same comparison in every precision.
 
 Rounding shrinks by orders of magnitude from bfloat16 to float64; a fault does not.
-
-Axes: B batch, T positions, N generated tokens, V vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, final
 
-import torch
-from torch import Tensor
-
+from attncheck.core.measurement import Comparison
 from attncheck.core.settings import PRECISIONS, Settings
-from attncheck.model.forward_spec import ForwardSpec
-from attncheck.model.generation import greedy
+from attncheck.diagnosis.failure import REFUSED
 from attncheck.model.precision import DTYPES, NAMES, fits
 from attncheck.model.subject import Subject
-from attncheck.numerics.divergence import max_abs_diff
 from attncheck.targets.load import load
-from attncheck.triage import axes
 from attncheck.triage.answer import GreedySplit, PrecisionLine
-from attncheck.triage.call_pattern import CallPattern
-from attncheck.triage.material import Material
+from attncheck.triage.own_call import SLOW, Seen
 
 USUAL = "float32"
-SLOW = 30_000_000
-"""From this many parameters on, float32 comes first, and float64 only where float32 is in doubt."""
 SHOWN = ("bfloat16", "float32", "float64")
+SHRINKS = 30.0
+"""Rounding becomes smaller by at least this factor from one precision to the next finer one."""
+QUALITY = ("upgrade", "training", "packing")
+"""Symptoms that state a loss of quality: a few tokens that flip do not explain one."""
+SHARE = 0.2
+"""The share of flipped tokens from which on quality may suffer."""
+Run = Callable[[Subject], Sequence[Seen]]
+
+
+@final
+@dataclass(frozen=True)
+class Ladder:
+    """One line per precision, coarse to fine, with the case behind each, and where greedy text
+    diverges in the reporter's own.
+    """
+
+    reported: str
+    lines: tuple[PrecisionLine, ...] = ()
+    cases: tuple[Comparison, ...] = ()
+    split: GreedySplit | None = None
+
+    @property
+    def own(self) -> PrecisionLine | None:
+        """The line of the reporter's own precision."""
+        return next((line for line in self.lines if line.dtype == self.reported), None)
+
+    @property
+    def failing(self) -> tuple[str, Comparison] | None:
+        """The precision and the case of the finest line, where rounding does not explain it."""
+        if not self.lines:
+            return None
+        case = self.cases[-1]
+        wrong = case.beyond and not case.in_doubt and case.resolved
+        return (self.lines[-1].dtype, case) if wrong else None
+
+    def reproduces(self, symptom: str, difference: float) -> bool:
+        """Whether the own precision shows what was reported: tokens that change (enough of them to
+        lower a score where that was reported), or a logit difference as large as the report's.
+        """
+        own = self.own
+        if own is None:
+            return False
+        if difference:
+            return own.max_abs >= difference / 2
+        if symptom in QUALITY:
+            return own.flips > SHARE * own.positions
+        return own.flips > 0
+
+    @property
+    def is_rounding(self) -> bool:
+        """Whether a finer precision shows that the difference of the own one is rounding."""
+        own = self.own
+        if own is None or self.failing is not None:
+            return False
+        finest = self.lines[-1]
+        if finest is own:
+            return own.dtype == "float64" and own.max_abs <= own.budget
+        return finest.max_abs <= finest.budget and finest.max_abs * SHRINKS <= own.max_abs
 
 
 def opened(target: str, settings: Settings) -> tuple[Subject, str]:
@@ -54,77 +102,50 @@ def _stated(subject: Subject) -> str:
     return NAMES.get(stated, usual)  # type: ignore[arg-type]
 
 
-def precisions(
-    subject: Subject, material: Material, patterns: Sequence[CallPattern], reported: str
-) -> Iterator[PrecisionLine]:
-    """One line per precision that fits into memory, coarse to fine, the reporter's among them."""
-    for dtype in (name for name in PRECISIONS if name in (*SHOWN, reported)):
+def ladder(subject: Subject, run: Run, reported: str) -> Ladder:
+    """`run` in every precision that decides and fits into memory, the reporter's among them."""
+    lines, cases, split = [], [], None
+    for dtype in _levels(subject, reported):
         if not fits(subject.model, DTYPES[dtype], subject.device):
             continue
         try:
             with subject.at(dtype) as view:
-                line = _line(view, material, patterns, dtype)
-        except (RuntimeError, NotImplementedError, TypeError):
+                seen = run(view)
+        except REFUSED:
             continue  # quantized weights and some kernels refuse another precision
-        if line is not None:
-            yield line
+        if not seen:
+            continue
+        line, case = _line(dtype, [each.case for each in seen])
+        lines.append(line)
+        cases.append(case)
+        if dtype == reported:
+            split = next((each.split for each in seen if each.split), None)
+    return Ladder(reported, tuple(lines), tuple(cases), split)
 
 
-def _line(
-    subject: Subject, material: Material, patterns: Sequence[CallPattern], dtype: str
-) -> PrecisionLine | None:
-    """The pattern that moves the logits most, or that flips the most best tokens."""
-    cases = [case for _, case in axes.measured(subject, material, patterns)]
-    if not cases:
-        return None
-    worst = max(cases, key=lambda case: case.max_abs)
+def _levels(subject: Subject, reported: str) -> Iterator[str]:
+    """Coarse to fine; of a slow model the reporter's own and the next finer one only."""
+    levels = [name for name in PRECISIONS if name in (*SHOWN, reported)]
+    if subject.facts.parameters <= SLOW:
+        yield from levels
+        return
+    at = levels.index(reported)
+    finer = [name for name in levels[at + 1 :] if name in (USUAL, "float64")]
+    yield from (reported, *finer[:1])
+
+
+def _line(dtype: str, cases: list[Comparison]) -> tuple[PrecisionLine, Comparison]:
+    """The case that moves the logits most, or that flips the most best tokens; and the worst."""
+    worst = max(cases, key=lambda case: case.excess)
+    largest = max(cases, key=lambda case: case.max_abs)
     most = max(cases, key=lambda case: case.divergence.top1_flips or 0)
-    shown = most if most.divergence.top1_flips else worst
-    return PrecisionLine(
+    shown = most if most.divergence.top1_flips else largest
+    line = PrecisionLine(
         dtype=dtype,
         way=shown.name,
-        max_abs=worst.max_abs,
-        budget=worst.budget,
-        flips=shown.divergence.top1_flips or 0,
-        positions=shown.positions,
+        max_abs=largest.max_abs,
+        budget=largest.budget,
+        flips=sum(case.divergence.top1_flips or 0 for case in cases),
+        positions=sum(case.positions for case in cases),
     )
-
-
-def greedy_split(
-    subject: Subject, material: Material, tokens: int
-) -> tuple[GreedySplit | None, Material]:
-    """Where greedy generation and a forward over its result first choose another token.
-
-    Also the material with the generated text: text has the near ties that random ids hide.
-
-    Raises:
-        Unsupported: the model has no generate(), or it raises.
-    """
-    row = material.rows[0]
-    generated = greedy(subject, row, tokens)
-    text = replace(material, rows=(row + generated.tokens, *material.rows[1:]))
-    full_NV = subject.logits(ForwardSpec(text.rows[:1]))[0, len(row) - 1 : -1]
-    forced_NV = generated.logits_BNV[0].to(full_NV.device)
-    chosen_N = torch.tensor(generated.tokens, device=full_NV.device)
-    flipped_N = (full_NV.argmax(-1) != chosen_N).nonzero().flatten()
-    if not len(flipped_N):
-        return None, text
-    split = _split(subject.tokenizer, full_NV, forced_NV, int(flipped_N[0]))
-    return replace(split, position=len(row) + split.position, flips=len(flipped_N)), text
-
-
-def _split(tokenizer: Any, full_NV: Tensor, forced_NV: Tensor, at: int) -> GreedySplit:
-    other, chosen = int(full_NV[at].argmax()), int(forced_NV[at].argmax())
-    return GreedySplit(
-        position=at,
-        chosen=_shown(tokenizer, chosen),
-        other=_shown(tokenizer, other),
-        margin=float(full_NV[at, other] - full_NV[at, chosen]),
-        difference=max_abs_diff(full_NV[at], forced_NV[at]),
-        flips=1,
-        tokens=len(full_NV),
-    )
-
-
-def _shown(tokenizer: Any, token: int) -> str:
-    return repr(tokenizer.decode([token])) if tokenizer is not None else f"token {token}"
+    return line, worst

@@ -32,7 +32,7 @@ def facts(subject: Subject, reported: str) -> Iterator[tuple[str, str]]:
     yield "attention", str(subject.attn)
     yield "dtype", reported
     if subject.tokenizer is not None:
-        yield "padding side", str(getattr(subject.tokenizer, "padding_side", "unknown"))
+        yield "padding side of the tokenizer", str(getattr(subject.tokenizer, "padding_side", "?"))
     versions = (
         f"attncheck {__version__}",
         f"torch {torch.__version__}",
@@ -44,7 +44,6 @@ def facts(subject: Subject, reported: str) -> Iterator[tuple[str, str]]:
 def remarks(subject: Subject, question: Question, material: Material) -> Iterator[Remark]:
     """Everything that is no fault of attention and still changes what people see."""
     yield from _sampling(subject, question)
-    yield from _right_padding(subject, question, material)
     yield from _pad_is_eos(subject, question)
     yield from _template(subject, question)
     context = subject.facts.context
@@ -58,7 +57,14 @@ def remarks(subject: Subject, question: Question, material: Material) -> Iterato
 
 def _sampling(subject: Subject, question: Question) -> Iterator[Remark]:
     config = getattr(subject.model, "generation_config", None)
-    if getattr(config, "do_sample", False):
+    if question.sampled:
+        yield Remark(
+            title="sampling is on",
+            words="The reported call passes do_sample=True: generate() draws another text on every "
+            "call. Compare logits, or greedy text (do_sample=False).",
+            decides=True,
+        )
+    elif getattr(config, "do_sample", False):
         values = ((name, getattr(config, name, None)) for name in SAMPLING)
         shown = ", ".join(f"{name}={value}" for name, value in values if value is not None)
         yield Remark(
@@ -66,7 +72,7 @@ def _sampling(subject: Subject, question: Question) -> Iterator[Remark]:
             words=f"The model's generation config has do_sample=True ({shown}): generate() draws "
             "another text on every call unless do_sample=False is passed. Compare logits, or "
             "greedy text.",
-            decides=question.symptom in ("", "batch", "cache", "implementation"),
+            decides=bool(question.generate) or not question.symptom,
         )
     changed = ((name, getattr(config, name, None), usual) for name, usual in CHANGING.items())
     shown = ", ".join(
@@ -77,19 +83,6 @@ def _sampling(subject: Subject, question: Question) -> Iterator[Remark]:
             title="generate() changes the logits",
             words=f"The model's generation config has {shown}: two engines agree only if both "
             "apply it.",
-        )
-
-
-def _right_padding(subject: Subject, question: Question, material: Material) -> Iterator[Remark]:
-    side = question.pattern.padding or getattr(subject.tokenizer, "padding_side", "")
-    lengths = {len(row) for row in material.rows[: max(1, len(question.prompts))]}
-    if side == "right" and question.generate and len(lengths) > 1:
-        yield Remark(
-            title="padding on the right of a prompt",
-            words=f"The prompts have {min(lengths)} to {max(lengths)} tokens and are padded on the "
-            "right: generate() then continues after the padding in every sequence but the longest. "
-            "Set tokenizer.padding_side = 'left'.",
-            decides=True,
         )
 
 
@@ -129,7 +122,7 @@ def _eos_targets(tokenizer: Any, eos: int) -> int | None:
 
 def _template(subject: Subject, question: Question) -> Iterator[Remark]:
     template = getattr(subject.tokenizer, "chat_template", None)
-    if not template or not question.prompts:
+    if not template or not question.prompts or question.chat:
         return
     special = getattr(subject.tokenizer, "all_special_tokens", ())
     marks = [token for token in special if token and token in str(template)]

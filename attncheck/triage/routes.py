@@ -1,6 +1,6 @@
 """The route of a symptom: the order in which real reports of that kind were solved.
 
-Standard library only. A probe that is not installed is left out.
+A probe that is not installed is left out.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import final
 
 from attncheck.core.errors import UsageError, unknown
+from attncheck.triage.answer import Question
 
 
 @final
@@ -67,6 +68,18 @@ def route(symptom: str) -> Route:
     if symptom not in ROUTES:
         raise UsageError(unknown("symptom", symptom, [name for name in ROUTES if name]))
     return ROUTES[symptom]
+
+
+def inferred(question: Question) -> str:
+    """The symptom that a call stands for where the report names none: what it does beside one plain
+    forward.
+    """
+    pattern = question.pattern
+    if pattern.cache or question.beams > 1:
+        return "cache"
+    if pattern.padding:
+        return "padding"
+    return "batch" if len(question.prompts) > 1 else ""
 
 
 def present(names: Iterable[str], installed: Iterable[str]) -> list[str]:

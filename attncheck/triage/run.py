@@ -9,41 +9,36 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import final, get_args
 
 from attncheck.core import registry
+from attncheck.core.errors import stop_code
 from attncheck.core.finding import Finding, Proof
 from attncheck.core.verdict import Verdict
 from attncheck.diagnosis.claims import is_proven
-from attncheck.diagnosis.failure import REFUSED
 from attncheck.model.subject import Subject
 from attncheck.run.implicit import implicit_findings
-from attncheck.triage import axes, checks, precision, steps
-from attncheck.triage.answer import (
-    GreedySplit,
-    PrecisionLine,
-    Question,
-    Remark,
-    Smallest,
-    Triage,
-    TriageAnswer,
-)
+from attncheck.triage import axes, checks, reproduced, steps
+from attncheck.triage.answer import Question, Remark, Smallest, Triage, TriageAnswer
 from attncheck.triage.call_pattern import CallPattern
-from attncheck.triage.material import Material, material
+from attncheck.triage.material import BRIEF, Material, brief, material
+from attncheck.triage.own_call import SLOW, OwnCall, own_call
+from attncheck.triage.precision import Ladder
 from attncheck.triage.remarks import NO_TEMPLATE, facts, only_boolean_masks, remarks, trapped
-from attncheck.triage.routes import Route, present, route
+from attncheck.triage.routes import Route, inferred, present, route
+from attncheck.triage.second import another
 from attncheck.triage.smallest import ForwardCount, reproduction, smallest_of
 from attncheck.triage.words import advised, falsifier, headline
 
-HALF = ("bfloat16", "float16")
-NUMERIC = ("batch", "cache", "padding", "implementation", "upgrade")
-"""Symptoms under which any difference at all is what the reporter saw."""
 LONG = ("", "long", "upgrade")
 COMPILING = "implementations"
 """The probe that compares the compiled model."""
+SINGLES = "one axis at a time"
+PASSES, PASSES_SLOW = 600, 240
+"""Forwards after which no further step starts, of small models and of those with many weights."""
 Attempt = Callable[[], Finding | None]
 
 
@@ -63,70 +58,142 @@ class Investigation:
     log: steps.Log = field(init=False)
     route: Route = field(init=False)
     material: Material = field(init=False)
+    brief: Material = field(init=False)
+    call: OwnCall | None = field(init=False)
     first: list[Attempt] = field(default_factory=list)
     traps: list[Remark] = field(default_factory=list)
     asides: list[Remark] = field(default_factory=list)
+    found: list[Finding] = field(default_factory=list)
     repro: Path | None = None
 
     def __post_init__(self) -> None:
-        self.log = steps.Log(self.says)
-        self.route = route(self.question.symptom)
-        self.material = material(self.subject, self.question.prompts)
-        self._count = ForwardCount(self.subject, self.question.passes)
+        self.log = steps.Log(self._with_guess)
+        self.route = route(self.question.symptom or inferred(self.question))
+        self.material = material(self.subject, self.question)
+        self.brief = brief(self.subject, self.material)
+        self.call = own_call(self.subject, self.question, self.material)
+        limit = self.question.passes or (PASSES_SLOW if self._slow else PASSES)
+        self._count = ForwardCount(self.subject, limit)
         self._clock = time.perf_counter()
 
     def run(self) -> Triage:
-        """Run every step until one decides."""
+        """Run every step until one decides; where the user stops it, the best guess so far.
+
+        Raises:
+            KeyboardInterrupt: it was stopped before any step had ended.
+        """
+        try:
+            return self._decided()
+        except KeyboardInterrupt as stop:
+            if not self.log.steps:
+                raise
+            return replace(self._guessed(), stopped=stop_code(stop))
+
+    def _decided(self) -> Triage:
         finding = self.fault()
         if finding is not None:
             return self._confirmed(finding)
         found = tuple(remarks(self.subject, self.question, self.material))
-        answer = partial(self._answer, remarks=found)
-        lines, split = self._numerics()
+        ladder = self.ladder
+        finding = self._beyond_rounding(ladder)
+        if finding is not None:
+            return self._confirmed(finding)
+        answer = partial(self._answer, remarks=found, ladder=ladder)
         if self.traps or any(remark.decides for remark in found):
-            return answer(TriageAnswer.BEHAVIOUR, lines=lines, split=split)
-        steps.control(self.subject, self.material, self._singles(), self.log)
-        if self._visible(lines, split):
-            return answer(TriageAnswer.NUMERICS, lines=lines, split=split)
+            return answer(TriageAnswer.BEHAVIOUR)
+        steps.control(self.subject, self.brief, self._singles(), self.log)
+        if self._explained:
+            return answer(TriageAnswer.NUMERICS)
         if any(remark.title == NO_TEMPLATE for remark in found):
-            return answer(TriageAnswer.BEHAVIOUR, lines=lines)
-        return answer(TriageAnswer.NOT_REPRODUCED, lines=lines)
+            return answer(TriageAnswer.BEHAVIOUR)
+        return answer(TriageAnswer.NOT_REPRODUCED)
 
     def fault(self) -> Finding | None:
         """The first finding that names its fault, else the best of those that failed."""
-        found: list[Finding] = []
         for attempt in self._attempts():
-            if self._count.spent and found:
+            if self._count.spent and self.found:
                 break
             finding = attempt()
             if finding is None or finding.verdict is not Verdict.FAIL:
                 continue
-            found.append(finding)
+            self.found.append(finding)
             if is_proven(finding):
                 return finding
-        return min(found, key=_vagueness, default=None)
+        return min(self.found, key=_vagueness, default=None)
 
     def _attempts(self) -> Iterator[Attempt]:
-        subject, material, log = self.subject, self.material, self.log
+        """Cheap causes first: what is read off the model, the reporter's own call, its layers."""
+        subject, log = self.subject, self.log
         for finding in implicit_findings(subject):
             yield partial(lambda each: each, finding)
         yield from self.first
-        yield lambda: checks.finite_values(subject, material, self.reported, log)
+        yield lambda: checks.finite_values(subject, self.material, self.reported, log)
         wanted = [*self.route.probes.split(), *([COMPILING] if subject.settings.compiled else ())]
         names = present(dict.fromkeys(wanted), registry.installed())
         first = names[:1] if names[:1] == ["reference"] else []
         yield from (partial(self._probe, name) for name in first)
-        own = self.question.pattern
-        if own.axes:
-            yield lambda: steps.called(subject, material, [own], "the reporter's own call", log)
-        yield from (partial(self._probe, name) for name in names if name not in first)
+        yield self._own
+        singles, crossed = self._singles(), list(axes.crossed(axes.values(subject)))
+        if first:  # where labels come first, a wrong plain forward must not be the measure
+            yield partial(self._called, singles, SINGLES)
+        if self.question.symptom == "long" or self._is_long:
+            yield self._lengths
+        if self._slow and self.call is not None and (self.traps or self._explained):
+            return  # what was reported is explained: a search elsewhere takes minutes here
+        if not self.traps or not self._slow:
+            yield from (partial(self._probe, name) for name in names if name not in first)
         if self.question.symptom == "training":
             yield self._accumulated
-        singles, crossed = self._singles(), list(axes.crossed(axes.values(subject)))
-        yield lambda: steps.called(subject, material, singles, "one axis at a time", log)
-        yield lambda: steps.called(subject, material, crossed, "axes crossed", log)
-        if self.question.symptom in LONG:
-            yield lambda: steps.lengths(subject, log)
+        if not first:
+            yield partial(self._called, singles, SINGLES)
+        yield partial(self._called, crossed, "axes crossed")
+        if self.question.symptom in LONG and not self._is_long:
+            yield self._lengths
+        if not self.question.symptom and not self.traps:
+            rest = present(dict.fromkeys(route("").probes.split()), registry.installed())
+            yield from (partial(self._probe, name) for name in rest if name not in names)
+
+    @property
+    def _is_long(self) -> bool:
+        """Whether the reporter's prompts are longer than what the probes use."""
+        usual = BRIEF if self._slow else self.subject.inputs.length
+        return self.material.whole and self.material.length > usual
+
+    @property
+    def _slow(self) -> bool:
+        return bool(self.subject.facts.parameters > SLOW)
+
+    @cached_property
+    def ladder(self) -> Ladder:
+        """What was reported in every precision."""
+        return reproduced.ladder_of(self._source(), self.reported, self.question, self.log.says)
+
+    @property
+    def _explained(self) -> bool:
+        """Whether the reporter's own precision shows the report, and a finer one that it is
+        rounding.
+        """
+        shown = self.ladder.reproduces(self.question.symptom, self.question.difference)
+        return shown and self.ladder.is_rounding
+
+    def _own(self) -> Finding | None:
+        if self.call is None:
+            return None
+        found = steps.own(self.subject, self.call, self.log)
+        if isinstance(found, Remark):
+            self.traps.append(found)
+            return None
+        return found
+
+    def _called(self, patterns: list[CallPattern], what: str) -> Finding | None:
+        if self._count.spent:
+            return None
+        return steps.called(self.subject, self.brief, patterns, what, self.log)
+
+    def _lengths(self) -> Finding | None:
+        if "lengths" in (step.name for step in self.log.steps) or self._count.spent:
+            return None
+        return steps.lengths(self.subject, self.material, lambda: self._count.spent, self.log)
 
     def _probe(self, name: str) -> Finding | None:
         if self._count.spent:
@@ -154,70 +221,72 @@ class Investigation:
     def _singles(self) -> list[CallPattern]:
         return axes.alone(axes.values(self.subject), self.route.axes)
 
+    def _source(self) -> reproduced.Source:
+        return reproduced.Source(self.subject, self.call, self.brief, self._singles())
+
+    def _beyond_rounding(self, ladder: Ladder) -> Finding | None:
+        """The difference that stays in the finest precision: whatever it is, it is not rounding."""
+        if ladder.failing is None or self.traps:
+            return None
+        dtype, case = ladder.failing
+        return steps.beyond(self.subject, dtype, case, self.log)
+
     def _confirmed(self, finding: Finding) -> Triage:
-        self.says("the smallest call that still fails")
-        small, pair = smallest_of(self.subject, self.material, finding, self.reported)
-        answer = self._answer(TriageAnswer.CONFIRMED, finding=finding, smallest=small)
+        self.log.says("whether what was reported is still there")
+        second = another(self.subject, self.brief, self._singles(), finding, self.log)
+        self.log.says("the smallest call that still fails")
+        small, pair = smallest_of(self.subject, self.brief, finding, self.reported)
+        answer = self._answer(
+            TriageAnswer.CONFIRMED, finding=finding, second=second, smallest=small
+        )
         if self.repro is None:
             return answer
-        self.says("a script that shows it")
+        self.log.says("a script that shows it")
         text, reason = reproduction(self.subject, finding, pair, self.repro)
         return replace(answer, script=text, no_script=reason)
 
-    def _numerics(self) -> tuple[tuple[PrecisionLine, ...], GreedySplit | None]:
-        """The symptom's axes in every precision, and where greedy text of the prompts diverges."""
-        question, text, split = self.question, self.material, None
-        if not (
-            question.symptom in (*NUMERIC, "long") or question.generate or self.reported in HALF
-        ):
-            return (), None
-        self.says("the same in every precision")
-        if question.generate:
-            try:
-                with self.subject.at(self.reported) as own:
-                    split, text = precision.greedy_split(own, text, question.generate)
-            except REFUSED:
-                split = None
-        offered = axes.values(self.subject)
-        about = {axis: found for axis, found in offered.items() if axis in self.route.axes}
-        patterns = axes.alone(about or offered, self.route.axes)
-        if question.pattern.axes:
-            patterns = [question.pattern]
-        return tuple(precision.precisions(self.subject, text, patterns, self.reported)), split
+    def _guessed(self) -> Triage:
+        """The answer if nothing else were tried."""
+        finding = min(self.found, key=_vagueness, default=None)
+        if finding is not None:
+            return self._answer(TriageAnswer.CONFIRMED, finding=finding)
+        return self._answer(TriageAnswer.BEHAVIOUR if self.traps else TriageAnswer.NOT_REPRODUCED)
 
-    def _visible(self, lines: tuple[PrecisionLine, ...], split: GreedySplit | None) -> bool:
-        """Whether the reporter's own precision shows a difference at all."""
-        own = next((line for line in lines if line.dtype == self.reported), None)
-        if own is None:
-            return False
-        any_counts = self.question.symptom in NUMERIC or self.reported in HALF
-        return split is not None or own.flips > 0 or (any_counts and own.max_abs > 0)
+    def _with_guess(self, what: str) -> None:
+        """Say what runs now, behind the best guess so far."""
+        finding = min(self.found, key=_vagueness, default=None)
+        trap = next(iter(self.traps), None)
+        guess = finding.summary if finding else trap.title if trap else ""
+        self.says(f"so far: {guess} · {what}" if guess else what)
 
     def _answer(
         self,
         answer: TriageAnswer,
         *,
         finding: Finding | None = None,
+        second: Finding | None = None,
         smallest: Smallest | None = None,
         remarks: tuple[Remark, ...] = (),
-        lines: tuple[PrecisionLine, ...] = (),
-        split: GreedySplit | None = None,
+        ladder: Ladder | None = None,
     ) -> Triage:
         triage = Triage(
             target=self.subject.name,
             answer=answer,
             headline="",
+            told=self.question.read,
+            called=str(self.call) if self.call else "",
             finding=finding,
+            second=second,
             smallest=smallest,
             steps=tuple(self.log.steps),
             remarks=tuple(chain(self.traps, self.asides, remarks)),
-            lines=lines,
-            split=split,
+            lines=ladder.lines if ladder else (),
+            split=ladder.split if ladder else None,
             read=tuple(facts(self.subject, self.reported)),
             seconds=time.perf_counter() - self._clock,
         )
         triage = replace(triage, headline=headline(triage, self.reported))
-        return replace(triage, advice=advised(triage), falsifier=falsifier(triage))
+        return replace(triage, advice=advised(triage), falsifier=falsifier(triage, self.reported))
 
 
 def _vagueness(finding: Finding) -> int:

@@ -5,11 +5,12 @@ Axes: B batch, T positions, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import final
 
 from attncheck.core import registry
+from attncheck.core.errors import first_line
 from attncheck.core.finding import Finding
 from attncheck.core.measurement import Comparison
 from attncheck.core.ruling import describe
@@ -17,14 +18,18 @@ from attncheck.core.verdict import Verdict
 from attncheck.diagnosis.diagnose import Diagnoser
 from attncheck.diagnosis.failure import REFUSED
 from attncheck.faults.registry import fault
+from attncheck.judge.layer_results import judge_forward
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.inputs import Row
 from attncheck.model.subject import Subject
 from attncheck.run.runner import finding_of
 from attncheck.triage import axes
-from attncheck.triage.answer import Step
+from attncheck.triage.answer import Remark, Step
 from attncheck.triage.call_pattern import CallPattern
+from attncheck.triage.expected import explained
+from attncheck.triage.lengths import WAYS, LengthSweep, limit, long_row, swept
 from attncheck.triage.material import Material
+from attncheck.triage.own_call import OwnCall
 
 AXES = "axes"
 CONTROLS = (
@@ -35,8 +40,10 @@ CONTROLS = (
     "rows-mixed",
     "softmax-scale",
 )
-POWERS = (32, 64, 128, 256)
-LONGEST = 520
+OWN = "the reporter's own call"
+LENGTHS = "lengths"
+JUDGED = 1200
+"""Attention of longer rows is not computed again: its scores grow with the square."""
 
 
 @final
@@ -75,7 +82,7 @@ def called(
         cases.append(case)
         if axes.fails(case):
             log.add(what, Verdict.FAIL, f"{case.name}: {describe(case)}")
-            return _diagnosed(subject, tuple(cases), log)
+            return diagnosed(subject, tuple(cases), log)
     if not cases:
         log.add(what, Verdict.SKIP, "this model supports none of these call patterns")
         return None
@@ -88,7 +95,8 @@ def called(
     return None
 
 
-def _diagnosed(subject: Subject, cases: tuple[Comparison, ...], log: Log) -> Finding:
+def diagnosed(subject: Subject, cases: tuple[Comparison, ...], log: Log) -> Finding:
+    """The first failing case with the fault that explains it."""
     log.says("which fault reproduces it")
     failing = next(case for case in cases if axes.fails(case))
     summary = f"{failing.name}: {describe(failing)}"
@@ -119,45 +127,96 @@ def control(
     log.add("control", Verdict.VACUOUS, words)
 
 
-def lengths(subject: Subject, log: Log) -> Finding | None:
-    """Ever longer sequences: in two chunks on a cache, and their first half alone.
+def own(subject: Subject, call: OwnCall, log: Log) -> Finding | Remark | None:
+    """The reporter's own call: a fault, a reason why it is as expected, or None where it agrees."""
+    log.says(f"{OWN}: {call}")
+    try:
+        case = _settled(subject, call)
+    except REFUSED as reason:
+        log.add(OWN, Verdict.SKIP, first_line(reason))
+        return None
+    words = describe(case)
+    if not axes.fails(case):
+        explains = f"{case.max_abs:.2g}, rounding explains {case.budget:.1g}"
+        log.add(OWN, Verdict.PASS, f"the largest difference is {explains}")
+        return None
+    remark = explained(subject, call, case)
+    log.add(OWN, Verdict.FAIL if remark is None else Verdict.WARN, words)
+    return diagnosed(subject, (case,), log) if remark is None else remark
 
-    One length lies past each power of two and each boundary of the config that the probes did not
-    reach: a window, a switch of the rotary table.
+
+def beyond(subject: Subject, dtype: str, case: Comparison, log: Log) -> Finding:
+    """A case that differs beyond rounding in the finest precision, explained in it."""
+    words = f"{case.name}: {describe(case)} in {dtype}, where rounding explains {case.budget:.1g}"
+    log.add("beyond rounding", Verdict.FAIL, words)
+    with subject.at(dtype) as view:
+        return replace(diagnosed(view, (case,), log), summary=words)
+
+
+def _settled(subject: Subject, call: OwnCall) -> Comparison:
+    """The case of the call, in a higher precision where this one is in doubt."""
+    case = call.case(subject)
+    higher = subject.higher_dtype() if case.in_doubt else None
+    if higher is None:
+        return case
+    try:
+        with subject.at(higher) as view:
+            return call.case(view)
+    except REFUSED:
+        return case
+
+
+def lengths(
+    subject: Subject, material: Material, spent: Callable[[], bool], log: Log
+) -> Finding | None:
+    """Every length that is affordable against one long forward, and that forward against its own
+    attention computed from the config.
     """
-    cases: list[Comparison] = []
-    for length in _lengths(subject):
-        log.says(f"{length} tokens")
-        row = subject.inputs.fresh(length, salt=length)
-        for name, spec in _of_length(subject, row):
-            plain = ForwardSpec((row,))
-            try:
-                want_BTV = subject.logits(plain)[:, : spec.length]
-                case = subject.compare(name, subject.logits(spec), want_BTV, spec=(spec, plain))
-            except REFUSED:
-                continue
-            cases.append(case)
-            if axes.fails(case) and not case.in_doubt:
-                log.add("lengths", Verdict.FAIL, f"{name}: {describe(case)}")
-                return _diagnosed(subject, tuple(cases), log)
-    if cases:
-        longest = max(case.positions for case in cases)
-        words = f"{len(cases)} sequences of up to {longest} tokens agree in chunks and cut short"
-        log.add("lengths", Verdict.PASS, words)
-    return None
+    if not subject.can.decodes:
+        log.add(LENGTHS, Verdict.SKIP, "later tokens change earlier logits: lengths differ anyway")
+        return None
+    own = max(material.rows, key=len) if material.own else ()
+    sweep = LengthSweep(subject, long_row(subject, own), spent, log.says)
+    broken = swept(sweep)
+    if broken is not None:
+        log.add(
+            LENGTHS, Verdict.FAIL, f"{broken.rule}: {broken.case.name}: {describe(broken.case)}"
+        )
+        found = diagnosed(subject, (broken.case,), log)
+        return replace(found, summary=f"{broken.rule} fail: {found.summary}")
+    words = (
+        f"{len(sweep.cases)} lengths up to {len(sweep.row)} tokens agree: {', '.join(WAYS)}"
+        if sweep.cases
+        else "no length could be compared"
+    )
+    log.add(LENGTHS, Verdict.PASS if sweep.cases else Verdict.SKIP, words)
+    return _judged_long(subject, sweep.row[:JUDGED], log)
 
 
-def _lengths(subject: Subject) -> list[int]:
-    longest = min(LONGEST, subject.facts.context or LONGEST)
-    wanted = {size + 1 for size in POWERS}
-    wanted |= {boundary.length + 3 for boundary in subject.inputs.unreached}
-    return sorted(length for length in wanted if subject.inputs.length < length <= longest)
+def _judged_long(subject: Subject, row: Row, log: Log) -> Finding | None:
+    """The first length at which a layer no longer computes what the config says."""
+    usual = subject.inputs.length
+    if len(row) <= 2 * usual or _as_stated(subject, row) or not _as_stated(subject, row[:usual]):
+        return None
+
+    def wrong(length: int) -> bool:
+        return not _as_stated(subject, row[:length])
+
+    low, high = usual, len(row)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if wrong(middle) else (middle, high)
+    inputs = replace(subject.inputs, row=row[: high + 1])
+    finding = probed(subject.with_inputs(inputs), "reference", log)
+    if finding.verdict is not Verdict.FAIL:
+        return None
+    return replace(finding, summary=f"{limit(subject, high)} fail: {finding.summary}")
 
 
-def _of_length(subject: Subject, row: Row) -> Iterator[tuple[str, ForwardSpec]]:
-    half = len(row) // 2
-    if subject.can.decodes:
-        yield f"the first {half} of {len(row)} tokens by themselves", ForwardSpec((row[:half],))
-        if subject.can.cache:
-            chunks = (half, len(row) - half)
-            yield f"{len(row)} tokens in two pieces", ForwardSpec((row,), chunks=chunks)
+def _as_stated(subject: Subject, row: Row) -> bool:
+    """Whether every layer that can be judged on this row computes what the config says."""
+    try:
+        layers = judge_forward(subject, ForwardSpec((row,))).layers
+    except REFUSED:
+        return True
+    return all(layer.passed for layer in layers)

@@ -6,23 +6,15 @@ from attncheck.core.finding import Finding
 from attncheck.diagnosis.claims import PROVEN
 from attncheck.triage.answer import PrecisionLine, Triage, TriageAnswer
 
-FALSIFIERS = {
-    TriageAnswer.CONFIRMED: "A healthy model gives the same logits in both calls: run the "
-    "reproduction on another release or machine; if the two agree there, the fault is in the code "
-    "installed here.",
-    TriageAnswer.NUMERICS: "A difference that stays as large in float64 as in {dtype} would be a "
-    "fault. If yours is larger than the table's, pass the prompts and the options of your call "
-    "(--prompt, --padding-side, --cache, --attn).",
-    TriageAnswer.BEHAVIOUR: "A call that requests something else and still gives this result would "
-    "be a fault: the steps above passed.",
-    TriageAnswer.NOT_REPRODUCED: "A prompt, an implementation, a cache or a release that is not "
-    "among the steps above: pass it with --prompt, --attn, --cache or --padding-side, or pass a "
-    "good run to compare with as --against.",
-}
 NUMERIC_ADVICE = (
     "Do not compare exact text: greedy decoding diverges after a near tie. Compare the logits of "
     "the same ids (teacher-forced) in float32, or the share of equal best tokens at positions "
     "where the two best are far apart."
+)
+SEND = (
+    "Send what is missing here: the prompts whole (--prompt), the call (--padding-side, --cache, "
+    "--attn, --generate, --beams, --chat, or the issue itself with --from), the dtype, and a good "
+    "run to compare with (--against)."
 )
 
 
@@ -35,8 +27,21 @@ def headline(triage: Triage, reported: str) -> str:
     if triage.answer is TriageAnswer.BEHAVIOUR:
         decisive = [remark for remark in triage.remarks if remark.decides] or list(triage.remarks)
         return "; ".join(remark.title for remark in decisive[:3])
+    return _not_reproduced(triage, reported)
+
+
+def _not_reproduced(triage: Triage, reported: str) -> str:
     tried = sum(step.verdict.value != "skip" for step in triage.steps)
-    return f"none of {tried} steps shows a difference beyond rounding"
+    words = f"none of {tried} steps shows a difference beyond rounding"
+    own = _line(triage, reported)
+    if own is not None:
+        words += f", and {_flips(own)} in {own.dtype}"
+    backed = any(step.name == "control" and step.verdict.value == "pass" for step in triage.steps)
+    return f"{words}; a fault would have shown" if backed else words
+
+
+def _line(triage: Triage, reported: str) -> PrecisionLine | None:
+    return next((line for line in triage.lines if line.dtype == reported), None)
 
 
 def _confirmed(finding: Finding) -> str:
@@ -51,7 +56,7 @@ def _confirmed(finding: Finding) -> str:
 
 
 def _numerics(triage: Triage, reported: str) -> str:
-    own = next((line for line in triage.lines if line.dtype == reported), triage.lines[0])
+    own = _line(triage, reported) or triage.lines[0]
     finest = triage.lines[-1]
     return (
         f"{own.way} moves the logits by {own.max_abs:.2g} in {own.dtype} and by "
@@ -74,7 +79,7 @@ def advised(triage: Triage) -> str:
     if triage.answer is TriageAnswer.BEHAVIOUR:
         decisive = [each for each in triage.remarks if each.decides or len(triage.remarks) == 1]
         return " ".join(remark.words for remark in decisive)
-    return ""
+    return SEND
 
 
 def _repair_advice(triage: Triage) -> str:
@@ -87,7 +92,34 @@ def _repair_advice(triage: Triage) -> str:
     return triage.diagnosis.advice if triage.diagnosis else ""
 
 
-def falsifier(triage: Triage) -> str:
-    """Which observation would falsify the answer."""
-    dtype = triage.lines[0].dtype if triage.lines else "the present precision"
-    return FALSIFIERS[triage.answer].format(dtype=dtype)
+def falsifier(triage: Triage, reported: str) -> str:
+    """Which observation would change the answer, in this case."""
+    own, finest = _line(triage, reported), triage.lines[-1] if triage.lines else None
+    if triage.answer is TriageAnswer.CONFIRMED:
+        return _of_a_fault(triage)
+    if triage.answer is TriageAnswer.NUMERICS and own is not None and finest is not None:
+        return (
+            f"The same call moving the logits in {finest.dtype} by more than {finest.budget:.1g} "
+            f"(here {finest.max_abs:.1g}), or text that differs in {finest.dtype} as well."
+        )
+    if triage.answer is TriageAnswer.BEHAVIOUR:
+        decisive = next((each for each in triage.remarks if each.decides), None)
+        without = (
+            f"the same difference in a call without this: {decisive.title}"
+            if decisive
+            else ("the same difference in a call that requests nothing of the kind")
+        )
+        return f"{without[0].upper()}{without[1:]}."
+    missing = "" if triage.called else " No prompt and no call of yours was given."
+    return f"One call in which your tokens or your text change on your machine.{missing}"
+
+
+def _of_a_fault(triage: Triage) -> str:
+    finding = triage.finding
+    case = next((each for each in finding.cases if each.beyond), None) if finding else None
+    if case is None or case.max_abs is None:
+        return "The same finding gone under another release: the fault is then in the code here."
+    limit = getattr(case, "budget", None)
+    within = f" (a healthy model stays within {limit:.1g})" if limit else ""
+    differ = f"here the two differ by {case.max_abs:.2g}{within}"
+    return f"`{case.name}` agreeing on your machine: {differ}."

@@ -10,13 +10,14 @@ from attncheck.core.verdict import Verdict
 from attncheck.model.subject import Subject
 from attncheck.targets.load import load
 from attncheck.triage import axes
+from attncheck.triage.answer import Question
 from attncheck.triage.material import material
 
 
 @pytest.mark.parametrize("name", ["gqa", "mha", "window", "alibi", "moe"])
 def test_every_crossing_of_axes_holds_on_healthy_models(name: str) -> None:
     subject = load(f"builtin:{name}", Settings())
-    rows, offered = material(subject, ()), axes.values(subject)
+    rows, offered = material(subject, Question()), axes.values(subject)
     crossed = list(axes.crossed(offered))
     assert all(len(pattern.axes) > 1 for pattern in crossed)
     for pattern in [*axes.alone(offered, ()), *crossed]:

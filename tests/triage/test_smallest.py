@@ -11,6 +11,7 @@ from triaging import investigation
 from attncheck.core.settings import Settings
 from attncheck.targets.load import load
 from attncheck.triage import axes, smallest
+from attncheck.triage.answer import Question
 from attncheck.triage.call_pattern import CallPattern
 from attncheck.triage.material import material
 
@@ -34,7 +35,7 @@ def test_halving_finds_the_least_length(least: int) -> None:
 
 def test_a_fault_of_two_axes_is_cut_down_to_these_two() -> None:
     subject = load("builtin:broken-positions", Settings())
-    rows = material(subject, ())
+    rows = material(subject, Question())
     wide = CallPattern(schedule="chunks", batch=3, mask="2d", attn="eager", cache="static")
     assert axes.fails(axes.plain_case(subject, rows, wide))
     small, found = smallest.of_pattern(subject, rows, wide, 60)

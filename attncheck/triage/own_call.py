@@ -1,0 +1,242 @@
+"""The reporter's own call, run as they run it, against each of their sequences alone.
+
+Axes: B batch, T positions, N generated tokens, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from attncheck.core.divergence import Divergence
+from attncheck.core.measurement import Comparison, merged
+from attncheck.model.cache_kinds import new_cache
+from attncheck.model.forward_spec import ForwardSpec
+from attncheck.model.generation import run
+from attncheck.model.inputs import Row, Tokens
+from attncheck.model.noise_floor import own_budget
+from attncheck.model.padding import Padded, Side, pad_id
+from attncheck.model.provenance import with_generate, written
+from attncheck.model.subject import Subject
+from attncheck.numerics.divergence import max_abs_diff
+from attncheck.triage import axes
+from attncheck.triage.answer import GreedySplit, Question
+from attncheck.triage.call_pattern import CallPattern
+from attncheck.triage.material import Material
+
+SLOW = 30_000_000
+"""From this many parameters on, long answers are cut and float64 runs only where it decides."""
+FEW = 32
+"""Tokens that a slow model generates at most."""
+NAME = "the call as reported"
+LONGER = 2
+"""Sequences of so many times the main input's length get a budget of their own."""
+
+
+@final
+@dataclass(frozen=True)
+class Seen:
+    """What one run of the call showed: the case, and where text first goes another way."""
+
+    case: Comparison
+    split: GreedySplit | None = None
+
+
+@final
+@dataclass(frozen=True)
+class OwnCall:
+    """The call: its sequences, how they are called, and how many tokens are generated."""
+
+    material: Material
+    pattern: CallPattern
+    generate: int = 0
+    beams: int = 1
+
+    @property
+    def side(self) -> Side:
+        """The padding side."""
+        return "right" if self.pattern.padding == "right" else "left"
+
+    @property
+    def rows(self) -> Tokens:
+        """The sequences."""
+        return self.material.rows[: self.pattern.batch]
+
+    def padded(self, side: Side) -> OwnCall:
+        """The same call, padded on a side."""
+        return replace(self, pattern=replace(self.pattern, padding=side))
+
+    def explicit(self) -> OwnCall:
+        """The same call with positions that leave the padding out."""
+        return replace(self, pattern=replace(self.pattern, positions="explicit"))
+
+    def case(self, subject: Subject) -> Comparison:
+        """The case alone."""
+        return self.run(subject).case
+
+    def run(self, subject: Subject) -> Seen:
+        """Run it in the subject's precision.
+
+        Raises:
+            Unsupported: the model does not support the call.
+        """
+        if self.generate and self.beams > 1:
+            return Seen(_beams(subject, self))
+        if self.generate:
+            return _generated(subject, self)
+        case = replace(axes.plain_case(subject, self.material, self.pattern), name=NAME)
+        if case.beyond and self.material.length > LONGER * subject.inputs.length:
+            longest = max(self.rows, key=len)
+            budget = own_budget(subject.passes, ForwardSpec((longest,)))
+            case = replace(case, budget=max(case.budget, budget.value))
+        return Seen(case)
+
+    def __str__(self) -> str:
+        lengths = [len(row) for row in self.rows]
+        counts = ", ".join(map(str, lengths[:8])) + (", …" if len(lengths) > 8 else "")
+        rows = f"{len(lengths)} sequences" if len(lengths) > 1 else "one sequence"
+        pattern = replace(self.pattern, batch=1)
+        how = str(pattern) if pattern.axes else ""
+        padding = max(lengths) - min(lengths)
+        padded = f"up to {padding} of padding" if self.pattern.padding and padding else ""
+        text = f"generate() of {self.generate} tokens" if self.generate else "forward()"
+        beams = f"{self.beams} beams" if self.beams > 1 else ""
+        what = "of the prompts" if self.material.own else "of drawn tokens (no prompt was given)"
+        parts = (text, beams, f"{rows} {what}: {counts} tokens", padded, how)
+        return ", ".join(part for part in parts if part)
+
+
+def own_call(subject: Subject, question: Question, material: Material) -> OwnCall | None:
+    """The call that a report describes; None where it describes no more than one plain forward."""
+    pattern, rows = question.pattern, len(material.rows)
+    if material.whole:
+        pattern = replace(pattern, batch=rows)
+        if material.unequal and not pattern.padding:
+            side = getattr(subject.tokenizer, "padding_side", "") or "left"
+            pattern = replace(pattern, padding=side)
+        elif not material.unequal:
+            pattern = replace(pattern, padding="")  # no row needs any
+    elif pattern.padding:
+        cut = tuple(row[: len(row) - 3 * n] for n, row in enumerate(material.rows))
+        material = replace(material, rows=cut, whole=True)
+    generate = question.generate
+    if pattern.padding == "left" and not generate and not pattern.schedule:
+        pattern = replace(pattern, positions=pattern.positions or "implicit")
+    if generate and subject.facts.parameters > SLOW:
+        generate = min(generate, FEW)
+    call = OwnCall(material, pattern, generate, question.beams)
+    return call if pattern.axes or generate else None
+
+
+def _generated(subject: Subject, call: OwnCall) -> Seen:
+    """Greedy text of the batch; each row's logits against one forward over its own text."""
+    output = _generate(subject, call, call.rows)
+    start = max(map(len, call.rows))
+    answers = tuple(tuple(map(int, row[start:])) for row in output.sequences)
+    logits_BNV = torch.stack(output.logits, 1)
+    cases, split = [], None
+    for index, (row, answer) in enumerate(zip(call.rows, answers, strict=True)):
+        plain = ForwardSpec(((*row, *answer),))
+        want_BNV = subject.logits(plain)[:, len(row) - 1 : -1]
+        got_BNV = logits_BNV[index : index + 1].to(want_BNV.device)
+        cases.append(_compared(subject, NAME, got_BNV, want_BNV, len(row), plain))
+        split = split or _split(subject.tokenizer, want_BNV[0], got_BNV[0], answer, len(row))
+    case = merged(NAME, cases)
+    if split is not None:
+        split = replace(split, flips=case.divergence.top1_flips or 0, tokens=case.positions)
+    return Seen(_rerun(subject, call, case, answers), split)
+
+
+def _compared(
+    subject: Subject, name: str, got_BNV: Tensor, want_BNV: Tensor, at: int, plain: ForwardSpec
+) -> Comparison:
+    case = subject.compare(name, got_BNV, want_BNV, offset=at, spec=(plain, plain))
+    if case.beyond and plain.length > LONGER * subject.inputs.length:
+        budget = own_budget(subject.passes, plain)
+        case = replace(case, budget=max(case.budget, budget.value))
+    return case
+
+
+def _rerun(subject: Subject, call: OwnCall, case: Comparison, answers: Tokens) -> Comparison:
+    """With the forwards that the text should have come from, for a diagnosis."""
+    if call.pattern.padding == "right":
+        return replace(case, rerun=None)
+    got = written(subject, call.rows, answers)
+    want = ForwardSpec(((*call.rows[0], *answers[0]),))
+    again = partial(_again, call=call)
+    return with_generate(case, (got, want), len(answers[0]), again)
+
+
+def _again(subject: Subject, call: OwnCall) -> Tensor:
+    return torch.stack(_generate(subject, call, call.rows).logits, 1)
+
+
+def _generate(subject: Subject, call: OwnCall, rows: Tokens, **options: Any) -> Any:
+    """generate() of a batch as the reporter calls it."""
+    pad = pad_id(subject) if call.material.pad is None else call.material.pad
+    length = max(map(len, rows))
+    batch = Padded(rows=rows, length=length, pad=pad, inputs=subject.inputs)
+    ids_BT = subject.passes.ids(batch.tokens(call.side))
+    mask_BT = torch.tensor(batch.mask(call.side).rows, device=ids_BT.device)
+    kind, given = call.pattern.cache, {}
+    if kind not in ("", "on", "off"):
+        size = {"rows": len(rows) * call.beams, "length": length + call.generate}
+        given = {"past_key_values": new_cache(kind, subject.model, dtype=subject.dtype, **size)}
+    if kind == "off":
+        options["use_cache"] = False
+    if call.beams > 1:
+        options |= {"num_beams": call.beams, "output_scores": True}
+    with subject.using(call.pattern.attn or None):
+        return run(subject, ids_BT, mask_BT, call.generate, None, given, **options)
+
+
+def _beams(subject: Subject, call: OwnCall) -> Comparison:
+    """Beam search of the batch against beam search of each row alone: scores and text."""
+    batch, start = _generate(subject, call, call.rows), max(map(len, call.rows))
+    largest, flips, first = 0.0, 0, None
+    for index, row in enumerate(call.rows):
+        alone = _generate(subject, replace(call, pattern=CallPattern()), (row,))
+        got, want = (batch.sequences[index, start:], alone.sequences[0, len(row) :])
+        scores = (batch.sequences_scores[index], alone.sequences_scores[0])
+        largest = max(largest, abs(float(scores[0]) - float(scores[1])))
+        changed = (got != want.to(got.device)).nonzero().flatten()
+        flips += len(changed)
+        if len(changed):
+            first = len(row) + int(changed[0])
+    divergence = Divergence(
+        max_abs=largest,
+        positions=call.generate * len(call.rows),
+        top1_flips=flips,
+        first_position=first,
+        scale=max(1.0, abs(float(alone.sequences_scores[0]))),
+    )
+    return Comparison(NAME, divergence, subject.budget.value, subject.budget.source)
+
+
+def _split(
+    tokenizer: Any, want_NV: Tensor, got_NV: Tensor, answer: Row, start: int
+) -> GreedySplit | None:
+    """Where text and a forward over it first choose another token."""
+    chosen_N = torch.tensor(answer, device=want_NV.device)
+    flipped_N = (want_NV.argmax(-1) != chosen_N).nonzero().flatten()
+    if not len(flipped_N):
+        return None
+    at = int(flipped_N[0])
+    other, chosen = int(want_NV[at].argmax()), int(chosen_N[at])
+    return GreedySplit(
+        position=start + at,
+        chosen=_shown(tokenizer, chosen),
+        other=_shown(tokenizer, other),
+        margin=float(want_NV[at, other] - want_NV[at, chosen]),
+        difference=max_abs_diff(want_NV[at], got_NV[at]),
+        flips=len(flipped_N),
+        tokens=len(want_NV),
+    )
+
+
+def _shown(tokenizer: Any, token: int) -> str:
+    return repr(tokenizer.decode([token])) if tokenizer is not None else f"token {token}"
