@@ -43,8 +43,11 @@ real: $(STAMP)
 	$(BIN)/attncheck run $(SMOLLM2) --dtype float32
 
 # Tests and pages that need more than `make test`: each installs what it needs, beside the rest.
-browser: $(STAMP)
+docs: $(STAMP)
 	$(BIN)/python -m pip install --quiet -e '.[site]' -c constraints.txt
+	OMP_NUM_THREADS=1 $(BIN)/python -m scripts.site
+
+browser: docs
 	$(BIN)/python -m pytest tests/browser
 
 cluster: $(STAMP)

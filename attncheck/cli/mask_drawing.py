@@ -24,6 +24,8 @@ MEANING = {
 }
 CELL, GAP, HEAD, LEGEND, ACROSS = 8, 24, 18, 24, 4
 MOST = 512
+MEANS = 140
+"""Width of one entry of the legend."""
 
 
 def titled(group: Sequence[LayerMap]) -> str:
@@ -37,7 +39,8 @@ def svg(layers: Sequence[LayerMap]) -> str:
     """The maps as one SVG document; queries from top to bottom, keys from left to right."""
     groups = list(alike(layers))
     side = max(len(group[0].rows) for group in groups) * CELL
-    width = GAP + min(len(groups), ACROSS) * (max(side, 180) + GAP)
+    panels = GAP + min(len(groups), ACROSS) * (max(side, 180) + GAP)
+    width = max(panels, GAP + len(MEANING) * MEANS)
     lines = -(-len(groups) // ACROSS)
     height = LEGEND + GAP + lines * (side + HEAD + GAP)
     body = [
@@ -60,7 +63,7 @@ def svg(layers: Sequence[LayerMap]) -> str:
 
 def _legend() -> Iterator[str]:
     for place, (sign, words) in enumerate(MEANING.items()):
-        x = GAP + place * 140
+        x = GAP + place * MEANS
         yield f'<rect x="{x}" y="8" width="10" height="10" fill="{COLOURS[sign]}"/>'
         yield f'<text x="{x + 14}" y="17">{words}</text>'
 

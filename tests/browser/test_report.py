@@ -5,8 +5,6 @@ network.
 from __future__ import annotations
 
 import itertools
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +12,6 @@ import pytest
 from report.reports import everything
 
 from attncheck.report.html import html
-
-webdriver = pytest.importorskip("selenium.webdriver")
-CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="no Chromium here")
 
 FAINT = """
 function color(text) { const m = text.match(/[\\d.]+/g).map(Number); return m.length > 3 && m[3] === 0 ? null : m; }
@@ -38,17 +32,6 @@ return [...document.querySelectorAll("h1, h2, h3, p, a, b, .v, .soft, td, th, su
   .map(([a, b, html]) => [(Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), html])
   .filter(([ratio]) => ratio < 4.5);
 """
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for word in ("--headless=new", "--no-sandbox", "--disable-gpu"):
-        options.add_argument(word)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    with webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER)) as driver:
-        yield driver
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -95,16 +95,12 @@ def test_a_lost_node_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     node = cluster.add_node(num_cpus=1)
     monkeypatch.setenv(on_ray.ADDRESS, cluster.address)
 
-    def lose() -> None:
-        while not mark.exists():
+    with ThreadPoolExecutor() as beside:
+        found = beside.submit(reports, "ray", tmp_path / "ray", target)
+        while not mark.exists() and not found.done():
             time.sleep(0.2)
         cluster.add_node(num_cpus=1)
         cluster.remove_node(node)
-
-    thread = threading.Thread(target=lose, daemon=True)
-    thread.start()
-    try:
-        (found,) = reports("ray", tmp_path / "ray", target)
-    finally:
-        cluster.shutdown()
-    assert (found.verdict, mark.read_text()) == (Verdict.PASS, "begun\n" * 2)
+        (report,) = found.result()
+    cluster.shutdown()
+    assert (report.verdict, mark.read_text()) == (Verdict.PASS, "begun\n" * 2)

@@ -1,0 +1,1 @@
+"""The documentation site, made from the sources: `python -m scripts.site` (`make docs`)."""
