@@ -61,7 +61,8 @@ def expected_slopes(config: Any, module: nn.Module, heads: int) -> Tensor | None
     it; None where neither does.
     """
     fields = list(_fields(config))
-    stated = any(value and NAME.search(name) and not MAXIMUM.search(name) for name, value in fields)
+    named = (value for name, value in fields if NAME.search(name) and not MAXIMUM.search(name))
+    stated = any(isinstance(value, Tensor) or bool(value) for value in named)
     home = sys.modules.get(type(module).__module__)
     source = vars(home) if home else {}
     if not stated and not any(NAME.search(name) and callable(source[name]) for name in source):

@@ -203,11 +203,13 @@ class Passes:
                 error,
                 message,
                 model=self.forward_adapter.model,
-                documented=spec is None or self._promised(spec),
+                documented=self._promised(spec, arguments.get("cache")),
                 works=lambda: spec is not None and self._works_when_short(spec),
             ) from error
 
-    def _promised(self, spec: ForwardSpec) -> bool:
+    def _promised(self, spec: ForwardSpec | None, cache: Any) -> bool:
+        if spec is None:
+            return promised(type(cache).__name__.lower(), self.forward_adapter.model)
         uncompiled = spec.attn == "flex_attention" and self.device.type == "cpu"
         known = promised(spec.cache_kind, self.forward_adapter.model)
         return spec.promised and known and not uncompiled

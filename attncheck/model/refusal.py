@@ -8,6 +8,7 @@ import importlib.util
 import linecache
 import re
 from collections.abc import Callable, Iterator
+from itertools import dropwhile
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -39,6 +40,8 @@ OURS = tuple(
     for name in ("attncheck", "attncheck_probes")
     if (spec := importlib.util.find_spec(name)) is not None and spec.origin is not None
 )
+READERS = tuple(str(Path(OURS[0], name)) for name in ("judge", "observation", "diagnosis"))
+"""Our code that looks at a forward from inside and does none of its work."""
 TORCH = str(Path(torch.__file__).parent)
 LIBRARY = str(Path(transformers.__file__).parent)
 MODELS = str(Path(LIBRARY, "models"))
@@ -82,9 +85,11 @@ def refuses(error: Exception, model: Any = None) -> bool:
 
 def of_the_model(error: Exception) -> bool:
     """Whether an exception passed through code of the model or its library, and is no fault of
-    ours.
+    ours: none of what only reads a forward raised inside of it.
     """
-    return _own_frame(error) is not None
+    own = _own_frame(error)
+    inner = dropwhile(lambda each: each is not own, _frames(error))
+    return own is not None and not any(_file(each).startswith(READERS) for each in inner)
 
 
 def where(error: Exception) -> str:

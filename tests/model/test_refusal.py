@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import methodcaller
 from typing import Any
 
 import pytest
 import torch
 from probing import case, finding, loaded
 
+from attncheck.core import registry
 from attncheck.core.errors import CallFailed, Unsupported
 from attncheck.core.measurement import BrokenCall
 from attncheck.core.verdict import Verdict
@@ -16,6 +18,7 @@ from attncheck.model.compat import CACHE_NAMES
 from attncheck.model.forward_spec import ForwardSpec, Mask4D, blocks
 from attncheck.model.refusal import classified, of_the_model, refuses, where
 from attncheck.model.subject import Subject
+from attncheck.run.runner import finding_of
 
 
 def rejects(**unknown: Any) -> None:
@@ -63,6 +66,23 @@ def test_the_line_that_raised_is_named() -> None:
     assert of_the_model(error)
     assert where(error).endswith("`return torch.zeros(2) + torch.zeros(3)`")
     assert where(error).startswith("test_refusal.py:")
+
+
+def test_what_raises_in_our_reader_of_a_forward_is_no_fault_of_the_model(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The probe is an `error` then: the model did nothing wrong."""
+    # a function without a frame of its own, which takes one argument
+    monkeypatch.setattr("attncheck.judge.layer_spec.expected_slopes", methodcaller("any"))
+    found = finding(loaded("builtin:gqa"), "reference")
+    assert found.verdict is Verdict.ERROR
+    assert found.summary == ("the probe raised TypeError: methodcaller expected 1 argument, got 3")
+
+
+def test_a_config_may_hold_a_tensor() -> None:
+    subject = loaded("builtin:gqa")
+    subject.model.config.allowed = torch.ones(2, 2)
+    assert finding_of(subject, registry.load("reference")).verdict is Verdict.PASS
 
 
 def broken_where(when: Callable[[int, int], bool]) -> Subject:

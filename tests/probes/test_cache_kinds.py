@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from probing import HEALTHY, case, caught_by, finding, loaded
 
 from attncheck.core.measurement import AtMost, verdict_of
@@ -145,3 +146,26 @@ def test_a_filled_cache_that_is_not_to_be_kept_is_read_all_the_same(subject: Sub
 @pytest.mark.parametrize("target", ["config:mamba", "config:t5"])
 def test_states_and_decoders_behind_an_encoder_read_it_too(target: str) -> None:
     assert verdict_of(case(finding(loaded(target), "cache-kinds"), UNSTORED)) is Verdict.PASS
+
+
+def test_a_static_buffer_that_the_class_does_not_declare_is_a_skip_in_every_case() -> None:
+    """What it raises inside is then the refusal, also where tokens are rolled back."""
+    subject = loaded("builtin:gqa")
+    attention, static = subject.model.model.layers[0].self_attn, transformers.StaticCache
+    usual = attention.forward
+
+    def forward(*args: Any, **named: Any) -> Any:
+        if any(isinstance(each, static) for each in (*args, *named.values())):
+            return torch.zeros(2) + torch.zeros(3)
+        return usual(*args, **named)
+
+    attention.forward = forward
+    type(subject.model)._can_compile_fullgraph, before = False, subject.model._can_compile_fullgraph
+    try:
+        found = finding(subject, "cache-kinds")
+    finally:
+        type(subject.model)._can_compile_fullgraph = before
+    verdicts = {each.name: verdict_of(each) for each in found.cases if "static" in each.name}
+    assert found.verdict is Verdict.PASS
+    assert len(verdicts) >= 6
+    assert set(verdicts.values()) == {Verdict.SKIP}
