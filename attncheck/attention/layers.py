@@ -63,6 +63,17 @@ def attention_modules(model: nn.Module) -> dict[str, nn.Module]:
     }
 
 
+def key_value_projections(model: nn.Module) -> list[nn.Module]:
+    """The modules that project keys or values, alone or beside queries."""
+    patterns = [PROJECTIONS[kind] for kind in ("key", "value", FUSED)]
+    return [
+        child
+        for module in attention_modules(model).values()
+        for name, child in module.named_children()
+        if any(pattern.match(name) for pattern in patterns)
+    ]
+
+
 def of_layer(value: Any, index: int | None) -> Any:
     """A config field's value for one layer: a list holds one entry for each."""
     if isinstance(value, (list, tuple)):

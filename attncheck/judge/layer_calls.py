@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from attncheck.attention.call import AttentionCall
 from attncheck.attention.layers import layer_index
 from attncheck.attention.rope import CosSin, cos_sin_in
+from attncheck.model.compat import config_of
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.subject import Subject
 from attncheck.numerics.hooks import hooked
@@ -76,7 +77,7 @@ def _recorded_stages(
 def _encoder_modules(model: nn.Module) -> frozenset[int]:
     """The modules of an encoder beside the decoder, which read both ways by design."""
     getter = getattr(model, "get_encoder", None)
-    if getter is None or not getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+    if getter is None or not getattr(config_of(model), "is_encoder_decoder", False):
         return frozenset()
     encoder = getter()
     beside = isinstance(encoder, nn.Module) and encoder is not model

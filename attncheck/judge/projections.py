@@ -10,6 +10,7 @@ Axes: B batch, H heads, N blocks of D channels, T positions, D head width.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -100,11 +101,14 @@ def matched(passed_BHTD: Tensor, blocks_BNTD: Tensor, slack: float) -> tuple[Ten
     # a head is a block if the ratio of their lengths is the same at every token
     ratio_HNX = passed_HX[:, None] / blocks_NX.clamp_min(TINY)
     spread_HN = (ratio_HNX.amax(-1) - ratio_HNX.amin(-1)) / ratio_HNX.mean(-1).clamp_min(TINY)
+    # a head of zeros is a block of zeros, and no other head is
+    blank_H, blank_N = ~passed_HX.any(-1), ~blocks_NX.any(-1)
+    spread_HN = spread_HN.masked_fill(blank_H[:, None] != blank_N, math.inf)
     best_H = spread_HN.argmin(-1)
     heads = torch.arange(len(best_H))
-    if not bool((spread_HN[heads, best_H] <= slack).all()):
+    if bool(blank_H.all()) or not bool((spread_HN[heads, best_H] <= slack).all()):
         return None
-    factors_H = ratio_HNX[heads, best_H].mean(-1)
+    factors_H = ratio_HNX[heads, best_H].mean(-1)[~blank_H]
     factor = float(factors_H.mean())
     if not factor > 0 or max_abs_diff(factors_H / factor, 1) > slack:
         return None

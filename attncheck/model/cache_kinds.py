@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import math
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -19,7 +20,8 @@ from torch import Tensor, nn
 
 from attncheck.core.errors import Unsupported, first_line
 from attncheck.model.caches import KEYS, key_values
-from attncheck.model.compat import text_config
+from attncheck.model.compat import config_of, text_config
+from attncheck.model.facts import head_width
 from attncheck.model.placement import input_device
 from attncheck.model.refusal import REFUSALS, classified
 
@@ -27,6 +29,8 @@ SPARE = 5
 """Slots of a static cache beyond what is fed: they expose a model that takes the end of the buffer
 for the newest token.
 """
+GROUP = 64
+"""Numbers that a quantized cache gives one scale by default."""
 LONG = 136
 """Slots to spare where a buffer is made for a whole answer in advance: more than two unwritten
 blocks of 64.
@@ -59,9 +63,11 @@ def _static(
 
 
 def _quantized(config: Any, **size: Any) -> Any:
+    # the usual groups of 64 numbers divide no tensor of narrow heads and few tokens
+    groups = {"q_group_size": math.gcd(GROUP, head_width(config) or GROUP)}
     for backend in ("quanto", "hqq"):
         try:
-            return transformers.QuantizedCache(backend=backend, config=config)
+            return transformers.QuantizedCache(backend=backend, config=config, **groups)
         except ImportError:
             continue
     return transformers.QuantizedCache(backend="fp8", config=config)
@@ -93,7 +99,7 @@ def new_cache(kind: str, model: Any, *, rows: int, length: int, dtype: torch.dty
     Raises:
         Unsupported: this release, this model or this machine has no such cache.
     """
-    name, config, device = type(model).__name__, getattr(model, "config", None), input_device(model)
+    name, config, device = type(model).__name__, config_of(model), input_device(model)
     if "offloaded" in kind and device.type == "cpu":
         raise Unsupported(
             "offloading moves layers between an accelerator and the host: "
@@ -119,7 +125,7 @@ def own_cache(model: nn.Module, rows: int, dtype: torch.dtype) -> Any:
         Unsupported: the library can make none for this model.
     """
     offered = {
-        "config": text_config(getattr(model, "config", None)),
+        "config": text_config(config_of(model)),
         "batch_size": rows,
         "max_batch_size": rows,
         "dtype": dtype,
@@ -141,9 +147,10 @@ def self_attention(cache: Any) -> Any:
     return getattr(cache, "self_attention_cache", cache)
 
 
-def send_through(filled: Any, store: Any) -> None:
+def send_through(filled: Any, store: Any, first: int) -> None:
     """Send every key and value of a filled cache through the storage of another cache and back:
-    they come back as a quantized cache keeps them.
+    they come back as a quantized cache keeps them, which may take its scales from the `first`
+    positions.
 
     Raises:
         Unsupported: the tensors cannot be paired by layer, or the store refuses them.
@@ -157,8 +164,11 @@ def send_through(filled: Any, store: Any) -> None:
     for layer, pair in sorted(pairs.items()):
         states = pair["key"], pair["value"]
         newest = [each[:, :, -1:] for each in states]
-        _attempt(store, "update", partial(store.update, *states, layer))
-        # a second update returns what the first one stored, with the newest position once more
+        for part in (slice(first), slice(first, None)):
+            given = [each[:, :, part] for each in states]
+            if given[0].shape[2]:
+                _attempt(store, "update", partial(store.update, *given, layer))
+        # one more update returns what was stored, with the newest position once more
         back = _attempt(store, "update", partial(store.update, *newest, layer))
         for mine_BGSD, stored_BGSD in zip(states, back, strict=False):
             mine_BGSD.copy_(stored_BGSD[:, :, :-1])

@@ -12,6 +12,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from attncheck.model.compat import config_of
 from attncheck.model.facts import first_int
 from attncheck.model.signature import parameters_of
 
@@ -63,7 +64,7 @@ def codebooks_of(model: nn.Module, ids_name: str) -> Codebooks | None:
     """The codebooks that a model reads beside its tokens, found by trying where its config names
     any and tokens alone are refused.
     """
-    config = getattr(model, "config", None)
+    config = config_of(model)
     number = first_int(config, NUMBER)
     if number is None or number < 2 or _runs(model, {ids_name: torch.tensor([TRIED])}):
         return None

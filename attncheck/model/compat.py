@@ -70,6 +70,19 @@ def cache_of(output: Any) -> Any:
     return next((cache for cache in found if cache is not None), None)
 
 
+def pretrained(model: Any) -> Any:
+    """The module that has the config: the model, or the one inside of a plain module around it."""
+    if getattr(model, "config", None) is not None or not hasattr(model, "modules"):
+        return model
+    inside = (each for each in model.modules() if hasattr(_config(each), "get_text_config"))
+    return next(inside, model)
+
+
+def config_of(model: Any) -> Any:
+    """The config of a model, or of the one inside of a plain module around it; None without any."""
+    return getattr(pretrained(model), "config", None)
+
+
 def text_config(config: Any) -> Any:
     """The part of a config that describes the text decoder."""
     return readable(
@@ -141,7 +154,7 @@ def plain_experts(model: Any) -> None:
     """Compute expert layers one by one, where this release can choose: the fused kernels take no
     float64.
     """
-    setter = getattr(model, "set_experts_implementation", None)
+    setter = getattr(pretrained(model), "set_experts_implementation", None)
     if setter is not None:
         with contextlib.suppress(ValueError, KeyError):
             setter("eager")

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from attncheck.model.compat import text_config
+from attncheck.model.compat import config_of, text_config
 
 MASKED = "ForMaskedLM"
 """The end of the name of every class that is documented as a masked language model."""
@@ -18,7 +18,7 @@ MASKED = "ForMaskedLM"
 
 def reads_ahead(model: nn.Module) -> str:
     """Why a model reads later tokens by design; empty where neither config nor class says so."""
-    config = text_config(getattr(model, "config", None))
+    config = text_config(config_of(model))
     return encoder(model) or whole_row(config) or _both_ways(config)
 
 
@@ -26,7 +26,7 @@ def encoder(model: nn.Module) -> str:
     """Why a model is an encoder that predicts the tokens which it is given; empty where nothing
     says so.
     """
-    config, kind = getattr(model, "config", None), type(model).__name__
+    config, kind = config_of(model), type(model).__name__
     if getattr(config, "is_encoder_decoder", False) or _generates(model):
         return ""
     if kind.endswith(MASKED):

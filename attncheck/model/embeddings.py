@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from attncheck.model.compat import text_config
+from attncheck.model.compat import config_of, text_config
 
 
 def token_table(model: Any) -> Any:
@@ -20,6 +20,6 @@ def token_table(model: Any) -> Any:
     if named is not None:
         return named
     tables = [each for each in model.modules() if isinstance(each, nn.Embedding)]
-    size = getattr(text_config(getattr(model, "config", None)), "vocab_size", None)
+    size = getattr(text_config(config_of(model)), "vocab_size", None)
     sized = [each for each in tables if each.num_embeddings == size]
     return next(iter([*sized, *tables]), None)

@@ -8,11 +8,12 @@ from typing import Any, final
 
 from torch import nn
 
-from attncheck.model.compat import text_config
+from attncheck.model.compat import config_of, text_config
 from attncheck.model.embeddings import token_table
 
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers")
 HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "decoder_attention_heads")
+HIDDEN = ("hidden_size", "n_embd", "d_model")
 CONTEXT = (
     "max_position_embeddings",
     "n_positions",
@@ -70,9 +71,8 @@ class Facts:
 
 def read_facts(model: nn.Module) -> Facts:
     """Read the facts of a loaded model from its config and its modules."""
-    config = text_config(getattr(model, "config", None))
+    config = text_config(config_of(model))
     heads = first_int(config, HEADS)
-    hidden = first_int(config, ("hidden_size", "n_embd", "d_model"))
     context = first_int(config, CONTEXT)
     boundaries = boundaries_of(config, context, getattr(model, FOUND, ()))
     return Facts(
@@ -82,14 +82,20 @@ def read_facts(model: nn.Module) -> Facts:
         layers=first_int(config, LAYERS),
         heads=heads,
         kv_heads=first_int(config, ("num_key_value_heads", "num_kv_heads")) or heads,
-        head_dim=first_int(config, ("head_dim",))
-        or (hidden // heads if hidden and heads else None),
+        head_dim=head_width(config),
         window=next((each.length for each in boundaries if each.kind == "window"), None),
         vocab=_vocabulary(model, config),
         context=context,
         boundaries=boundaries,
         codebooks=first_int(config, ("num_codebooks",)),
     )
+
+
+def head_width(config: Any) -> int | None:
+    """D: how wide one head is."""
+    heads, hidden = first_int(config, HEADS), first_int(config, HIDDEN)
+    own = first_int(config, ("head_dim",))
+    return own or (hidden // heads if hidden and heads else None)
 
 
 def configs_in(config: Any) -> Iterator[Any]:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from attncheck.core.errors import CallFailed, Unsupported, contained
 from attncheck.model.cache_kinds import own_cache
 from attncheck.model.codebooks import Codebooks, codebooks_of
-from attncheck.model.compat import CACHE_NAMES, cache_of, text_config
+from attncheck.model.compat import CACHE_NAMES, cache_of, config_of, text_config
 from attncheck.model.inputs import fixed_input, for_rows
 from attncheck.model.media_recipes import PICTURES
 from attncheck.model.refusal import REFUSALS
@@ -77,7 +77,7 @@ class ForwardAdapter:
     @property
     def text_config(self) -> Any:
         """The part of the config that describes the text decoder."""
-        return text_config(getattr(self.model, "config", None))
+        return text_config(config_of(self.model))
 
     @property
     def dtype(self) -> torch.dtype:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from attncheck.core.errors import Unsupported
-from attncheck.model.compat import text_config
+from attncheck.model.compat import config_of, text_config
 from attncheck.model.facts import ROPE_SWITCH, Boundary, Facts, configs_in, first_int
 from attncheck.model.signature import parameters_of
 
@@ -29,6 +29,10 @@ LONGEST = 160
 EVERY = 48
 """A row up to this long is cut at every position."""
 ENDLESS = 1 << 20
+VARIED = 0.25
+"""The share of different ids below which a text is no test: a tokenizer that does not know the
+language gives one id again and again.
+"""
 TEXT = (
     "The lighthouse keeper counted seven ships before dawn, wrote their names in the ledger, "
     "and lit the lamp again. When the fog lifted, only six had reached the harbour; the seventh, "
@@ -73,6 +77,16 @@ class Inputs:
     def length(self) -> int:
         """T of the main input."""
         return len(self.row)
+
+    @property
+    def half(self) -> int:
+        """Where to cut the main input in two: its middle, or the nearest position at which no
+        window and no chunk begins, since nothing need cross there.
+        """
+        middle, lengths = self.length // 2, {each.length for each in self.boundaries}
+        near = (middle, middle - 1, middle + 1, middle - 2, middle + 2)
+        inside = (cut for cut in near if 1 < cut < self.length - 1)
+        return next((cut for cut in inside if all(cut % each for each in lengths)), middle)
 
     @property
     def cuts(self) -> tuple[int, ...]:
@@ -199,11 +213,13 @@ def _pool(vocab: int, special: frozenset[int]) -> Row:
 
 
 def _encoded(tokenizer: Any, prompt: str | None, length: int, pool: Row) -> Row:
+    """The ids of the text; none where they are too much alike for anything to be seen in them."""
     if tokenizer is None:
         return ()
     ids = tokenizer(prompt or TEXT * (1 + length // 60), add_special_tokens=False)["input_ids"]
     allowed = set(pool)
-    return tuple(i for i in ids if i in allowed)[:length]
+    row = tuple(i for i in ids if i in allowed)[:length]
+    return row if prompt or len(set(row)) >= min(VARIED * len(row), len(pool) / 2) else ()
 
 
 def fixed_input(model: nn.Module, pool: tuple[int, ...]) -> dict[str, Any]:
@@ -213,7 +229,7 @@ def fixed_input(model: nn.Module, pool: tuple[int, ...]) -> dict[str, Any]:
     Token ids (1, S) where the encoder reads ids, a drawn encoder output (1, S, W) where it reads
     sound or pictures.
     """
-    config = getattr(model, "config", None)
+    config = config_of(model)
     parameters = parameters_of(model)
     if not getattr(config, "is_encoder_decoder", False) or "decoder_input_ids" not in parameters:
         return {}

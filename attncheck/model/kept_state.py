@@ -114,8 +114,9 @@ class _ModelState:
         for container, kept in reversed(self.attributes):
             _refill(container, kept)
         for parameter, data, wanted, grad in self.parameters:
-            parameter.data = data
-            parameter.requires_grad_(wanted)
+            with torch.inference_mode(data.is_inference()):  # where alone such a tensor obeys
+                parameter.data = data
+                parameter.requires_grad_(wanted)
             parameter.grad = grad
         self.buffers.put_back()
         for tensor, value in self.tensors:

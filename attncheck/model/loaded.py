@@ -14,7 +14,14 @@ from torch import Tensor, nn
 from attncheck.core.errors import Unsupported
 from attncheck.core.measurement import Measurement
 from attncheck.core.settings import Settings
-from attncheck.model.compat import experts_of, plain_experts, set_experts, text_config
+from attncheck.model.compat import (
+    config_of,
+    experts_of,
+    plain_experts,
+    pretrained,
+    set_experts,
+    text_config,
+)
 from attncheck.model.facts import Facts, read_facts
 from attncheck.model.forward import ForwardAdapter, adapted_forward
 from attncheck.model.forward_spec import Media
@@ -24,7 +31,7 @@ from attncheck.model.kept_state import model_untouched
 from attncheck.model.media import Medium, find_media
 from attncheck.model.placement import input_device, load_as_stored, why_not_cast
 from attncheck.model.precision import Precision, cast_back, fits, own_dtypes
-from attncheck.model.weights import SavedBuffers, put_data
+from attncheck.model.weights import SavedBuffers, leave_inference_mode, put_data
 
 
 @final
@@ -51,6 +58,7 @@ class LoadedModel:
 
     def __post_init__(self) -> None:
         self.model.eval()
+        leave_inference_mode(self.model)
         load_as_stored(self.model)
         self.precision = Precision(self.stored_dtype)
         self.own_dtype = self.precision.name
@@ -107,7 +115,7 @@ class LoadedModel:
     @property
     def config(self) -> Any:
         """The model's config."""
-        return getattr(self.model, "config", None)
+        return config_of(self.model)
 
     @property
     def text_config(self) -> Any:
@@ -161,7 +169,9 @@ class LoadedModel:
             Unsupported: the model refuses it, or silently keeps its own.
         """
         kind = type(self.model).__name__
-        setter: Callable[[str], None] | None = getattr(self.model, "set_attn_implementation", None)
+        setter: Callable[[str], None] | None = getattr(
+            pretrained(self.model), "set_attn_implementation", None
+        )
         if setter is None:
             raise Unsupported(f"{kind} cannot switch its attention implementation")
         try:

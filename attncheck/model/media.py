@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from attncheck.core.errors import Unsupported, first_line
-from attncheck.model.compat import text_config
+from attncheck.model.compat import config_of, text_config
 from attncheck.model.facts import configs_in, first_int
 from attncheck.model.forward_spec import Media
 from attncheck.model.inputs import Row, for_rows
@@ -171,7 +171,7 @@ def find_media(model: nn.Module, pool: Row, call: Call) -> tuple[Medium, ...]:
     A kind that is named and could not be passed is returned with the reason.
     """
     names = frozenset(parameters_of(model))
-    config, found = getattr(model, "config", None), dict[str, Medium]()
+    config, found = config_of(model), dict[str, Medium]()
     for recipe in recipes(config, names):
         known = found.get(recipe.kind)
         if known is not None and known.matters:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -36,6 +36,8 @@ def quantized_kind(model: nn.Module) -> str | None:
     for module in model.modules():
         stored = _stored(module)
         if stored is not None:
+            if stored.is_quantized:
+                return str(stored.dtype).removeprefix("torch.")
             plain = type(stored) in (Tensor, nn.Parameter)
             return type(module if plain else stored).__name__
     return None
@@ -47,6 +49,10 @@ def _stored(module: nn.Module) -> Tensor | None:
         isinstance(getattr(module, name, None), int) for name in ("in_features", "out_features")
     ):
         return None
+    packed = getattr(module, "weight", None)
+    if callable(packed) and not isinstance(packed, Tensor):
+        weight = packed()  # torch's own quantized layers keep it packed for their kernel
+        return weight if isinstance(weight, Tensor) and weight.is_quantized else None
     own = chain(module.parameters(recurse=False), module.buffers(recurse=False))
     return next(
         (
@@ -67,6 +73,21 @@ def answer_in_float64(model: nn.Module) -> None:
     for module in quantized_layers(model).values():
         if not hasattr(module.forward, "either"):
             module.forward = _either(module, module.forward)
+    for module in model.modules() if quantized_kind(model) else ():
+        for hooks in (module._forward_pre_hooks, module._forward_hooks):
+            hooks.update((key, _below_float64(module, hook)) for key, hook in hooks.items())
+
+
+def _below_float64(module: nn.Module, hook: Callable[..., Any]) -> Callable[..., Any]:
+    """A hook by which a module quantizes its input or output, kept from float64; others stay."""
+    if getattr(hook, "__self__", None) is not module:
+        return hook
+
+    def call(owner: nn.Module, args: Any, *output: Any) -> Any:
+        wide = any(isinstance(each, Tensor) and each.dtype == torch.float64 for each in args)
+        return None if wide else hook(owner, args, *output)
+
+    return call
 
 
 def _either(module: nn.Module, usual: Callable[..., Any]) -> Callable[..., Any]:
@@ -81,11 +102,32 @@ def _either(module: nn.Module, usual: Callable[..., Any]) -> Callable[..., Any]:
     return forward
 
 
+def passes_gradients(model: nn.Module) -> bool:
+    """Whether the kernels of quantized layers pass on a gradient: those for inference may not."""
+    layer = next(iter(quantized_layers(model).values()), None)
+    if layer is None:
+        return True
+    weight = next((each for each in chain(layer.parameters(), layer.buffers())), torch.zeros(0))
+    given = torch.ones(
+        1, cast(int, layer.in_features), dtype=_computes_in(layer), device=weight.device
+    )
+    given = given.requires_grad_()
+    with torch.enable_grad(), torch._C.DisableTorchFunction():
+        answer = layer(given).sum()
+    if not answer.requires_grad:
+        return False
+    (gradient,) = torch.autograd.grad(answer, given, allow_unused=True)
+    return gradient is not None and bool(gradient.any())
+
+
 @torch.no_grad()
 def dequantized(
     module: Any, usual: Callable[..., Any], device: torch.device
 ) -> tuple[Tensor, Tensor | None]:
     """The matrix (O, N) that a layer stands for, and its bias (O,), in its kernel's precision."""
+    stored = _stored(module)
+    if stored is not None and stored.is_quantized:
+        return stored.dequantize(), module.bias()
     dtype = _computes_in(module)
     size, columns = int(module.in_features), []
     with torch._C.DisableTorchFunction(), _evaluating(module):

@@ -35,6 +35,15 @@ def whole(value: Tensor) -> Tensor:
     return full
 
 
+def as_numbers(value: Tensor) -> Tensor:
+    """The numbers that a quantized tensor stands for; any other tensor itself."""
+    method = getattr(type(value), "dequantize", None)
+    if method in (None, Tensor.dequantize):
+        return value
+    numbers: Tensor = method(value)
+    return numbers
+
+
 def is_sharded(value: Tensor) -> bool:
     """Whether each process has a part of this tensor."""
     return any(hasattr(each, "dim") for each in getattr(value, "placements", ()))
@@ -48,7 +57,7 @@ def digests(model: nn.Module) -> dict[str, Tensor]:
 
 def digest(value: Tensor) -> Tensor:
     """Sum, sum of sizes, sum of squares, and a sum weighted by place, in float64."""
-    flat = whole(value.detach()).double().flatten().cpu()
+    flat = as_numbers(whole(value.detach())).double().flatten().cpu()
     place = torch.arange(flat.numel(), dtype=torch.float64) % 8191
     return torch.stack([flat.sum(), flat.abs().sum(), flat.square().sum(), (flat * place).sum()])
 
@@ -58,6 +67,19 @@ def same_digest(left: Tensor, right: Tensor, slack: float) -> bool:
     size, squares = max(float(left[1]), float(right[1]), 1e-30), max(float(left[2]), 1e-30)
     limits = torch.tensor([size, size, squares, 8191 * size], dtype=torch.float64) * slack
     return bool(((left - right).abs() <= limits).all())
+
+
+def leave_inference_mode(model: nn.Module) -> None:
+    """Give a model that was made in inference mode copies of its tensors that can be trained."""
+    copies: dict[int, nn.Parameter] = {}
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None and parameter.is_inference():
+                copy = nn.Parameter(parameter.clone(), parameter.requires_grad)
+                module._parameters[name] = copies.setdefault(id(parameter), copy)
+        for name, buffer in module._buffers.items():
+            if buffer is not None and buffer.is_inference():
+                module._buffers[name] = buffer.clone()
 
 
 def buffers_of(model: nn.Module) -> dict[str, Tensor]:

@@ -18,6 +18,7 @@ the model and decides nothing; `judge` is pure, so that a saved report can be ju
 from __future__ import annotations
 
 from attncheck.attention.call import AttentionCall
+from attncheck.attention.layers import key_value_projections
 from attncheck.attention.recorder import capture
 from attncheck.attention.rotary_tables import stored_tables
 from attncheck.core.capability import Capability
@@ -109,6 +110,7 @@ from attncheck.model.subject import Subject
 from attncheck.model.switching import FLEX, not_switched, uncompiled
 from attncheck.model.training import training, without_randomness
 from attncheck.model.weights import (
+    as_numbers,
     buffers_of,
     changed,
     digests,
@@ -184,6 +186,7 @@ __all__ = [
     "Weighting",
     "adapted_layers",
     "all_ones",
+    "as_numbers",
     "attempt",
     "attention_span",
     "beyond",
@@ -218,6 +221,7 @@ __all__ = [
     "hooked",
     "input_gradient",
     "is_sharded",
+    "key_value_projections",
     "key_values",
     "label_weighting",
     "later_budget",

@@ -15,6 +15,8 @@ from attncheck.report.model import TargetReport
 from attncheck.run.deadline import TimeUp
 from attncheck.suite.plan import Job
 
+ALIKE = "the tokenizer gives hardly any different ids of the sample text: seeded ids instead"
+
 
 def failed_to_load(job: Job, error: BaseException, seconds: float) -> TargetReport:
     """The report of a target that could not be loaded, with the reason in one line."""
@@ -46,7 +48,7 @@ def loaded_report(subject: Subject, load_seconds: float) -> TargetReport:
         )
     except Unsupported as reason:
         notes = (str(reason),)
-    notes = (*subject.loaded.remarks, *notes)
+    notes = (*subject.loaded.remarks, *notes, *_of_tokenizer(subject))
     report = TargetReport(
         target=subject.name,
         model=subject.facts.as_dict(),
@@ -56,6 +58,15 @@ def loaded_report(subject: Subject, load_seconds: float) -> TargetReport:
         notes=notes,
     )
     return made_visible(report)
+
+
+def _of_tokenizer(subject: Subject) -> tuple[str, ...]:
+    """That a tokenizer is of no use for the sample text."""
+    try:
+        unused = subject.tokenizer is not None and not subject.inputs.from_text
+    except Unsupported:
+        return ()
+    return (ALIKE,) if unused else ()
 
 
 def environment() -> dict[str, Any]:

@@ -19,7 +19,7 @@ from attncheck.core.measurement import Measurement, Quantity, verdict_of
 from attncheck.core.ruling import describe
 from attncheck.core.settings import Settings
 from attncheck.core.verdict import Verdict
-from attncheck.model.caches import states
+from attncheck.model.caches import key_values, states
 from attncheck.model.forward_spec import ForwardSpec, counting
 from attncheck.model.subject import Subject
 from attncheck.numerics.divergence import finitely_beyond
@@ -44,7 +44,14 @@ def _decoder(subject: Subject) -> bool:
 
 
 def _windowed(subject: Subject) -> bool:
-    return _decoder(subject) and subject.facts.window is not None
+    """Whether it has windows, or its cache forgets the first keys otherwise, as chunks allow."""
+    if not _decoder(subject) or subject.facts.window is not None:
+        return _decoder(subject)
+    if not subject.can.steps:
+        return False
+    cache = subject.passes.cache(ForwardSpec(subject.inputs.tokens, use_cache=True))
+    length = subject.inputs.length
+    return any(each.tensor.shape[-2] < length for each in key_values(cache))
 
 
 def _recurrent(subject: Subject) -> bool:

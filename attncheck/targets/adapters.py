@@ -15,6 +15,9 @@ from torch import nn
 from attncheck.core.errors import TargetError, first_line
 
 FILE = "adapter_config.json"
+COMPILED = (
+    "torch.compile: the model inside is checked; `--compile` compares the compiled one with it"
+)
 MARKS = ("merge", "unmerge", "get_base_layer", "enable_adapters")
 
 
@@ -52,11 +55,29 @@ def adapted(model: nn.Module, folder: Path) -> nn.Module:
 
 
 def without_wrapper(model: nn.Module) -> nn.Module:
-    """The model inside PEFT's own class, whose forward names fewer arguments; where layers carry
-    the adapter it is the same.
+    """The model inside torch.compile's wrapper, or inside PEFT's own class: that one names fewer
+    arguments than the model, and where layers carry the adapter it computes the same.
     """
-    inner = getattr(model, "get_base_model", None)
-    return inner() if callable(inner) and adapted_layers(model) else model
+    return unwrapped(model)[0]
+
+
+def unwrapped(model: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
+    """`without_wrapper`, and what is not checked for it."""
+    compiled = getattr(model, "_orig_mod", None)
+    if isinstance(compiled, nn.Module):
+        inner, remarks = unwrapped(compiled)
+        return inner, (*remarks, COMPILED)
+    inside = getattr(model, "get_base_model", None)
+    if not callable(inside) or not hasattr(model, "peft_config"):
+        return model, ()
+    if adapted_layers(model):
+        return inside(), ()
+    config = getattr(model, "active_peft_config", None)
+    if not getattr(config, "is_prompt_learning", False):
+        return model, ()
+    kind, tokens = type(config).__name__, getattr(config, "num_virtual_tokens", "some")
+    words = f"{kind}: the model is checked without the {tokens} virtual tokens in front of each row"
+    return inside(), (words,)
 
 
 def adapted_layers(model: nn.Module) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from attncheck.model.quantized import quantized_kind
 from attncheck.model.subject import Subject
 from attncheck.model.switching import adopt
 from attncheck.targets import builtin, checkpoints, random_init, sharded
-from attncheck.targets.adapters import adapted, base_of, without_wrapper
+from attncheck.targets.adapters import adapted, base_of, unwrapped
 from attncheck.targets.checkpoints import Read
 from attncheck.targets.explain import explain
 from attncheck.targets.target import Target, parse
@@ -92,13 +92,14 @@ def _loaded(target: Target, settings: Settings) -> Subject:
     if settings.prompt is not None and tokenizer is None:
         raise TargetError(f"{text}: --prompt needs a tokenizer, and this target has none")
     _try(tokenizer, text)
-    model = without_wrapper(model)
+    model, remarks = unwrapped(model)
     if settings.device_map is None and not sharded.wanted(settings):
         move(model, device)
     loaded = in_memory(model, text, settings, tokenizer, notices(info))
     if info.get(checkpoints.NO_TOKENIZER):
         reason = info[checkpoints.NO_TOKENIZER]
-        loaded.remarks = (f"no tokenizer, seeded ids instead of text: {reason}",)
+        remarks = (*remarks, f"no tokenizer, seeded ids instead of text: {reason}")
+    loaded.remarks = remarks
     subject = settle_dtype(loaded, settings.dtype)
     adopt(subject, settings.attn)
     return subject

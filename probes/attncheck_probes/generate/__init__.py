@@ -84,6 +84,9 @@ class Generate(Probe):
     def measure(self, subject: Subject) -> Iterator[Measurement]:
         """The plain call first, then one change at a time."""
         generation.generate_of(subject)
+        if self._short(subject.inputs.length) != self:
+            yield from self._short(subject.inputs.length).measure(subject)
+            return
         # a control must find these answered for the healthy model
         _ = subject.can.steps_agree, subject.can.chunks_agree
         chunked = {PIECES: self.pieces}
@@ -116,9 +119,17 @@ class Generate(Probe):
             yield attempt(name, measured, subject, name)
         yield from media_answers.answers(subject, self.new_tokens)
 
+    def _short(self, length: int) -> Generate:
+        """The same probe with answers and padding for which a short row, and so a short context,
+        has room.
+        """
+        new = min(self.new_tokens, max(1, (length - 2) // 4))
+        prompt = length - 2 * new
+        padding, pieces = min(self.padding, prompt - 2), min(self.pieces, prompt - 1)
+        return replace(self, new_tokens=new, padding=max(1, padding), pieces=max(1, pieces))
+
     def _prompt(self, subject: Subject) -> Row:
-        length = max(self.padding + 2, subject.inputs.length - 2 * self.new_tokens)
-        return subject.inputs.row[:length]
+        return subject.inputs.row[: subject.inputs.length - 2 * self.new_tokens]
 
     def _plain(self, subject: Subject, name: str, options: Options) -> Measurement:
         if PIECES in options:

@@ -78,7 +78,8 @@ def _map(call: AttentionCall, usual_BTHD: Tensor) -> HeadMap:
 
 def _disturbed(call: AttentionCall, part: str, heads: list[int]) -> Tensor:
     changed_BGSD = getattr(call, part).clone()
-    changed_BGSD[:, heads] *= DISTURB
+    # heads of zeros have to change as well
+    changed_BGSD[:, heads] = changed_BGSD[:, heads] * DISTURB + (changed_BGSD[:, heads] == 0)
     output_BTHD: Tensor = replace(call, **{part: changed_BGSD}).run()[0]
     return output_BTHD
 
@@ -91,8 +92,11 @@ def groups_of_equal_keys(call: AttentionCall) -> tuple[HeadMap, HeadMap] | None:
     first = tuple(
         next(h for h, other in enumerate(keys) if torch.equal(other, key)) for key in keys
     )
-    size = len(first) // len(set(first))
-    return None if size == 1 else (first, tuple(h - h % size for h in range(len(first))))
+    sizes = {first.count(head) for head in first}
+    if len(sizes) > 1 or sizes == {1}:
+        return None  # heads that are equal by chance, such as two of zeros, are no groups
+    (size,) = sizes
+    return first, tuple(h - h % size for h in range(len(first)))
 
 
 def in_words(found: HeadMap) -> str:

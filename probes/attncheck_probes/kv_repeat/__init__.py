@@ -44,6 +44,7 @@ from attncheck.probing import (
     repeated_heads,
 )
 from attncheck_probes.kv_repeat.allocations import decode_step, expected_heads
+from attncheck_probes.kv_repeat.moved import stored_of_moved_projections
 
 IMPLEMENTATIONS = ("sdpa", "eager")
 Stored = list[CachedTensor]
@@ -101,12 +102,21 @@ def _stored_heads(subject: Subject, name: str, stored: Stored) -> Measurement:
 
 def _repeated_heads(subject: Subject, name: str, stored: Stored) -> Measurement:
     """Heads that equal an earlier head of their layer: grouped-query attention stores what heads
-    share once, in any form.
+    share once, in any form. Weights that give equal heads are no fault of the cache: then heads
+    differ once the projections do.
     """
     _require(stored)
-    most, positions = max(repeated_heads(each.tensor) for each in stored), stored[0].tensor.shape[2]
+    most, positions, note = _most(stored), stored[0].tensor.shape[2], ""
+    if most:
+        moved = _most(stored_of_moved_projections(subject))
+        note = "" if moved else f"the weights give {most} heads the keys or values of another one"
+        most = min(most, moved)
     cause = Cause("kv-stored-repeated" if most else "")
-    return AtMost(name, float(most), "heads", positions=positions, cause=cause)
+    return AtMost(name, float(most), "heads", positions=positions, note=note, cause=cause)
+
+
+def _most(stored: Stored) -> int:
+    return max((repeated_heads(each.tensor) for each in stored), default=0)
 
 
 def _storage(subject: Subject, name: str, stored: Stored) -> Measurement:

@@ -108,7 +108,7 @@ def _explicit(subject: Subject) -> ForwardSpec:
 
 def _in_halves(subject: Subject) -> ForwardSpec:
     subject.can.cache.require()
-    half = subject.inputs.length // 2
+    half = subject.inputs.half
     return ForwardSpec(subject.inputs.tokens, chunks=(half, subject.inputs.length - half))
 
 

@@ -45,7 +45,11 @@ def layer_cases(
 
 def _compared(subject: Subject, name: str, layers: list[LayerResult]) -> Measurement:
     wrong = [layer for layer in layers if not layer.passed]
-    shown = wrong[0] if wrong else max(layers, key=lambda layer: layer.max_abs_diff / layer.budget)
+    shown = (
+        wrong[0]
+        if wrong
+        else max(layers, key=lambda layer: layer.max_abs_diff / (layer.budget or 1))
+    )
     more = f" (and {len(wrong) - 1} more layers)" if len(wrong) > 1 else ""
     fault, module = "" if shown.other_keys else shown.fault, shown.name if wrong else ""
     positions = sum(layer.positions for layer in layers)

@@ -12,6 +12,7 @@ from attncheck.probing import (
     Figure,
     Measurement,
     Subject,
+    as_numbers,
     changed,
     weights_in_memory,
 )
@@ -23,7 +24,7 @@ def samples(subject: Subject) -> dict[str, Tensor]:
 
 
 def _sample(weight: Tensor) -> Tensor:
-    return weight.detach().flatten()[:: max(1, weight.numel() // 4096)].clone()
+    return as_numbers(weight.detach()).flatten()[:: max(1, weight.numel() // 4096)].clone()
 
 
 def changes(
