@@ -19,6 +19,7 @@ from attncheck.cli import (
     run,
     schema,
     selftest,
+    serve_check,
     triage,
     validate,
 )
@@ -29,6 +30,7 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "run": run.run,
         "triage": triage.triage,
         "compare": compare.compare,
+        "serve-check": serve_check.serve_check,
         "record": record.record,
         "mask": mask.mask,
         "replay": replay.replay,

@@ -19,6 +19,9 @@ from attncheck.cli.run_options import Format
 from attncheck.cli.streams import guarded
 from attncheck.cli.terminal import ProgressLine, console
 from attncheck.core.errors import UsageError
+from attncheck.core.settings import Settings
+from attncheck.core.verdict import Verdict
+from attncheck.targets.target import is_engine
 
 _side = partial(option, panel="Sides")
 
@@ -40,12 +43,14 @@ def compare(
     """Compare two models, settings or recordings side by side.
 
     Compares logits, modules and weights, and names what is wrong in one of them where putting it
-    right makes all logits equal. Exit code 1 if
+    right makes all logits equal. One side may be an engine: mlx:FOLDER, or a URL. Exit code 1 if
     the two differ by more than rounding.
     """
     if right is None and not (of_left or of_right):
         raise UsageError("compare needs two sides: give B, or --left and --right settings of A")
     base = options.settings()
+    if right is not None and any(map(is_engine, (left, right))):
+        raise typer.Exit(_in_engine(left, right, base, display))
     from attncheck.compare.page import print_page
     from attncheck.compare.page_json import comparison_json
     from attncheck.compare.sides import changed, compare_sides
@@ -61,3 +66,17 @@ def compare(
     else:
         typer.echo(comparison_json(compared, exit_code=code))
     raise typer.Exit(ended(code))
+
+
+def _in_engine(left: str, right: str, settings: Settings, display: DisplayOptions) -> int:
+    """Compare an engine with the model on the other side; the exit code."""
+    from attncheck.engines.examination import compared_in_engine
+    from attncheck.report.table import finding_block
+
+    with guarded(), ProgressLine(not display.no_progress) as line:
+        name, finding = compared_in_engine(left, right, settings, line.show)
+    shown = console(not display.no_color)
+    shown.print(f"{name} against {left if name == right else right}")
+    for block in finding_block(finding):
+        shown.print(block)
+    return 1 if finding.verdict is Verdict.FAIL else 0

@@ -20,8 +20,9 @@ from attncheck.report.record import finding_json, to_json
 from attncheck.report.screen import finding_line
 from attncheck.report.table import finding_block
 from attncheck.report.write import Writer
+from attncheck.run.events import TargetFinished, TargetLoaded, TargetStarted
 from attncheck.run.runner import ControlStarted, ProbeFinished, ProbeStarted
-from attncheck.run.session import SessionEvent, TargetFinished, TargetLoaded, TargetStarted
+from attncheck.run.session import SessionEvent
 
 
 @final

@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,16 +21,14 @@ from attncheck.cli.options import (
     DisplayOptions,
     ModelOptions,
     argument,
-    destination,
     expanded,
     model,
 )
-from attncheck.cli.outputs import check_files, check_folders
+from attncheck.cli.planned import planned_presenter
 from attncheck.cli.ranked import ended, is_first, tp_size
 from attncheck.cli.run_options import GateOptions, OutputOptions, SelectionOptions, SweepOptions
 from attncheck.cli.stopping import last_resort
 from attncheck.cli.streams import guarded
-from attncheck.cli.terminal import announced
 from attncheck.core.errors import INTERNAL, STOPPED, USAGE, UsageError, stop_code
 from attncheck.core.settings import Settings
 from attncheck.core.shard import Shard, parsed
@@ -62,6 +60,9 @@ def run(
     compiled: bool = model(
         False, "Compare under torch.compile as well.", None, "--compile", rare=True
     ),
+    engine: str | None = model(
+        None, "Check another runtime of the same weights: mlx, ct2 or onnx.", "NAME", rare=True
+    ),
     reporting: OutputOptions,
     gate: GateOptions,
     limits: SweepOptions,
@@ -72,7 +73,10 @@ def run(
     Without targets: the suite attncheck.yaml in this folder or above, else builtin:gqa.
     """
     settings = replace(
-        loading.settings(), tp=tp_size(tp), compiled="inductor" if compiled else None
+        loading.settings(),
+        tp=tp_size(tp),
+        compiled="inductor" if compiled else None,
+        engine=engine,
     )
     plan = RunRequest(
         targets=tuple(targets or ()),
@@ -95,8 +99,7 @@ def run(
     if shard is not None and gate.write_baseline is not None:
         raise UsageError("--write-baseline needs the whole run: give it to `attncheck merge`")
     _check_options(plan, settings)
-    reports = _reports(plan, reporting, gate, limits)
-    presenter = _presenter(plan, reports, reporting, display)
+    presenter = planned_presenter(plan, reporting, gate, limits, display)
     code = execute(plan, presenter, fail_on, gate, limits, reporting.scripts, separate, shard)
     raise typer.Exit(code)
 
@@ -110,46 +113,6 @@ def _check_options(plan: Plan, settings: Settings) -> None:
     names = {name for job in plan.jobs for name, _ in job.probes}
     if settings.compiled and COMPILING not in names:
         raise UsageError(f"--compile is for the probe `{COMPILING}`, which this run leaves out")
-
-
-def _reports(
-    plan: Plan, output: OutputOptions, gate: GateOptions, limits: SweepOptions
-) -> list[tuple[str, Path]]:
-    """The reports to write, by format and absolute path, since a model may change the folder.
-
-    Raises:
-        UsageError: one of them, or another output, cannot be written.
-    """
-    for _, path in plan.reports:
-        with suppress(OSError):  # the check below says why
-            path.parent.mkdir(parents=True, exist_ok=True)
-    asked = [(text, *destination(text)) for text in output.report or []]
-    files = [(f"{plan.file}: reports: {kind}: {path}", path) for kind, path in plan.reports]
-    files += [(f"--report {text}", path) for text, _, path in asked]
-    if gate.write_baseline is not None:
-        files.append((f"--write-baseline {gate.write_baseline}", gate.write_baseline))
-    targets = [Path(job.target.rpartition(":")[0] or job.target) for job in plan.jobs]
-    check_files(files, [plan.file, *targets])
-    check_folders([("--repro", output.repro), ("--sweep-dir", limits.sweep_dir)])
-    chosen = [*plan.reports, *((kind, path) for _, kind, path in asked)]
-    return [(kind, path.absolute()) for kind, path in chosen]
-
-
-def _presenter(
-    plan: Plan, reports: list[tuple[str, Path]], output: OutputOptions, display: DisplayOptions
-) -> Presenter:
-    with announced("importing torch and transformers", not display.no_progress):
-        from attncheck.cli.present import Presenter
-
-    return Presenter(
-        output=output.format,
-        destinations=reports if is_first() else (),
-        probes=sum(len(job.probes) for job in plan.jobs),
-        verbose=output.verbose,
-        traps=output.traps,
-        progress=not display.no_progress,
-        color=not display.no_color,
-    )
 
 
 def execute(

@@ -17,6 +17,9 @@ NUMBERS = {
     "length": (1, 1 << 24),
     "seed": (-(1 << 63), (1 << 63) - 1),
     "tp": (1, 1 << 16),
+    "rate": (1, 1 << 16),
+    "requests": (1, 1 << 24),
+    "patience": (1, 1 << 16),
 }
 """Settings that are numbers: the least and the largest."""
 NEEDED = ("dtype", "device", "seed", *SWITCHES)
@@ -26,7 +29,7 @@ NEEDED = ("dtype", "device", "seed", *SWITCHES)
 @final
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How one model is loaded.
+    """How one model is loaded, or how an engine that serves it is asked.
 
     Raises:
         UsageError: a value that the setting cannot have, wherever it comes from.
@@ -47,6 +50,13 @@ class Settings:
     cache: str | None = None
     tp: int | None = None
     compiled: str | None = None
+    engine: str | None = None
+    api: str | None = None
+    served_model: str | None = None
+    weights: str | None = None
+    rate: int | None = None
+    requests: int | None = None
+    patience: int | None = None
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():

@@ -157,10 +157,8 @@ def _last_line(target: TargetReport, group: Sequence[Finding], width: int) -> Te
     line = Text().append(worst.verdict.value.upper(), style=style_of(worst))
     line.append(f" {named}{where}{size}")
     line.truncate(width, overflow="ellipsis")
-    # an implicit probe runs on every target, and cannot be chosen
-    chosen = (
-        "" if worst.probe in registry.installed(registry.IMPLICIT) else f"--probe {worst.probe} "
-    )
+    # an implicit probe, and what is asked of an engine, cannot be chosen
+    chosen = f"--probe {worst.probe} " if worst.probe in registry.installed() else ""
     command = f"attncheck run {shlex.quote(target.target)} {chosen}-v"
     return line.append(f"\n{' ' * INDENT}{command}", style="dim")
 

@@ -22,12 +22,13 @@ def target_heading(target: TargetReport) -> Text:
     kv = f" on {model['kv_heads']} KV" if shared else ""
     parts = [
         str(model.get("class", "")),
-        f"{count(int(model.get('parameters') or 0))} parameters",
+        f"{count(int(model['parameters']))} parameters" if model.get("parameters") else "",
         f"{model.get('layers')} layers" if model.get("layers") else "",
         f"{model.get('heads')} heads{kv}" if model.get("heads") else "",
         f"window {model['window']}" if model.get("window") else "",
         " ".join(str(settings[key]) for key in ("dtype", "attn", "device") if settings.get(key)),
-        f"{settings.get('length')} tokens, seed {settings.get('seed')}",
+        f"{settings['length']} tokens" if settings.get("length") else "",
+        f"seed {settings.get('seed')}",
     ]
     heading = Text(overflow="fold").append(target.target, style="bold")
     return heading.append("  " + ", ".join(part for part in parts if part), style="dim")

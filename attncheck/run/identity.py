@@ -31,6 +31,7 @@ from attncheck.targets.checkpoints import reachable
 from attncheck.targets.target import Target, parse
 
 LIBRARIES = ("torch", "transformers", "peft", "accelerate", "safetensors", "tokenizers", "gguf")
+RUNTIMES = ("mlx", "mlx-lm", "ctranslate2", "onnxruntime")
 SOURCES = ("attncheck", "attncheck_probes", "transformers")
 """Packages that are developed in place, where an edit leaves the version as it is."""
 READ_WHOLE = 64 << 20
@@ -59,7 +60,7 @@ def identity(job: Job) -> str | None:
 def _of_target(target: Target, settings: Settings) -> list[Any] | None:
     if target.kind in ("builtin", "config"):
         return [target.where]
-    if target.kind == "factory":
+    if target.kind in ("factory", "server", "runtime"):
         return None
     if target.kind == "hub":
         commit = _commit(target, settings)
@@ -110,7 +111,7 @@ def _installed() -> str:
         for root in _homes_of(package):
             files = sorted(Path(root).rglob("*.py"))
             sources += [(str(each), each.stat().st_size, each.stat().st_mtime_ns) for each in files]
-    return digest(sys.version, [_version(name) for name in LIBRARIES], sources)
+    return digest(sys.version, [_version(name) for name in (*LIBRARIES, *RUNTIMES)], sources)
 
 
 def _version(package: str) -> str:

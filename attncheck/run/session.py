@@ -35,37 +35,14 @@ from attncheck.probing import Probe
 from attncheck.report.model import Report, TargetReport, exit_code
 from attncheck.run.beginning import environment, failed_to_load, loaded_report
 from attncheck.run.deadline import TimeUp, at_home, hung
+from attncheck.run.events import TargetFinished, TargetLoaded, TargetStarted
 from attncheck.run.gate import Gate
 from attncheck.run.implicit import implicit_findings
+from attncheck.run.on_engine import engine_findings, on_engine
 from attncheck.run.runner import ControlStarted, Event, ProbeFinished, ProbeStarted, run_probes
 from attncheck.run.traps import Traps
 from attncheck.suite.plan import Job
 from attncheck.targets.load import load
-
-
-@final
-@dataclass(frozen=True)
-class TargetStarted:
-    """A target is about to be loaded."""
-
-    target: str
-
-
-@final
-@dataclass(frozen=True)
-class TargetLoaded:
-    """A target is loaded: the report of it so far, without findings."""
-
-    target: TargetReport
-
-
-@final
-@dataclass(frozen=True)
-class TargetFinished:
-    """All probes of a target ran, or it could not be loaded."""
-
-    target: TargetReport
-
 
 SessionEvent = (
     TargetStarted | TargetLoaded | TargetFinished | ProbeStarted | ControlStarted | ProbeFinished
@@ -210,7 +187,33 @@ class Session:
         else:
             self._adopt(failed_to_load(job, hang, time.perf_counter() - started))
 
+    def _check_engine(self, job: Job, started: float) -> None:
+        """The findings of an engine; one that is gone keeps what was measured of it."""
+        before = self.report.targets
+        try:
+            with engine_findings(job, self._asking) as (loaded, findings):
+                seconds = time.perf_counter() - started
+                self._adopt(replace(loaded, seconds=seconds, load_seconds=seconds))
+                self._tell(TargetLoaded(self._last))
+                for finding in findings:
+                    self._found(job, finding, started)
+        except ENDING:
+            raise
+        except BaseException as error:
+            failed = failed_to_load(job, error, time.perf_counter() - started)
+            begun = self.report.targets[len(before) :]
+            self._keep(
+                (*before, *(replace(each, error=failed.error) for each in begun or [failed]))
+            )
+
+    def _asking(self, what: str) -> None:
+        self._running = what
+        self._tell(ProbeStarted(self._last.target, what))
+
     def _check(self, job: Job, started: float) -> None:
+        if on_engine(job):
+            self._check_engine(job, started)
+            return
         try:
             probes = [registry.load(name, options, job.home) for name, options in job.probes]
             subject = self.loader(job)

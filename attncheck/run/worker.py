@@ -18,12 +18,12 @@ from attncheck.model.subject import Subject
 from attncheck.report.model import Report
 from attncheck.report.write import Writer, write_text
 from attncheck.run.deadline import time_limit
+from attncheck.run.events import TargetFinished
 from attncheck.run.identity import of_loaded
 from attncheck.run.runner import ProbeFinished
 from attncheck.run.session import (
     Session,
     SessionEvent,
-    TargetFinished,
     load_job,
     usual_examination,
 )

@@ -89,6 +89,13 @@ class SettingsEntry(_Entry):
     layers: PositiveInt | None = _key("Keep the first N layers.")
     prompt: Word | None = _key("Text, or @FILE with a path relative to this file.")
     offline: bool | None = None
+    engine: Word | None = _key("Check another runtime of the same weights: mlx, ct2 or onnx.")
+    api: Word | None = _key("How a server is asked: auto, llama, vllm or openai.")
+    served_model: Word | None = _key("Model that a server is asked for.")
+    weights: Word | None = _key("Target with the weights that a server has.")
+    rate: PositiveInt | None = _key("Most requests to a server in a second.")
+    requests: PositiveInt | None = _key("Most requests to a server in all.")
+    patience: PositiveInt | None = _key("Seconds to wait for one answer of a server.")
 
 
 @final

@@ -66,6 +66,8 @@ def _refuse(target: Target, settings: Settings) -> None:
     Raises:
         TargetError: which one, and what takes it.
     """
+    if target.kind in ("server", "runtime"):
+        raise TargetError(f"{target.text}: an engine: `run` and `serve-check` check it")
     if settings.revision and target.kind not in ("hub", "adapter"):
         raise TargetError(f"{target.text}: --revision needs a hub id: this target is local")
     if settings.revision and target.revision and settings.revision != target.revision:

@@ -1,7 +1,7 @@
 """Parse what the user typed into a target. Loads neither torch nor transformers.
 
 `org/name[@revision]`, a folder, a `.gguf` file, `builtin:NAME`, `config:TYPE`,
-`path/to/file.py:factory`.
+`path/to/file.py:factory`, the URL of a server, `RUNTIME:FOLDER`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from typing import Literal, final
 from attncheck.core.errors import TargetError, nearest, unknown
 from attncheck.core.visible import shortened, visible
 
-Kind = Literal["hub", "folder", "gguf", "builtin", "config", "factory", "adapter"]
+Kind = Literal[
+    "hub", "folder", "gguf", "builtin", "config", "factory", "adapter", "server", "runtime"
+]
 
 BUILTINS = {
     "gqa": "rotary positions, 4 query heads on 2 KV heads (the default)",
@@ -30,6 +32,11 @@ DEFAULT = "builtin:gqa"
 EXPECTED = "a hub id, a folder, a .gguf file, builtin:NAME, config:TYPE or file.py:factory"
 LONGEST = 4096
 SCHEMES = ("builtin:", "config:")
+URLS = ("http://", "https://")
+RUNTIMES = ("mlx", "ct2", "onnx")
+"""Runtimes beside transformers that this package opens."""
+ENGINES = "attncheck.engines"
+"""The entry points of others."""
 FACTORY = re.compile(r"\.py:[^/:]*$")
 FILES = (".py", ".json", ".safetensors", ".bin", ".gguf")
 HUB = re.compile(r"(?!.*(?:--|\.\.))(?:[\w][\w.-]{0,95}/)?[\w][\w.-]{0,95}(?<![.-])", re.ASCII)
@@ -39,7 +46,9 @@ HUB = re.compile(r"(?!.*(?:--|\.\.))(?:[\w][\w.-]{0,95}/)?[\w][\w.-]{0,95}(?<![.
 @final
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """One parsed target: `where` is its id, path or name, `attribute` the name of the factory."""
+    """One parsed target: `where` is its id, path, name or URL, `attribute` the name of the factory
+    or of the runtime.
+    """
 
     text: str
     kind: Kind
@@ -57,7 +66,7 @@ def canonical(text: str) -> str:
     """One spelling of a target for keys and reports: `model.py:make` for `./model.py:make`."""
     path, colon, attribute = text.rpartition(":") if FACTORY.search(text) else (text, "", "")
     plain = os.path.normpath(path)
-    named = text.startswith(("builtin:", "config:")) or not path or "\0" in text
+    named = text.startswith(("builtin:", "config:", *URLS)) or not path or "\0" in text
     return text if named or plain == path or not _exists(plain) else f"{plain}{colon}{attribute}"
 
 
@@ -86,12 +95,38 @@ def parse(text: str) -> Target:
         return _builtin(text)
     if text.startswith("config:"):
         return _config(text)
+    if text.startswith(URLS):
+        return Target(text=text, kind="server", where=text.rstrip("/"))
+    if _is_runtime(text.partition(":")[0]):
+        return _runtime(text)
     path, _, attribute = text.rpartition(":")
     if path.endswith(".py"):
         return _factory(text, path, attribute)
     if text.endswith(".gguf"):
         return _file(text)
     return _folder_or_hub(text)
+
+
+def is_engine(text: str) -> bool:
+    """Whether a target names a server or a runtime beside transformers."""
+    return text.startswith(URLS) or (":" in text and _is_runtime(text.partition(":")[0]))
+
+
+def _is_runtime(name: str) -> bool:
+    if name in RUNTIMES:
+        return True
+    if not name.isidentifier():
+        return False
+    from importlib.metadata import entry_points
+
+    return any(entry.name == name for entry in entry_points(group=ENGINES))
+
+
+def _runtime(text: str) -> Target:
+    name, colon, where = text.partition(":")
+    if not colon or not where.strip():
+        raise TargetError(f"{text}: expected {name}:FOLDER")
+    return Target(text=text, kind="runtime", where=where, attribute=name)
 
 
 def _exists(path: str) -> bool:

@@ -13,7 +13,8 @@ from attncheck.core.settings import Settings
 from attncheck.core.verdict import Verdict
 from attncheck.model.subject import Subject
 from attncheck.report.model import Report, TargetReport
-from attncheck.run.session import Session, SessionEvent, TargetFinished
+from attncheck.run.events import TargetFinished
+from attncheck.run.session import Session, SessionEvent
 from attncheck.suite.plan import Job
 
 MODELS = """

@@ -1,0 +1,1 @@
+"""Engines beside transformers that run the same weights: servers behind HTTP, other runtimes."""

@@ -1,0 +1,1 @@
+"""Faults that an engine may have, each as a prediction of its log-probabilities in transformers."""

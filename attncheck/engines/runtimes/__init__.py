@@ -1,0 +1,1 @@
+"""Runtimes in this process. Each module opens one: `open_runtime(where)` gives an `Engine`."""
