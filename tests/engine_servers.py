@@ -96,6 +96,7 @@ class Handler(BaseHTTPRequestHandler):
 def serving(answer: Answer) -> Iterator[Any]:
     """A server of this process; `.url` and `.seen` (path, body, headers)."""
     server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.handle_error = lambda request, client: None
     server.daemon_threads = True
     server.answer, server.seen = answer, []
     server.url = f"http://127.0.0.1:{server.server_address[1]}"
