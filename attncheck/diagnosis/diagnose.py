@@ -15,6 +15,7 @@ from attncheck.core.measurement import Measurement
 from attncheck.diagnosis import claims, lost_numbers
 from attncheck.diagnosis.claims import PROVEN, is_proven, named_by_the_probe, placed
 from attncheck.diagnosis.failure import REFUSED, Failure, attns_of, failing, open_case
+from attncheck.diagnosis.inside import leak_inside
 from attncheck.diagnosis.locate import (
     in_attention,
     locate,
@@ -157,7 +158,11 @@ def _searched(
 def _explained(search: Search, finding: Finding) -> Finding:
     failure = search.failure
     place = locate(failure)
-    outside = _confirmed(failure, explained_outside(failure))
+    outside = explained_outside(failure)
+    inside = _inside(failure, outside)
+    if inside is not None:
+        again = {**finding.replay, **replay_of(failure)}
+        return replace(finding, diagnosis=inside, location=locate_leak(failure), replay=again)
     seen = measured(failure) if outside is None else measured_alone(failure)
     if (
         seen is not None
@@ -168,6 +173,8 @@ def _explained(search: Search, finding: Finding) -> Finding:
     if seen is not None and seen.proven:
         outside, place = None, place or seen.place(failure.subject.model)
     diagnosis = _diagnosis(search, place, outside, seen)
+    if place is None and diagnosis.sentence and not diagnosis.fault:
+        place = locate_leak(failure)
     elsewhere = ELSEWHERE.get(diagnosis.fault)
     if elsewhere is not None and (place is None or diagnosis.fault != "padding-visible"):
         place = elsewhere(failure) or place
@@ -186,8 +193,11 @@ def _diagnosis(
     if seen is not None and seen.proven:
         return _measured(search, seen)
     found = search.run(place.layer if place else None) if outside is None else None
-    if found is None:
-        outside = outside or _confirmed(failure, carried_elsewhere(failure))
+    if found is None and outside is None:
+        outside = carried_elsewhere(failure)
+        inside = _inside(failure, outside)
+        if inside is not None:
+            return inside
     if found is not None:
         guess, residual = found.hypothesis, found.residual
         diagnosis = _reproduced(guess.fault, guess.parameter, residual, _runner_up(search))
@@ -225,14 +235,16 @@ def _repaired(search: Search) -> Diagnosis:
     )
 
 
-def _confirmed(failure: Failure, outside: OutsideFault | None) -> OutsideFault | None:
-    """A leak outside attention, only if it is located there where attention is not written out."""
+def _inside(failure: Failure, outside: OutsideFault | None) -> Diagnosis | None:
+    """What an attention module does wrong that carries later tokens to earlier positions; None
+    where the leak is elsewhere.
+    """
     if outside is None or outside.fault != "leak-outside-attention":
-        return outside
-    if failure.trusted.out_of_reach is None:
-        return outside
+        return None
     place = locate_leak(failure)
-    return None if place is None or in_attention(place.module) else outside
+    if place is None or not in_attention(place.module):
+        return None
+    return leak_inside(failure, place)
 
 
 def _reproduced(

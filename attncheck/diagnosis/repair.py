@@ -13,7 +13,7 @@ from typing import final
 from torch import Tensor
 
 from attncheck.core.errors import Unsupported
-from attncheck.diagnosis.failure import Failure, max_diff_at
+from attncheck.diagnosis.failure import Failure, FailureSide, max_diff_at
 from attncheck.faults.engine.schedule import scheduled_logits
 from attncheck.model.forward_spec import ForwardSpec, Mask, Mask2D, Mask4D, Positions, counting
 from attncheck.model.subject import Subject
@@ -60,7 +60,7 @@ def repaired(failure: Failure) -> tuple[Repair | None, tuple[str, ...]]:
     failed: list[str] = []
     side = failure.wrong[0] if failure.wrong else failure.sides[0]
     target_BTV = _target(failure)
-    if target_BTV is None:
+    if target_BTV is None or _right_already(failure, side, target_BTV):
         return None, ()
     for name, run in _repairs(failure, side.spec):
         try:
@@ -71,6 +71,12 @@ def repaired(failure: Failure) -> tuple[Repair | None, tuple[str, ...]]:
             return Repair(name, residual), tuple(failed)
         failed.append(name)
     return None, tuple(failed)
+
+
+def _right_already(failure: Failure, side: FailureSide, target_BTV: Tensor) -> bool:
+    """Whether the observed logits are the right ones, so that no repair could show anything."""
+    kept_BTV = side.kept(target_BTV)
+    return max_diff_at(side.observed_BTV, kept_BTV, side.real) <= failure.budget
 
 
 def _target(failure: Failure) -> Tensor | None:

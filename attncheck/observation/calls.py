@@ -31,8 +31,8 @@ class RightLayer:
     """What the trusted path computes in one layer, over the whole forward.
 
     `params.allowed` are the tokens that each query should read, (B, H, T, K). `relative` is the
-    difference that rounding explains, as a share of the largest value. `others` gives keys (0) or
-    values (1) of other layers.
+    difference that rounding explains, as a share of the largest value. `others` gives keys (0),
+    values (1) or queries (2) of other layers.
     """
 
     layer: int
@@ -228,6 +228,7 @@ class _CallParts:
             needed_BHT,
             right.limit(right.query_BHTD),
             right.rotation,
+            right.others(2),
         ).run()
 
     def _stored(

@@ -220,8 +220,8 @@ class Explaining:
             self.measuring = False
 
     def _others(self, which: int, call: AttentionCall) -> dict[int, Tensor]:
-        """Keys (0) or values (1) that the failing forward computed for each token in the layers
-        beside this one: of new tokens, or of the encoder that this call reads.
+        """Keys (0), values (1) or queries (2) that the failing forward computed for each token in
+        the layers beside this one: of new tokens, or of the encoder that this call reads.
         """
         found: dict[int, Tensor] = {}
         for entries in self.ledger.calls.values():
@@ -237,8 +237,11 @@ class Explaining:
 
 
 def _computed(which: int, entries: list[LedgerCall]) -> Tensor:
-    states = [(each.call.key_BGSD, each.call.value_BGSD)[which] for each in entries]
+    calls = [each.call for each in entries]
+    if which == 2:
+        return torch.cat([each.query_BHTD for each in calls], 2)
+    states = [(each.key_BGSD, each.value_BGSD)[which] for each in calls]
     if not entries[0].call.is_self_attention:
         return states[0]
-    new = (each.call.query_BHTD.shape[2] for each in entries)
+    new = (each.query_BHTD.shape[2] for each in calls)
     return torch.cat([each[:, :, -count:] for each, count in zip(states, new, strict=True)], 2)

@@ -79,7 +79,9 @@ def observed(
     explaining = Explaining(trusted, spec, ledger, relative, part, whole)
     predicted_BTV = explaining.logits()
     for _ in range(MODULES):
-        if agrees(predicted_BTV) or not explaining.explain_module(run):
+        # what attention could not explain may come from a module before it
+        done = agrees(predicted_BTV) and not explaining.opaque
+        if done or not explaining.explain_module(run):
             break
         predicted_BTV = explaining.logits()
     found, opaque = explaining.deviations, explaining.opaque

@@ -88,13 +88,15 @@ class Trusted:
 
     `own_masks` takes the masks that the model builds on a plain forward as the expected ones.
     `by_arguments` leaves attention to the model, so that only positions and masks can be changed.
-    `caching` lets its forward fill a cache, for faults of forwards without one.
+    `caching` lets its forward fill a cache, for faults of forwards without one. `observer` gets
+    every self-attention call with its expected keys and its context, and returns the context.
     """
 
     subject: Subject
     own_masks: bool = False
     by_arguments: bool = False
     caching: bool = False
+    observer: Callable[[AttentionCall, Tensor, Tensor], Tensor] | None = None
 
     @property
     def out_of_reach(self) -> str | None:
@@ -122,9 +124,12 @@ class Trusted:
 
         def handle(call: AttentionCall) -> Any:
             # Attention to an encoder stays the model's own, as does arithmetic with a caveat.
-            if not call.is_self_attention or call.caveat or call.query_BHTD.shape[2] != spec.length:
+            if not call.is_self_attention or call.query_BHTD.shape[2] != spec.length:
                 return call.run()
-            return self._attention(call, spec, change), None
+            if self.observer is None:
+                return call.run() if call.caveat else (self._attention(call, spec, change), None)
+            context = call.run()[0] if call.caveat else self._attention(call, spec, change)
+            return self.observer(call, self.expected(call, spec), context), None
 
         return self.subject.handle_calls(handle)
 

@@ -89,7 +89,9 @@ def right_names(fault: RandomFault) -> tuple[str, ...]:
     if fault.what == "states":
         return RECURRENT[fault.kind]
     if fault.what in ("hidden", "logits"):
-        return (*OUTSIDE, "logits-to-keep")
+        # the first real position of a padded row takes the states of padding
+        shifted = ("padding-visible",) if fault.kind == "slot" else ()
+        return (*OUTSIDE, "logits-to-keep", *shifted)
     if fault.what == "queries":
         return (
             (*STATES[fault.kind], "mask-top-left") if fault.kind == "slot" else STATES[fault.kind]
@@ -111,6 +113,8 @@ def explains(fault: RandomFault, layer: int | None, found: Diagnosis | None) -> 
 def _measured(fault: RandomFault, layer: int | None, part: ObservedPart) -> bool:
     """Whether one measured part says what was changed, and how, in the layer of the fault."""
     here = not part.layers or layer is None or layer in part.layers
+    if fault.what == "positions" and (part.what, part.how) == ("hidden", "other token"):
+        return not part.layers  # rows of a table of learned positions
     return here and part.what in MEASURED_WHAT[fault.what] and part.how in MEASURED_HOW[fault.kind]
 
 
