@@ -1,4 +1,4 @@
-"""Selecting rows of a hybrid cache selects keys and values and leaves the recurrent states: the next
+"""Selecting rows of a hybrid cache selects keys and values and leaves recurrent states: the next
 step raises. Expected: the logits of the selected row.
 """
 
