@@ -48,6 +48,21 @@ def unclaimed(finding: Finding) -> list[Measurement]:
     return [case for case in decisive if case.rerun is not None and not case.cause.fault]
 
 
+def as_measured(finding: Finding) -> Finding:
+    """An unexplained finding with what its worst case measured itself of one module, which no
+    forward shows better: angles, heads, what a cache holds after an operation.
+    """
+    found = finding.diagnosis
+    decisive = (case for case in finding.cases if verdict_of(case) is finding.verdict)
+    case = next((case for case in decisive if case.cause.module and case.note), None)
+    if found is None or found.how != "unexplained" or case is None or case.rerun is not None:
+        return finding
+    text = f"{case.name}: {case.note}."
+    text = f"{text[0].upper()}{text[1:]}"
+    measured = replace(found, how="measured", residual=None, sentence=text, advice=text)
+    return placed(replace(finding, diagnosis=measured))
+
+
 def is_proven(finding: Finding) -> bool:
     """Whether the diagnosis gives the observed logits."""
     return finding.diagnosis is not None and finding.diagnosis.how in PROVEN

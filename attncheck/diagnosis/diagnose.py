@@ -121,7 +121,8 @@ def _best(
             if is_proven(explained):
                 return explained
             found = found or explained
-    return found or named or placed(replace(finding, diagnosis=_unexplained(())))
+    found = found or named or placed(replace(finding, diagnosis=_unexplained(())))
+    return claims.as_measured(found)
 
 
 def _plain(finding: Finding, named: Finding | None) -> list[Measurement]:

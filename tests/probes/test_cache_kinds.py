@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from ports.catalogue import PORTS
 from probing import HEALTHY, case, caught_by, finding, loaded
 
 from attncheck.core.measurement import AtMost, verdict_of
 from attncheck.core.verdict import Verdict
+from attncheck.diagnosis.diagnose import diagnose
 from attncheck.model.cache_kinds import LONG, new_cache
 from attncheck.model.subject import Subject
 
@@ -169,3 +171,36 @@ def test_a_static_buffer_that_the_class_does_not_declare_is_a_skip_in_every_case
     assert found.verdict is Verdict.PASS
     assert len(verdicts) >= 6
     assert set(verdicts.values()) == {Verdict.SKIP}
+
+
+@pytest.mark.parametrize(
+    ("port", "name", "words", "place"),
+    [
+        (
+            "CroppedCount",
+            "tokens rolled back",
+            "3 tokens cropped, twice, on CountingCrop; after `CountingCrop.crop`, keys of layer 0 "
+            "have 15 slots instead of 12",
+            "CountingCrop.crop",
+        ),
+        (
+            "Reordered",
+            "rows turned round",
+            "`reorder_cache`; after `KeysReordered.reorder_cache`, values of layer 0 in row 0 are "
+            "those of row 1, in row 1 are those of row 0",
+            "KeysReordered.reorder_cache",
+        ),
+    ],
+)
+def test_what_an_operation_leaves_in_the_cache_is_said(
+    port: str, name: str, words: str, place: str
+) -> None:
+    build = next(each.build for each in PORTS if each.name == port)
+    subject = Subject.of(build(True), port, dtype="float64")
+    found = diagnose(subject, finding(subject, "cache-kinds"))
+    assert case(found, name).note == words
+    assert found.diagnosis is not None
+    assert found.location is not None
+    assert found.diagnosis.how == "measured"
+    assert found.diagnosis.sentence == f"{name.capitalize()}: {words}."
+    assert found.location.module == place

@@ -25,6 +25,7 @@ from attncheck.probing import (
     reference_forward,
     rollback_cache,
 )
+from attncheck_probes.cache_kinds.contents import with_contents
 
 ROLLED_BACK = 3
 
@@ -81,10 +82,17 @@ def rolled_back(subject: Subject, name: str, kind: str = "") -> Measurement:
     got_BTV, want_BTV = torch.cat(parts, 1), wanted(subject, inputs.tokens, half)
     note = f"{ROLLED_BACK} tokens cropped, twice, on {type(cache).__name__}"
     case = subject.compare(name, got_BTV, want_BTV, offset=half, note=note)
-    return _named(subject, case, got_BTV, half) if case.beyond else case
+    if not case.beyond:
+        return case
+    case = _named(subject, case, got_BTV, half)
+    _, right = fed(subject, rollback_cache(subject, kind), (inputs.row[:half],), prefill=True)
+    _, after = fed(subject, rollback_cache(subject, kind), (inputs.row[:half],), prefill=True)
+    _, after = fed(subject, after, (inputs.fresh(ROLLED_BACK, salt=21),))
+    cache_kinds.crop(after, ROLLED_BACK)
+    return with_contents(subject, case, "crop", after, right, half)
 
 
-def _named(subject: Subject, case: Comparison, got_BTV: Tensor, half: int) -> Measurement:
+def _named(subject: Subject, case: Comparison, got_BTV: Tensor, half: int) -> Comparison:
     """The case with the fault that reproduces it: a crop that leaves some of the rejected tokens in
     the cache.
     """
@@ -112,14 +120,27 @@ def rows_moved(subject: Subject, name: str, how: str, index: Row, kind: str = ""
     given = kind and cache_kinds.new_cache(
         kind, subject.model, rows=len(rows), length=length, dtype=subject.dtype
     )
-    cache = filled(subject, tuple(row[:half] for row in rows), given or None)
+    prefix = tuple(row[:half] for row in rows)
+    cache = filled(subject, prefix, given or None)
     cache_kinds.rearrange(cache, how, index, subject.passes.device)
     moved = tuple(rows[i] for i in index)
     got_BTV = continued(subject, cache, tuple(row[half:] for row in moved))
     want_BTV = wanted(subject, moved, half)
     case = subject.compare(name, got_BTV, want_BTV, offset=half, note=f"`{how}`")
+    if not case.beyond:
+        return case
     # on a dynamic cache the same operation is a case of its own
-    return replace(case, cause=Cause("static-reorder")) if kind and case.beyond else case
+    case = replace(case, cause=Cause("static-reorder")) if kind else case
+    return case if kind else _rows_held(subject, case, how, index, prefix)
+
+
+def _rows_held(
+    subject: Subject, case: Comparison, how: str, index: Row, prefix: Tokens
+) -> Comparison:
+    """The case with what the cache of the model's own kind holds after the operation."""
+    after, right = filled(subject, prefix), filled(subject, tuple(prefix[i] for i in index))
+    cache_kinds.rearrange(after, how, index, subject.passes.device)
+    return with_contents(subject, case, how, after, right, len(prefix[0]))
 
 
 def prefix_shared(subject: Subject, name: str) -> Measurement:

@@ -41,11 +41,15 @@ def looked_up(subject: Subject, prompt: Row, new: int) -> Measurement:
 
 
 def assisted(subject: Subject, prompt: Row, new: int) -> Measurement:
-    """Candidates come from the model itself, so that all of them fit and none is rolled back."""
+    """Candidates come from the model itself, so that all of them fit and none is rolled back. Where
+    rolled back ones are wrong as well, cropping nothing is not the reason.
+    """
     subject.can.cache.require()
     found = answers(subject, (prompt,), new, given={"assistant_model": subject.model})
     case = _compared(subject, ITSELF, found)
-    return replace(case, cause=Cause("crop-of-nothing")) if case.beyond else case
+    if not case.beyond or looked_up(subject, prompt, new).beyond:
+        return case
+    return replace(case, cause=Cause("crop-of-nothing"))
 
 
 def _compared(subject: Subject, name: str, found: RowAnswers) -> Measurement:
