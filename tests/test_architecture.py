@@ -24,6 +24,7 @@ LEVELS = (
     ("attncheck.cli", "attncheck.__main__"),
     ("attncheck.pytest_plugin", "attncheck.api"),
     ("attncheck.run", "attncheck.triage", "attncheck.compare"),
+    ("attncheck.golden",),
     ("attncheck.suite", "attncheck.report", "attncheck.diagnosis", "attncheck.engines"),
     ("attncheck.observation",),
     ("attncheck.probing", "attncheck.faults"),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 
 import typer
 
+from attncheck.cli.gate import gated
 from attncheck.cli.options import (
     DisplayOptions,
     ModelOptions,
@@ -24,6 +26,7 @@ from attncheck.core.verdict import Verdict
 from attncheck.targets.target import is_engine
 
 _side = partial(option, panel="Sides")
+RECORDING = ".safetensors"
 
 
 @expanded
@@ -51,6 +54,9 @@ def compare(
     base = options.settings()
     if right is not None and any(map(is_engine, (left, right))):
         raise typer.Exit(_in_engine(left, right, base, display))
+    recorded = [side for side in (left, right) if side and side.endswith(RECORDING)]
+    if recorded:
+        held_against(recorded, left, right, base, of_right or of_left, output, display)
     from attncheck.compare.page import print_page
     from attncheck.compare.page_json import comparison_json
     from attncheck.compare.sides import changed, compare_sides
@@ -80,3 +86,25 @@ def _in_engine(left: str, right: str, settings: Settings, display: DisplayOption
     for block in finding_block(finding):
         shown.print(block)
     return 1 if finding.verdict is Verdict.FAIL else 0
+
+
+def held_against(
+    recorded: list[str],
+    left: str,
+    right: str | None,
+    settings: Settings,
+    changes: list[str] | None,
+    output: Format,
+    display: DisplayOptions,
+) -> None:
+    """Hold the model on one side against the recording on the other, as `gate` does.
+
+    Raises:
+        UsageError: both sides are recordings.
+    """
+    from attncheck.compare.sides import changed
+
+    if right is None or len(recorded) > 1:
+        raise UsageError(f"{recorded[0]}: a recording is compared with a model: give one")
+    model = right if recorded[0] == left else left
+    gated(Path(recorded[0]), model, changed(settings, changes or []), (), output, display)

@@ -1,4 +1,4 @@
-"""`attncheck record`: write down a run, to compare it on another machine or release."""
+"""`attncheck record`: a small recording of a model, to hold later versions of it against."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ def record(
     *,
     target: str = argument(TARGET, "TARGET"),
     output: Path = shown(
-        Path("trace.safetensors"), "Write the recording here.", "PATH", "-o", "--output"
+        Path("golden.safetensors"), "Write the recording here.", "PATH", "-o", "--output"
     ),
     options: ModelOptions,
     display: DisplayOptions,
 ) -> None:
-    """Record logits and fingerprints of a model, for `compare`.
+    """Record a model for `gate`: another release, machine or pull request.
 
-    The file holds a fingerprint of every module's output and of every weight;
-    `attncheck compare PATH TARGET` reads it.
+    The file holds some logits of every way to call the model, and sketches of what its modules
+    give: a few hundred KB. `attncheck gate PATH TARGET` holds a model against it.
     """
     if output.suffix != ".safetensors":
         raise UsageError(f"--output {output}: expected a name that ends in `.safetensors`")
@@ -33,19 +33,20 @@ def record(
     place = output.absolute()
     settings = options.settings()
     from attncheck.cli.terminal import ProgressLine
-    from attncheck.compare.record import record as recorded
-    from attncheck.compare.record import save
+    from attncheck.golden.file import save
+    from attncheck.golden.recording import record as recorded
     from attncheck.report.write import reason_of
+    from attncheck.run.beginning import environment
     from attncheck.targets.load import load
 
     with guarded(), ProgressLine(not display.no_progress) as line:
         line.show(f"loading {target}")
-        recording = recorded(load(target, settings))
+        golden = recorded(load(target, settings), environment(), line.show)
     try:
-        save(recording, place)
+        size = save(golden, place)
     except OSError as error:
         raise UsageError(f"--output {output}: not written: {reason_of(error)}") from error
-    typer.echo(
-        f"{output}: {recording}, {len(recording.forwards)} call patterns, "
-        f"{len(recording.weights)} weights"
-    )
+    calls = f"{len(golden.entries)} calls, {len(golden.weights)} weights, {size / 1024:.0f} KB"
+    typer.echo(f"{output}: {golden}, {calls}")
+    for name, reason in golden.skipped.items():
+        typer.echo(f"not recorded: {name}: {reason}")

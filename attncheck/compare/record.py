@@ -1,8 +1,7 @@
 """A recorded run: the logits of a few forwards, the output of every module, sums of the weights.
 
-A module's output is kept as a fingerprint of a few numbers per position, so that the recording of a
-large model stays small. The file holds tensors in safetensors and the rest as JSON in its header;
-every release reads it.
+A module's output is kept as a fingerprint of a few numbers per position, so that what is kept of a
+large model stays small.
 
 Axes: B batch, T positions, V vocabulary.
 """
@@ -10,31 +9,23 @@ Axes: B batch, T positions, V vocabulary.
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, final
+from typing import final
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from attncheck.compare.calls import SHORTER, Call, quick_calls
-from attncheck.core.errors import TargetError, first_line
+from attncheck.core.errors import TargetError
 from attncheck.diagnosis.failure import REFUSED, real_tokens
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.inputs import Tokens
 from attncheck.model.padding import pad_id
 from attncheck.model.subject import Subject
 from attncheck.model.weights import digests
-from attncheck.numerics.module_outputs import ModuleOutput, ModuleOutputs, outputs_with_floors
-from attncheck.report.write import write_bytes
+from attncheck.numerics.module_outputs import ModuleOutputs, outputs_with_floors
 from attncheck.run.beginning import environment
-
-SCHEMA = "attncheck-trace/1"
-SUFFIX = ".safetensors"
 
 
 @final
@@ -118,75 +109,3 @@ def _recorded(subject: Subject, name: str, spec: ForwardSpec, whole: bool) -> Re
         subject.budget.value,
         outputs,
     )
-
-
-def save(recording: Recording, path: Path) -> None:
-    """Write a recording.
-
-    Raises:
-        OSError: the path cannot be written.
-    """
-    tensors = {f"weights/{name}": value for name, value in recording.weights.items()}
-    ways = []
-    for number, each in enumerate(recording.forwards):
-        home = f"ways/{number}"
-        tensors[f"{home}/logits"] = each.logits_BTV.contiguous()
-        tensors[f"{home}/real"] = each.real_BT.contiguous()
-        for place, output in enumerate(each.outputs.values()):
-            tensors[f"{home}/prints/{place}"] = output.print_BTK.contiguous()
-        events = [
-            {"module": module, "side": side, "floor": output.floor}
-            for (module, side), output in each.outputs.items()
-        ]
-        ways.append({"name": each.name, "budget": each.budget, "events": events})
-    header = {
-        "schema": SCHEMA,
-        "name": recording.name,
-        "rows": recording.rows,
-        "pad": recording.pad,
-        "dtype": recording.dtype,
-        "meta": recording.meta,
-        "ways": ways,
-    }
-    write_bytes(path, to_bytes(tensors, metadata={"attncheck": json.dumps(header)}))
-
-
-def load(path: Path) -> Recording:
-    """Read a recording.
-
-    Raises:
-        TargetError: no such file, or not a recording of this form.
-    """
-    if not path.is_file():
-        raise TargetError(f"{path}: no such file")
-    try:
-        with safe_open(str(path), framework="pt") as file:
-            header = json.loads((file.metadata() or {}).get("attncheck", "{}"))
-            names = file.keys()  # a file, not a dictionary: it cannot be iterated
-            tensors = {name: file.get_tensor(name) for name in names}
-    except (SafetensorError, OSError, ValueError) as error:
-        raise TargetError(f"{path}: not a recording ({first_line(error)})") from error
-    if header.get("schema") != SCHEMA:
-        found = header.get("schema")
-        raise TargetError(f"{path}: expected a recording of `{SCHEMA}`, got `{found}`")
-    weights = (name.removeprefix("weights/") for name in tensors if name.startswith("weights/"))
-    return Recording(
-        name=header["name"],
-        rows=tuple(tuple(row) for row in header["rows"]),
-        pad=header["pad"],
-        dtype=header["dtype"],
-        forwards=tuple(_read(f"ways/{n}", way, tensors) for n, way in enumerate(header["ways"])),
-        weights={name: tensors[f"weights/{name}"] for name in weights},
-        meta=dict(header["meta"]),
-    )
-
-
-def _read(home: str, way: dict[str, Any], tensors: dict[str, Tensor]) -> RecordedForward:
-    outputs = {
-        (each["module"], each["side"]): ModuleOutput(
-            tensors[f"{home}/prints/{place}"], each["floor"]
-        )
-        for place, each in enumerate(way["events"])
-    }
-    real_BT = tensors[f"{home}/real"].to(torch.bool)
-    return RecordedForward(way["name"], tensors[f"{home}/logits"], real_BT, way["budget"], outputs)

@@ -1,4 +1,4 @@
-"""The two sides of a comparison: each a target under some settings, or a recorded file.
+"""The two sides of a comparison: each a target under some settings.
 
 `attn=eager,dtype=bfloat16` on the command line changes the settings of one side.
 """
@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, final
 
 from attncheck.compare import weights
 from attncheck.compare.calls import Call, more_calls, shared_rows
 from attncheck.compare.divergence import RunComparison, Sameness, compare, with_rounding
 from attncheck.compare.naming import Explanation, explain
-from attncheck.compare.record import SUFFIX, record
-from attncheck.compare.record import load as load_recording
+from attncheck.compare.record import record
 from attncheck.compare.weights import WeightDifference
 from attncheck.core.errors import AttncheckError, UsageError, unknown
 from attncheck.core.finding import Control
@@ -39,7 +37,7 @@ CONTROLS = ("causal-mask-missing", "softmax-scale")
 class TwoSides:
     """The outcome of a comparison.
 
-    With two models in memory, `how` says how weights differ, and `raised` is the same comparison in
+    `how` says how weights differ, and `raised` is the same comparison in
     a higher precision, where the first was too coarse to tell. `explanation` names what differs,
     and `control` says whether the same comparison notices an injected fault.
     """
@@ -85,11 +83,6 @@ def changed(settings: Settings, texts: Sequence[str]) -> Settings:
     return replace(settings, **found)
 
 
-def is_recording(text: str) -> bool:
-    """Whether a side is a recorded file."""
-    return text.endswith(SUFFIX)
-
-
 def compare_sides(
     left: str,
     right: str,
@@ -100,21 +93,9 @@ def compare_sides(
 ) -> TwoSides:
     """Record both sides on the same tokens, compare them, and explain what differs.
 
-    Beside a recorded side, the other takes that one's dtype unless it states its own.
-
     Raises:
         TargetError: a side cannot be loaded, or lacks a token of the other.
     """
-    if is_recording(right) and not is_recording(left):
-        return compare_sides(right, left, of_right, of_left, says, quick)
-    if is_recording(left):
-        first = load_recording(Path(left))
-        if of_right.dtype == "auto":
-            of_right = replace(of_right, dtype=first.dtype)
-        if is_recording(right):
-            return TwoSides(compare(first, load_recording(Path(right))))
-        second = record(_loaded(right, of_right, says), first.rows, first.pad)
-        return TwoSides(compare(first, second))
     return compare_subjects(
         _loaded(left, of_left, says), _loaded(right, of_right, says), says, quick
     )

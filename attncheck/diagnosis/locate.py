@@ -156,7 +156,7 @@ def _location(failure: Failure, located: Located | None) -> Location | None:
         return None
     found, layers = located
     name, kind = found.event
-    module = _home(name if kind == "out" else _around(failure.subject.model, name))
+    module = attention_home(name if kind == "out" else _around(failure.subject.model, name))
     number = layer_number(module)
     attention = in_attention(module)
     return Location(
@@ -191,7 +191,7 @@ def _around(model: nn.Module, name: str) -> str:
     return above
 
 
-def _home(module: str) -> str:
+def attention_home(module: str) -> str:
     """The attention module around a projection or a rotary table, else the module itself."""
     parts = module.split(".")
     for stop in range(len(parts), 0, -1):

@@ -54,6 +54,7 @@ from attncheck.model import cache_kinds, finite, generation, token_sweep
 from attncheck.model.attempts import attempt
 from attncheck.model.caches import CachedTensor, key_values, repeated_heads
 from attncheck.model.compat import cache_of, cached_length, text_config
+from attncheck.model.compiling import compiled, why_not_compiled
 from attncheck.model.decoding import decode_chunks, reference_forward, rollback_cache
 from attncheck.model.directional_derivatives import (
     directional_derivative,
@@ -202,6 +203,7 @@ __all__ = [
     "classified",
     "compare_gradients",
     "compare_rows",
+    "compiled",
     "counting",
     "cross_entropy",
     "decode_chunks",
@@ -271,6 +273,7 @@ __all__ = [
     "verdict_of",
     "weights_in_memory",
     "why_no_derivative",
+    "why_not_compiled",
     "with_batch",
     "with_greedy",
     "with_kept",

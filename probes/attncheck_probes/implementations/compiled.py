@@ -20,12 +20,14 @@ from attncheck.probing import (
     Measurement,
     Subject,
     Verdict,
+    compiled,
     first_line,
     hooked,
     measure_budget,
     pad_rows,
     skipped,
     verdict_of,
+    why_not_compiled,
     without_padding,
 )
 
@@ -112,31 +114,6 @@ def _middle(subject: Subject, spec: ForwardSpec) -> nn.Module | None:
     with hooked(module.register_forward_hook(note) for module in own):
         _run(subject, spec)
     return ran[len(ran) // 2] if ran else None
-
-
-def why_not_compiled(backend: str, device: torch.device) -> str | None:
-    """Why nothing can be compiled here, found out by compiling a sum; None where that works."""
-    try:
-        torch.compile(lambda value: value + value.sin().sum(), backend=backend)(
-            torch.ones(3, device=device)
-        )
-    except Exception as error:
-        return f"torch.compile ({backend}) does not work here: {first_line(error)}"
-    return None
-
-
-@contextlib.contextmanager
-def compiled(model: nn.Module, backend: str) -> Iterator[None]:
-    """The forward of a model compiled, for lengths of any size, for a while."""
-    before = model.__dict__.get("forward")
-    model.forward = torch.compile(model.forward, backend=backend, dynamic=True)
-    try:
-        yield
-    finally:
-        del model.forward
-        if before is not None:
-            model.forward = before
-        torch.compiler.reset()
 
 
 def _forwards(subject: Subject) -> dict[str, ForwardSpec]:
