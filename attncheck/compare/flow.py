@@ -103,11 +103,14 @@ class FlowTape:
                 found.append(sign * factor)
         return list(dict.fromkeys(found))
 
-    def of_size(self, size: int) -> list[Value]:
-        """The values of so many numbers that were kept."""
-        return [each for _, each in self._prints.get(size, ()) if each.kept is not None]
+    def after(self, place: int, size: int) -> list[Value]:
+        """The first values of so many numbers from a place on that were kept."""
+        values = [each for _, each in self._prints.get(size, ()) if each.kept is not None]
+        return [each for each in values if each.place >= place][:MOST]
 
 
+MOST = 64
+"""How many values of one size are looked at behind a place."""
 POWERS = (1.0, 1.0, 2.0, 3.0, 3.0, 4.0)
 LIMITS = [1, 1, 2, 4, 4, 5]
 

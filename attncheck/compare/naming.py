@@ -7,7 +7,7 @@ edits are then what the other model does otherwise; a fault without that proof g
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -26,11 +26,14 @@ from attncheck.model.refusal import REFUSALS
 from attncheck.model.subject import Subject
 from attncheck.report.numbers import number
 
-SLACKS = (1e-9, 1e-6, 1e-4)
+SLACKS = (1e-9, 1e-6, 1e-5)
 """Relative errors up to which values count as the same: rounding of float64, of tables that one
 side keeps in float32, and of what grows from them.
 """
-SEQUENCES = 2
+FINE = 1e-6
+UNPROVEN = "what differs is smaller than any change that is known"
+SWAPPED = "window-layers-swapped"
+WINDOWS = ("window-ignored", "window-length", SWAPPED)
 WHOLE = {EMBEDDING: "embedding", HEAD: "head"}
 
 
@@ -105,7 +108,8 @@ def _best(
         with torch.no_grad():
             peeled = Peeler(observed.ids_BT, port).peel(spec)
         explanation = _explained(spec, peeled, port)
-        if not explanation.reason:
+        # a small fault is as small as this slack: what has no fault under it is not proven the same
+        if not explanation.reason and (explanation.faults or slack <= FINE):
             return explanation
         found = found or explanation
     assert found is not None
@@ -130,12 +134,20 @@ def _explained(spec: DecoderSpec, peeled: Peeled, port: Port) -> Explanation:
 
 def _faults(peeled: Peeled, layers: int) -> Iterator[NamedFault]:
     groups: dict[str, list[StagedEdit]] = {}
+    swapped = windows_swapped(peeled)
     for each in peeled.edits:
         if each.edit.name != ROUNDING_ONLY:
-            key = f"{each.edit.name} {each.edit.part}"
-            groups.setdefault(key, []).append(each)
+            name = SWAPPED if swapped and each.edit.name in WINDOWS else each.edit.name
+            renamed = replace(each, edit=replace(each.edit, name=name))
+            groups.setdefault(f"{name} {each.edit.part}", []).append(renamed)
     for group in groups.values():
         yield _fault(group, peeled.residual, layers, len(groups))
+
+
+def windows_swapped(peeled: Peeled) -> bool:
+    """Whether one layer lost a window and another one got one."""
+    found = {each.edit.name for each in peeled.edits if each.edit.name in WINDOWS}
+    return "window-ignored" in found and len(found) > 1
 
 
 def _fault(group: list[StagedEdit], residual: float, layers: int, faults: int) -> NamedFault:

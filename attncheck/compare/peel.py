@@ -83,7 +83,7 @@ class Peeler:
         x: Tensor | None = None
         for stage in (EMBEDDING, *range(len(spec.layers)), HEAD):
             state = self._settle(spec, stage, x)
-            if not state.settled:
+            if not state.settled and not self.stages.leads_on(state, stage):
                 part, place = last_part(state)
                 return Peeled(spec, tuple(done), self._residual(spec), stage, part, place)
             spec, x = state.spec, state.output
@@ -163,7 +163,9 @@ class Peeler:
         if stage == EMBEDDING:
             return edits_before(spec, state.output, port.tape, port.slack)
         if stage == HEAD:
-            return edits_behind(spec, state.output, port.tape, port.slack)
+            return edits_behind(
+                spec, state.nodes, port.logits_BTV, port.tape, port.slack, self.foreign
+            )
         return edits_of_layer(
             spec, stage, state.nodes, port.tape, port.slack, port.weights, self.foreign
         )

@@ -115,11 +115,17 @@ class Stages:
             return False
         if stage == HEAD:
             return self.port.same_logits(output)
-        if ("embedded" if stage == EMBEDDING else "layer output") in found:
-            return True
-        following = stage + 1 if stage + 1 < len(spec.layers) else HEAD
+        return ("embedded" if stage == EMBEDDING else "layer output") in found
+
+    def leads_on(self, state: StageState, stage: int) -> bool:
+        """Whether the next stage's values flow through the port, although this one's output is
+        nowhere kept. It may be another multiple of what it should be, which a norm hides.
+        """
+        if stage == HEAD:
+            return False
+        following = stage + 1 if stage + 1 < len(state.spec.layers) else HEAD
         nodes: dict[str, Tensor] = {}
-        run_stage(spec, following, self.ids_BT, output, nodes.__setitem__)
+        run_stage(state.spec, following, self.ids_BT, state.output, nodes.__setitem__)
         hits = [n for n, v in nodes.items() if self.port.tape.find(v, self.port.slack)]
         return len(hits) >= (1 if following == HEAD else ENOUGH)
 

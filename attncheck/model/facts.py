@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, final
 
+import torch
 from torch import nn
 
 from attncheck.model.compat import config_of, text_config
@@ -152,4 +153,19 @@ def _vocabulary(model: nn.Module, config: Any) -> int:
         or getattr(getattr(embedding, "weight", None), "shape", [None])[0]
     )
     declared = first_int(config, ("vocab_size",))
-    return int(min(rows or declared or 0, declared or rows or 0))
+    known = int(min(rows or declared or 0, declared or rows or 0))
+    return known or width_of_logits(model)
+
+
+def width_of_logits(model: nn.Module) -> int:
+    """How many logits a model that keeps its embedding in a plain parameter returns; 0 if it cannot
+    be called with ids alone.
+    """
+    try:
+        with torch.no_grad():
+            output = model(torch.zeros(1, 2, dtype=torch.int64))
+    except Exception:
+        return 0
+    logits = getattr(output, "logits", output)
+    is_logits = isinstance(logits, torch.Tensor) and logits.ndim == 3
+    return int(logits.shape[-1]) if is_logits else 0

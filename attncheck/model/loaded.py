@@ -30,7 +30,7 @@ from attncheck.model.inputs import Inputs, Row, build_inputs
 from attncheck.model.kept_state import model_untouched
 from attncheck.model.media import Medium, find_media
 from attncheck.model.placement import input_device, load_as_stored, why_not_cast
-from attncheck.model.precision import Precision, cast_back, fits, own_dtypes
+from attncheck.model.precision import Precision, cast_back, cast_floats, fits, own_dtypes
 from attncheck.model.weights import SavedBuffers, leave_inference_mode, put_data
 
 
@@ -198,7 +198,7 @@ class LoadedModel:
         wide = dtype == torch.float64
         widened = wide and self.stored_dtype != dtype and not (cast and self.casts(dtype))
         if dtype != self.stored_dtype and not widened:
-            self.model.to(dtype)
+            cast_floats(self.model, dtype)
         if wide:
             plain_experts(self.model)
         self.precision = Precision(dtype, promoted=wide and not widened, widened=widened)

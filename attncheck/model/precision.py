@@ -5,6 +5,7 @@ memory in another one.
 from __future__ import annotations
 
 import contextlib
+import warnings
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, final
@@ -81,6 +82,23 @@ def own_dtypes(model: nn.Module) -> dict[str, torch.dtype]:
     }
 
 
+def cast_floats(model: nn.Module, dtype: torch.dtype) -> None:
+    """Cast a model's weights and buffers; complex tables stay, since a cast to a real dtype drops
+    their imaginary part.
+    """
+    tables = [
+        (module, name, value)
+        for module in model.modules()
+        for name, value in module.named_buffers(recurse=False)
+        if value.is_complex()
+    ]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Casting complex values")
+        model.to(dtype)
+    for module, name, value in tables:
+        setattr(module, name, value)
+
+
 def cast_back(model: nn.Module, dtypes: dict[str, torch.dtype], to: torch.dtype) -> None:
     """Undo a cast to a wider dtype, bit for bit, also where a few parameters are wider than `to`,
     the dtype of the most.
@@ -91,7 +109,7 @@ def cast_back(model: nn.Module, dtypes: dict[str, torch.dtype], to: torch.dtype)
         for name, value in model.named_parameters()
         if name in apart
     }
-    model.to(to)
+    cast_floats(model, to)
     for name, value in model.named_parameters():
         if name in kept:
             value.data = kept[name]

@@ -228,6 +228,7 @@ def _within(visit: Visit, part: str) -> Visit:
 
 def layer(spec: LayerSpec, x: Tensor, visit: Visit = unseen) -> Tensor:
     """The hidden states after one layer."""
+    visit("input", x)
     first_in = x if spec.sum_norms else normed(spec.before_attention, x)
     visit("before attention", first_in)
     first = attention(spec.attention, first_in, _within(visit, "attention"))
@@ -270,6 +271,7 @@ def embedded(spec: DecoderSpec, ids_BT: Tensor, visit: Visit = unseen) -> Tensor
 
 def head(spec: DecoderSpec, x_BTC: Tensor, visit: Visit = unseen) -> Tensor:
     """logits_BTV of the last hidden states."""
+    visit("input", x_BTC)
     x_BTC = normed(spec.final_norm, x_BTC)
     visit("final norm", x_BTC)
     logits_BTV = projected(spec.head, x_BTC) * spec.logit_scale

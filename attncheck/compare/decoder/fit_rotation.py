@@ -56,6 +56,8 @@ def _fitted(
     if float((ratio_TP.abs() - gain).abs().max()) > slack * gain * 10:
         return None
     speeds_P, start_P = _speeds(ratio_TP / gain)
+    if float(speeds_P.abs().max()) < 1e-6:
+        return None
     spread = ratio_TP / gain - torch.polar(
         torch.ones_like(ratio_TP.abs()),
         start_P + torch.arange(len(ratio_TP), dtype=torch.float64)[:, None] * speeds_P,

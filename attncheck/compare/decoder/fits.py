@@ -7,6 +7,7 @@ Axes: T positions, C channels, E experts, I inner channels.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -149,19 +150,17 @@ def _routings(
             )
 
 
-def cap_of(before: Tensor, after: Tensor) -> float | None:
+def cap_of(before: Tensor, after: Tensor, slack: float = 1e-7) -> float | None:
     """The cap c of c * tanh(x / c), from the largest value; None where that is no cap."""
     place = int(before.abs().argmax())
     x, y = abs(float(before.flatten()[place])), abs(float(after.flatten()[place]))
+    if y == 0 or x <= y:
+        return None
     low, high = y, 1e6
     for _ in range(200):
         middle = (low + high) / 2
-        low, high = (
-            (middle, high)
-            if middle * float(torch.tanh(torch.tensor(x / middle, dtype=torch.float64))) < y
-            else (low, middle)
-        )
+        low, high = (middle, high) if middle * math.tanh(x / middle) < y else (low, middle)
     for cap in (round(high), high):
-        if cap and equal(torch.tanh(before / cap) * cap, after, 1e-7):
+        if cap and equal(torch.tanh(before / cap) * cap, after, slack):
             return float(cap)
     return None

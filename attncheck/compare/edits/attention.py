@@ -65,14 +65,19 @@ def _scales(spec: AttentionSpec, hidden: int) -> Iterator[Edit]:
             yield scale_edit(spec, scale)
 
 
+def cap_edit(spec: AttentionSpec, cap: float, cost: int = 2) -> Edit:
+    """An edit of the cap on scores."""
+    name = "softcap-value" if spec.cap else "softcap-unexpected"
+    want = f"{spec.cap:g}" if spec.cap else "none"
+    return edit(spec, name, f"score cap {cap:g}", want, cap=cap, cost=cost)
+
+
 def _caps(spec: AttentionSpec) -> Iterator[Edit]:
     if spec.cap:
         yield edit(spec, "softcap-missing", "no cap on the scores", f"{spec.cap:g}", cap=None)
     for cap in CAPS:
         if cap != spec.cap:
-            name = "softcap-value" if spec.cap else "softcap-unexpected"
-            want = f"{spec.cap:g}" if spec.cap else "none"
-            yield edit(spec, name, f"score cap {cap:g}", want, cap=cap, cost=2)
+            yield cap_edit(spec, cap)
 
 
 def _heads(spec: AttentionSpec) -> Iterator[Edit]:

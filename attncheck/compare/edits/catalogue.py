@@ -10,12 +10,13 @@ from attncheck.compare.decoder.spec import DecoderSpec
 from attncheck.compare.edits.attention import attention_edits
 from attncheck.compare.edits.blocks import block_edits
 from attncheck.compare.edits.edit import Edit
-from attncheck.compare.edits.measured import measured_edits
+from attncheck.compare.edits.measured import measured_behind, measured_edits
 from attncheck.compare.edits.norms import final_norm_edits, norm_edits
 from attncheck.compare.edits.outer import (
     embedding_edits,
     embedding_scale_edit,
     head_edits,
+    head_weight_edits,
     logit_scale_edit,
 )
 from attncheck.compare.edits.port_weights import PortWeights
@@ -31,11 +32,20 @@ def edits_before(spec: DecoderSpec, output: Tensor, tape: FlowTape, slack: float
     yield from embedding_edits(spec)
 
 
-def edits_behind(spec: DecoderSpec, output: Tensor, tape: FlowTape, slack: float) -> Iterator[Edit]:
-    """Edits of what comes behind the layers; `output` are the logits."""
-    for factor in tape.factors(output, slack):
+def edits_behind(
+    spec: DecoderSpec,
+    nodes: dict[str, Tensor],
+    logits_BTV: Tensor,
+    tape: FlowTape,
+    slack: float,
+    foreign: dict[str, Tensor],
+) -> Iterator[Edit]:
+    """Edits of what comes behind the layers, whose values are `nodes`; the port's logits."""
+    yield from measured_behind(spec, nodes, logits_BTV, tape, slack)
+    for factor in tape.factors(nodes["logits"], slack):
         yield logit_scale_edit(spec, spec.logit_scale * factor)
     yield from head_edits(spec)
+    yield from head_weight_edits(spec, foreign)
     yield from final_norm_edits(spec)
 
 

@@ -11,27 +11,40 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from attncheck.compare.decoder import compute
 from attncheck.compare.decoder.fit_rotation import base_of, fit_rotation
-from attncheck.compare.decoder.spec import AttentionSpec, LayerSpec, NormSpec, RotarySpec
+from attncheck.compare.decoder.fits import cap_of
+from attncheck.compare.decoder.spec import (
+    AttentionSpec,
+    DecoderSpec,
+    LayerSpec,
+    NormSpec,
+    RotarySpec,
+)
 from attncheck.compare.edits import attention, rotary
 from attncheck.compare.edits.edit import Edit
+from attncheck.compare.edits.norms import eps_edits, final_eps_edit
+from attncheck.compare.edits.outer import logit_cap_edit
 from attncheck.compare.edits.weights import projections, scaled_edit
 from attncheck.compare.flow import FlowTape
 from attncheck.judge.projections import blocks_of
 
 Nodes = dict[str, Tensor]
-MOST = 24
-"""How many values of one size are looked at."""
 
 
 def measured_edits(layer: LayerSpec, nodes: Nodes, tape: FlowTape, slack: float) -> Iterator[Edit]:
     """Every edit that the port's own values suggest, where this layer's values are not found."""
-    yield from _rotations(layer, nodes, tape, slack)
-    yield from _from_weights(layer.attention, nodes, tape, slack)
+    starts = tape.find(nodes["input"], slack) if "input" in nodes else []
+    place = starts[0].place if starts else 0
+    yield from _rotations(layer, nodes, tape, slack, place)
+    yield from _from_weights(layer.attention, nodes, tape, slack, place)
     yield from _sizes(layer, nodes, tape, slack)
+    yield from _eps(layer, nodes, tape, place)
 
 
-def _rotations(layer: LayerSpec, nodes: Nodes, tape: FlowTape, slack: float) -> Iterator[Edit]:
+def _rotations(
+    layer: LayerSpec, nodes: Nodes, tape: FlowTape, slack: float, place: int
+) -> Iterator[Edit]:
     own = layer.attention.rotary
     before_BHTD = nodes.get("attention key with_norm")
     after_BHTD = nodes.get("attention key with_rotation")
@@ -39,10 +52,13 @@ def _rotations(layer: LayerSpec, nodes: Nodes, tape: FlowTape, slack: float) -> 
         return
     if tape.find(after_BHTD, slack):
         return
-    found = _rotation_in(tape, before_BHTD, slack)
+    found = _rotation_in(tape, before_BHTD, slack, place)
     if found is None:
         return
+    factor = float((own.scheme or {}).get("factor", 1.0))
     base, stated = base_of(found), rotary.stated_base(own)
+    if base is None and factor != 1.0:
+        base = base_of(replace(found, inv_freq_P=found.inv_freq_P * factor))
     if found.width != own.width:
         changed = replace(own, inv_freq_P=found.inv_freq_P)
         yield rotary.edit(
@@ -70,10 +86,12 @@ def _rotations(layer: LayerSpec, nodes: Nodes, tape: FlowTape, slack: float) -> 
         )
 
 
-def _rotation_in(tape: FlowTape, before_BHTD: Tensor, slack: float) -> RotarySpec | None:
+def _rotation_in(
+    tape: FlowTape, before_BHTD: Tensor, slack: float, place: int
+) -> RotarySpec | None:
     batch, _, length, width = before_BHTD.shape
     size = float(before_BHTD.square().sum())
-    for value in tape.of_size(before_BHTD.numel()):
+    for value in tape.after(place, before_BHTD.numel()):
         assert value.kept is not None
         if abs(float(value.kept.square().sum()) - size) > 10 * slack * size:
             continue
@@ -85,13 +103,13 @@ def _rotation_in(tape: FlowTape, before_BHTD: Tensor, slack: float) -> RotarySpe
 
 
 def _from_weights(
-    spec: AttentionSpec, nodes: Nodes, tape: FlowTape, slack: float
+    spec: AttentionSpec, nodes: Nodes, tape: FlowTape, slack: float, place: int
 ) -> Iterator[Edit]:
     """The scale and the readable keys, from the attention weights of the port."""
     raw_BHTS = nodes.get("attention raw scores")
     if raw_BHTS is None or tape.find(nodes["attention weights"], slack):
         return
-    for value in tape.of_size(raw_BHTS.numel())[:MOST]:
+    for value in tape.after(place, raw_BHTS.numel()):
         assert value.kept is not None
         if value.kept.shape[-1] != raw_BHTS.shape[-1] or value.kept.shape[-2] != raw_BHTS.shape[-2]:
             continue
@@ -101,6 +119,7 @@ def _from_weights(
             continue
         yield from _mask_in(spec, weights_BHTS)
         yield from _scale_in(spec, raw_BHTS, weights_BHTS, slack)
+        yield from _cap_in(spec, raw_BHTS, weights_BHTS, slack)
 
 
 def _mask_in(spec: AttentionSpec, weights_BHTS: Tensor) -> Iterator[Edit]:
@@ -119,17 +138,61 @@ def _scale_in(
     spec: AttentionSpec, raw_BHTS: Tensor, weights_BHTS: Tensor, slack: float
 ) -> Iterator[Edit]:
     """The factor s with log weights = s * scores + a number for each query."""
-    both = (weights_BHTS > 1e-12).double()
-    count = both.sum(-1, keepdim=True).clamp_min(1)
-    logs = torch.where(both > 0, weights_BHTS.clamp_min(1e-300).log(), 0.0)
-    logs = (logs - (logs * both).sum(-1, keepdim=True) / count) * both
-    raw = (raw_BHTS - (raw_BHTS * both).sum(-1, keepdim=True) / count) * both
+    both = weights_BHTS > LEAST_WEIGHT
+    logs = _centred(weights_BHTS.clamp_min(1e-300).log(), both)
+    raw = _centred(raw_BHTS, both)
     scale = float((raw * logs).sum() / raw.square().sum().clamp_min(1e-300))
     left = float((logs - scale * raw).abs().max())
     if left <= 1e3 * slack * float(logs.abs().max()) and abs(scale / spec.scale - 1) > 1e-6:
         yield attention.scale_edit(spec, scale)
 
 
+def _centred(values_BHTS: Tensor, both: Tensor) -> Tensor:
+    """Values less the mean of each query over the keys that it reads; zeros elsewhere."""
+    values = torch.where(both, values_BHTS, 0.0)
+    mean = values.sum(-1, keepdim=True) / both.sum(-1, keepdim=True).clamp_min(1)
+    return torch.where(both, values - mean, 0.0)
+
+
+def _cap_in(
+    spec: AttentionSpec, raw_BHTS: Tensor, weights_BHTS: Tensor, slack: float
+) -> Iterator[Edit]:
+    """The cap c with log weights = c * tanh(scores / c) + a number, by bisection of c."""
+    both = weights_BHTS > LEAST_WEIGHT
+    logs, scores = _centred(weights_BHTS.clamp_min(1e-300).log(), both), raw_BHTS * spec.scale
+    size = float(scores[both].abs().max())
+
+    def spread(cap: float) -> Tensor:
+        return _centred(torch.tanh(scores / cap) * cap, both)
+
+    low, high = 1e-2 * size, 1e3 * size  # a larger cap spreads the scores more
+    for _ in range(100):
+        middle = (low * high) ** 0.5
+        wider = float((spread(middle) * logs).sum()) < float(logs.square().sum())
+        low, high = (middle, high) if wider else (low, middle)
+    left = float((spread(high) - logs).abs().max())
+    cap = float(f"{high:.9g}")
+    if left <= 1e4 * slack * float(logs.abs().max()) and cap != spec.cap and high < 900 * size:
+        yield attention.cap_edit(spec, cap, 1)
+
+
+def measured_behind(
+    spec: DecoderSpec, nodes: Nodes, logits_BTV: Tensor, tape: FlowTape, slack: float
+) -> Iterator[Edit]:
+    """The cap on logits and the eps of the final norm, as the port has them."""
+    plain_BTV = compute.projected(spec.head, nodes["final norm"]) * spec.logit_scale
+    both = min(plain_BTV.shape[-1], logits_BTV.shape[-1])
+    cap = cap_of(plain_BTV[..., :both], logits_BTV[..., :both], max(slack, 1e-7))
+    if cap is not None and cap != spec.cap and cap < 1e5:
+        yield logit_cap_edit(spec, cap)
+    norm = spec.final_norm
+    starts = tape.find(nodes["input"], slack)
+    eps = norm and eps_in(norm, nodes["input"], tape, starts[0].place if starts else 0)
+    if norm and eps is not None and abs(eps - norm.eps) > 1e-3 * norm.eps:
+        yield final_eps_edit(spec, norm, float(f"{eps:.4g}"))
+
+
+LEAST_WEIGHT = 1e-12
 OUTPUTS = {
     "attention query": "query",
     "attention key": "key",
@@ -149,11 +212,29 @@ def _sizes(layer: LayerSpec, nodes: Nodes, tape: FlowTape, slack: float) -> Iter
                 yield scaled_edit(layer, name, float(f"{factor:.9g}"))
 
 
-def eps_in(norm: NormSpec, x: Tensor, tape: FlowTape) -> float | None:
+NORM_INPUTS = {
+    "before_attention": "input",
+    "after_attention": "attention output",
+    "before_mlp": "middle",
+    "after_mlp": "mlp output",
+}
+
+
+def _eps(layer: LayerSpec, nodes: Nodes, tape: FlowTape, place: int) -> Iterator[Edit]:
+    """The eps of a norm, of all norms of the layer and of this one alone."""
+    for field, node in NORM_INPUTS.items():
+        norm = getattr(layer, field)
+        x = nodes.get("input" if layer.parallel and node == "middle" else node)
+        eps = None if norm is None or x is None else eps_in(norm, x, tape, place)
+        if norm is not None and eps is not None and abs(eps - norm.eps) > 1e-3 * norm.eps:
+            yield from eps_edits(layer, field, float(f"{eps:.4g}"))
+
+
+def eps_in(norm: NormSpec, x: Tensor, tape: FlowTape, place: int) -> float | None:
     """The eps with which some value of the port is this norm of x."""
     centred = x - x.mean(-1, keepdim=True) if norm.kind == "layer" else x
     scaled = centred if norm.weight is None else centred * (norm.offset + norm.weight)
-    for value in tape.of_size(x.numel())[:MOST]:
+    for value in tape.after(place, x.numel()):
         assert value.kept is not None
         if value.kept.shape[-1] != x.shape[-1]:
             continue

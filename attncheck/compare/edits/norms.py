@@ -49,7 +49,10 @@ def norm_edits(layer: LayerSpec) -> Iterator[Edit]:
         if norm is None:
             continue
         for number, (name, got, want, _) in enumerate(variants(norm)):
-            yield _edit(name, f"{words} {got}", want, norm.module, _one(field, number), cost=2)
+            places = _shared(layer, field)
+            if places[0] == field:
+                apply = _several(places, number)
+                yield _edit(name, f"{words} {got}", want, norm.module, apply, cost=2)
     for field, words in QK.items():
         norm = getattr(layer.attention, field)
         for number, (name, got, want, changed) in enumerate(variants(norm) if norm else ()):
@@ -61,6 +64,28 @@ def norm_edits(layer: LayerSpec) -> Iterator[Edit]:
     yield from _places(layer)
 
 
+def eps_edits(layer: LayerSpec, field: str, eps: float) -> Iterator[Edit]:
+    """An eps in all norms of a layer, and in one of them."""
+    fields = [each for each in FIELDS if getattr(layer, each) is not None]
+    for chosen, cost in ((fields, 1), ([field], 2)):
+
+        def apply(each: LayerSpec, chosen: list[str] = chosen) -> LayerSpec:
+            changed: Fields = {name: replace(getattr(each, name), eps=eps) for name in chosen}
+            return replace(each, **changed)
+
+        norm = getattr(layer, field)
+        words = "norms" if len(chosen) > 1 else FIELDS[chosen[0]]
+        got, want = f"{words} with eps {eps:g}", f"{norm.eps:g}"
+        yield _edit("norm-eps", got, want, norm.module, apply, cost)
+
+
+def _shared(layer: LayerSpec, field: str) -> list[str]:
+    """The places where the norm of a place stands: a parallel block may have one for both."""
+    module = getattr(layer, field).module
+    norms = {each: getattr(layer, each) for each in FIELDS}
+    return [each for each, norm in norms.items() if norm is not None and norm.module == module]
+
+
 def _variant(norm: NormSpec | None, number: int) -> NormSpec | None:
     return None if norm is None else list(variants(norm))[number][3]
 
@@ -69,6 +94,15 @@ def _one(field: str, number: int) -> Callable[[LayerSpec], LayerSpec]:
     def apply(layer: LayerSpec) -> LayerSpec:
         fields: Fields = {field: _variant(getattr(layer, field), number)}
         return replace(layer, **fields)
+
+    return apply
+
+
+def _several(fields: list[str], number: int) -> Callable[[LayerSpec], LayerSpec]:
+    def apply(layer: LayerSpec) -> LayerSpec:
+        for field in fields:
+            layer = _one(field, number)(layer)
+        return layer
 
     return apply
 
@@ -168,6 +202,18 @@ def _edit(
         module=module,
         cost=cost,
         on_layer=apply,
+    )
+
+
+def final_eps_edit(spec: DecoderSpec, norm: NormSpec, eps: float) -> Edit:
+    """An edit of the eps of the norm before the head."""
+    return Edit(
+        name="norm-eps",
+        part="norm",
+        got=f"final norm with eps {eps:g}",
+        want=f"{norm.eps:g}",
+        module=norm.module,
+        on_decoder=lambda each: replace(each, final_norm=replace(norm, eps=eps)),
     )
 
 

@@ -7,9 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from attncheck.compare.decoder.spec import DecoderSpec
 from attncheck.compare.edits.edit import ROUNDING_ONLY, Edit
+from attncheck.compare.edits.weights import readings, relation
 
 CAPS = (5.0, 10.0, 15.0, 20.0, 30.0, 50.0, 100.0)
 COARSE = 0.01
@@ -93,6 +95,24 @@ def head_edits(spec: DecoderSpec) -> Iterator[Edit]:
     if spec.head.bias is not None:
         without = replace(spec.head, bias=None)
         yield _edit(spec, "bias-missing", "a head without its bias", "", "head", head=without)
+
+
+def head_weight_edits(spec: DecoderSpec, foreign: dict[str, Tensor]) -> Iterator[Edit]:
+    """A head with a matrix that only the port has."""
+    for matrix in foreign.values():
+        for theirs in readings(matrix, spec.head.weight.shape):
+            name, words = relation(theirs, spec.head.weight)
+            if spec.tied and name == "weights-differ":
+                name, words = "head-untied", "of its own, not tied to the embeddings"
+            head = replace(spec.head, weight=theirs)
+            got, want = f"a head weight {words}", "the embeddings" if spec.tied else ""
+            yield _edit(spec, name, got, want, "head", head=head)
+
+
+def logit_cap_edit(spec: DecoderSpec, cap: float) -> Edit:
+    """An edit of the cap on logits."""
+    want = f"{spec.cap:g}" if spec.cap else "none"
+    return _edit(spec, "logit-cap", f"logit cap {cap:g}", want, "head", cap=cap)
 
 
 def logit_scale_edit(spec: DecoderSpec, scale: float) -> Edit:
