@@ -30,6 +30,12 @@ class FunctionModel(nn.Module):
         return self.function(input_ids)
 
 
+def as_module(made: Any) -> Any:
+    """A function as a module; anything else is left alone."""
+    is_function = callable(made) and not isinstance(made, (nn.Module, type))
+    return FunctionModel(made) if is_function else made
+
+
 def closed_over(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
     """What a function, or a method's object, can reach by name."""
     while hasattr(function, "func"):  # functools.partial

@@ -26,7 +26,7 @@ from attncheck.targets import builtin, checkpoints, random_init, sharded
 from attncheck.targets.adapters import adapted, base_of, unwrapped
 from attncheck.targets.checkpoints import Read
 from attncheck.targets.explain import explain
-from attncheck.targets.functions import FunctionModel
+from attncheck.targets.functions import as_module
 from attncheck.targets.target import Target, parse
 
 REPORTED = {
@@ -276,12 +276,10 @@ def _factory(target: Target, settings: Settings) -> Read:
     except Exception as error:
         raise TargetError(f"{target.text}: the factory raised {first_line(error)}") from error
     model, tokenizer = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
-    if not isinstance(model, nn.Module) and callable(model):
-        model = FunctionModel(model)
+    model = as_module(model)
     if not isinstance(model, nn.Module):
         raise TargetError(
-            f"{target.text}: expected the factory to return a model, a function from ids to logits "
-            "or (model, tokenizer), "
+            f"{target.text}: expected the factory to return a model or (model, tokenizer), "
             f"got {type(made).__name__}"
         )
     return model, tokenizer, {}
