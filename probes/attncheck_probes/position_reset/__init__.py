@@ -16,7 +16,8 @@ How it measures
     restarted positions, which must differ. The shift is expected to change nothing where every
     layer's queries and keys keep their lengths and are only rotated: that is what makes a model
     purely rotary. It goes by a few positions, and far into the context, where tables may end and
-    positions may be rounded. Logits of generate() against a forward over what it produced. Where no
+    positions may be rounded. Values that are rotated inside a layer, which no config asks for, do
+    not excuse it. Logits of generate() against a forward over what it produced. Where no
     positions change anything, modules that get a count of the model's own, or rotated queries of
     equal tokens, show that some must.
 

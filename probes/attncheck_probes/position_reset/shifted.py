@@ -5,8 +5,12 @@ Axes: B batch, H query heads, G key/value heads, T query positions, S key positi
 
 from __future__ import annotations
 
+import math
+import re
+from typing import Any
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attncheck.probing import (
     REFUSALS,
@@ -20,11 +24,14 @@ from attncheck.probing import (
     beyond_at,
     counting,
     first_line,
+    hooked,
     max_abs,
     own_budget,
     stored_tables,
 )
 
+VALUES = re.compile(r"rotary_value|rope_value|value_rope|rotate_value")
+"""A field by which a config asks for rotated values (RoFormer)."""
 CLOSE = 1e-6
 """Relative: far below the effect of a scale per position, far above the rounding of a rotation in
 float64.
@@ -60,13 +67,14 @@ def not_rotary(subject: Subject, usual: ForwardSpec, moved: ForwardSpec) -> str 
     earlier layer's output moved although its queries and keys were only rotated, which no design
     explains.
     """
-    if not subject.can.kernel:
-        return subject.can.kernel.reason
+    if not subject.can.watch:
+        return subject.can.watch.reason
     rotated = False
     pairs = zip(_calls(subject, usual), _calls(subject, moved), strict=False)
     for number, (left, right) in enumerate(pairs):
         if not _same(left.value_BGSD, right.value_BGSD):
-            return "values change with the position: not purely rotary" if number == 0 else None
+            rotates = _rotates_values(subject, left, right, usual, moved)
+            return None if number or rotates else "values change with the position: not rotary"
         queries, keys = (left.query_BHTD, right.query_BHTD), (left.key_BGSD, right.key_BGSD)
         if not (_same_lengths(*queries) and _same_lengths(*keys)):
             return "queries or keys change their length with the position: not purely rotary"
@@ -76,6 +84,34 @@ def not_rotary(subject: Subject, usual: ForwardSpec, moved: ForwardSpec) -> str 
             return "some keys have no position (of an encoder, of a memory): not purely rotary"
         rotated |= not _same(*queries)
     return None if rotated else "the queries of no layer change with the position: not rotary"
+
+
+def _rotates_values(
+    subject: Subject, left: AttentionCall, right: AttentionCall, *specs: ForwardSpec
+) -> bool:
+    """Whether a layer rotates its values although the same hidden states enter it. A rotary scheme
+    rotates queries and keys; a config that asks for more says so.
+    """
+    if any(
+        VALUES.search(name) and value is True for name, value in vars(subject.text_config).items()
+    ):
+        return False
+    before, after = (_entering(subject, left.module, spec) for spec in specs)
+    unchanged = before is not None and after is not None and _same(before, after)
+    return unchanged and _same_lengths(left.value_BGSD, right.value_BGSD)
+
+
+def _entering(subject: Subject, module: nn.Module, spec: ForwardSpec) -> Tensor | None:
+    """hidden_BTW: the first float tensor that a module gets; None where it gets none."""
+    seen: list[Tensor] = []
+
+    def before(_: nn.Module, args: Any, named: Any) -> None:
+        tensors = (each for each in (*args, *named.values()) if isinstance(each, Tensor))
+        seen.extend(each for each in tensors if each.is_floating_point() and each.ndim == 3)
+
+    with hooked([module.register_forward_pre_hook(before, with_kwargs=True)]):
+        subject.passes.replay(spec)
+    return seen[0] if seen else None
 
 
 def _same(left: Tensor, right: Tensor) -> bool:
@@ -98,11 +134,12 @@ def _in_part(left_BGSD: Tensor, right_BGSD: Tensor) -> bool:
 def _same_scores(left: AttentionCall, right: AttentionCall) -> bool:
     """Whether the scale and a float mask that the kernel gets are the same."""
     first, second = (each.options.get("scaling") for each in (left, right))
-    scales = (
-        _same(first, second)
-        if isinstance(first, Tensor) and isinstance(second, Tensor)
-        else first == second
-    )
+    if isinstance(first, Tensor) and isinstance(second, Tensor):
+        scales = _same(first, second)
+    elif isinstance(first, float) and isinstance(second, float):
+        scales = math.isclose(first, second, rel_tol=CLOSE)
+    else:
+        scales = first == second
     masks = isinstance(left.mask, Tensor) and isinstance(right.mask, Tensor)
     return scales and (not masks or torch.equal(left.mask, right.mask))  # type: ignore[arg-type]
 
