@@ -109,7 +109,7 @@ def _loss(subject: Subject, call: OwnCall, kind: str) -> tuple[float, str]:
         words = words or "; ".join(_outliers(cache))
         store = new_cache(kind, subject.model, rows=1, length=len(row), dtype=subject.dtype)
         with torch.no_grad(), subject.numerics():
-            send_through(cache, store)
+            send_through(cache, store, cut)
         rest = tuple(row[cut:]) or row[-1:]
         with torch.no_grad():
             output = subject.passes.call((rest,), cache=cache, use_cache=True)
