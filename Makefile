@@ -57,6 +57,10 @@ browser: docs
 upstream: $(STAMP)
 	$(BIN)/python -m scripts.upstream
 
+release: $(STAMP)
+	$(BIN)/python -m pip install --quiet -e '.[release]' -c constraints.txt
+	OMP_NUM_THREADS=1 $(BIN)/python -m scripts.release $(if $(TAG),--tag $(TAG))
+
 cluster: $(STAMP)
 	$(BIN)/python -m pip install --quiet -e '.[ray]' -c constraints.txt
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/run/test_on_ray.py
