@@ -147,10 +147,10 @@ def self_attention(cache: Any) -> Any:
     return getattr(cache, "self_attention_cache", cache)
 
 
-def send_through(filled: Any, store: Any, first: int) -> None:
+def send_through(filled: Any, store: Any, first: int | None = None) -> None:
     """Send every key and value of a filled cache through the storage of another cache and back:
-    they come back as a quantized cache keeps them, which may take its scales from the `first`
-    positions.
+    they come back as a quantized cache keeps them. Where the `first` positions come alone, it
+    may take its scales from those.
 
     Raises:
         Unsupported: the tensors cannot be paired by layer, or the store refuses them.
@@ -164,7 +164,8 @@ def send_through(filled: Any, store: Any, first: int) -> None:
     for layer, pair in sorted(pairs.items()):
         states = pair["key"], pair["value"]
         newest = [each[:, :, -1:] for each in states]
-        for part in (slice(first), slice(first, None)):
+        whole = states[0].shape[2]
+        for part in (slice(first), slice(whole if first is None else first, None)):
             given = [each[:, :, part] for each in states]
             if given[0].shape[2]:
                 _attempt(store, "update", partial(store.update, *given, layer))
