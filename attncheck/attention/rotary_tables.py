@@ -26,15 +26,23 @@ def nudged(model: nn.Module) -> Iterator[None]:
     saved = [table.clone() for table in tables]
     try:
         for table in tables:
-            computed_in = torch.float32 if table.dtype == torch.float64 else table.dtype
             drawn = torch.randint(2, table.shape, generator=generator).to(table)
             # whole numbers (a mask of 0 and 1, a smallest float) are stored exactly
             rounded = table != table.round()
-            table.mul_(1 + torch.finfo(computed_in).eps * (2 * drawn - 1) * rounded)
+            table.mul_(1 + torch.finfo(made_in(table)).eps * (2 * drawn - 1) * rounded)
         yield
     finally:
         for table, before in zip(tables, saved, strict=True):
             table.copy_(before)
+
+
+def made_in(table: Tensor) -> torch.dtype:
+    """The narrowest dtype that holds every entry of a table: what it was made in, or cast to once,
+    whatever it is stored in now.
+    """
+    narrow = (torch.bfloat16, torch.float16, torch.float32)
+    holding = (each for each in narrow if torch.equal(table.to(each).to(table.dtype), table))
+    return next(holding, table.dtype)
 
 
 def stored_tables(model: nn.Module) -> list[Tensor]:

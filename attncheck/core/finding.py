@@ -9,6 +9,9 @@ from typing import Any, Literal, final
 from attncheck.core.measurement import Measurement, verdict_of
 from attncheck.core.verdict import Verdict
 
+DECIDED_IN = "decided_in"
+"""What a replay calls the dtype that decided, where that is not the one that was asked for."""
+
 
 @final
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,6 @@ the only place that does, so that a saved report can be judged again without a m
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Literal, TypeVar, final
 
@@ -21,6 +20,10 @@ logits.
 """
 RESOLUTION = 1e-3
 """A budget above this share of the logits' own scale could hide a fault."""
+LOW_ONLY = 3.0
+"""A difference that only a lower precision has is a fault of that precision beyond this many of its
+budgets, once the budget holds the worst of many roundings; nearer ones are in doubt.
+"""
 
 CaseT = TypeVar("CaseT", bound="Measurement")
 Expectation = Literal["equal", "differ", "at-most", "figure", "skip"]
@@ -32,12 +35,14 @@ Relation = Literal["equal", "differ", "figure"]
 @dataclass(frozen=True)
 class Cause:
     """The explanation that a case computed itself: the fault whose prediction its numbers
-    reproduce, the largest deviation from that prediction, and the module.
+    reproduce, the largest deviation from that prediction, and the module. With `repaired` it is
+    shown by repairing just that, and the residual is what is left of the difference.
     """
 
     fault: str = ""
     residual: float | None = None
     module: str = ""
+    repaired: bool = False
 
 
 @final
@@ -113,7 +118,8 @@ class Measurement:
 class Comparison(Measurement):
     """Two tensors that must be `equal` within the budget, or must `differ` by more than it.
 
-    `cuts` are the positions at which a new chunk was fed.
+    `cuts` are the positions at which a new chunk was fed. A case of two levels has the numbers of
+    the one that decides it: the higher, unless the difference is a fault of the lower alone.
     """
 
     divergence: Divergence
@@ -260,12 +266,26 @@ def _by_budget(case: Comparison) -> Verdict:
 
 
 def _by_levels(case: Comparison) -> Verdict:
-    """The verdict of the highest precision: rounding shrinks with it, a fault does not."""
-    top = case.ladder[-1]
-    beyond = excess(top.max_abs, top.budget) > 1.0
+    """The verdict of the highest precision: rounding shrinks with it, a fault of meaning does not.
+    A lower one adds a difference that rounding does not explain there: a failure where a repair
+    shows its cause, or where it is large.
+    """
+    low, top = (excess(each.max_abs, each.budget) for each in (case.ladder[0], case.ladder[-1]))
     if case.expect == "differ":
-        return Verdict.PASS if beyond else case.broken
-    return case.broken if beyond else Verdict.NOISE
+        return Verdict.PASS if top > 1.0 else case.broken
+    if top > 1.0 or (low > 1.0 and case.cause.fault) or low > LOW_ONLY:
+        return case.broken
+    return Verdict.NOISE if low > 1.0 else Verdict.PASS
+
+
+def low_only(case: Measurement) -> bool:
+    """Whether a lower precision alone has a difference, beyond its budget or not finite."""
+    if not isinstance(case, Comparison) or not case.ladder or case.expect != "equal":
+        return False
+    low, top = case.ladder[0], case.ladder[-1]
+    return excess(top.max_abs, top.budget) <= 1.0 and bool(
+        case.nonfinite or excess(low.max_abs, low.budget) > 1.0
+    )
 
 
 def following(case: CaseT, probe: str, why: str = "") -> CaseT:
@@ -274,25 +294,3 @@ def following(case: CaseT, probe: str, why: str = "") -> CaseT:
     """
     cause = f"follows from `{probe}`" + (f" ({why})" if why else "")
     return replace(case, note="; ".join(filter(None, (case.note, cause))), follows=probe)
-
-
-def merged(name: str, cases: Iterable[Comparison]) -> Comparison:
-    """Several comparisons as one case: the worst one's numbers, with everything that was compared
-    or not finite counted.
-
-    Raises:
-        ValueError: there is nothing to merge.
-    """
-    found = list(cases)
-    if not found:
-        raise ValueError(f"case `{name}` merges nothing")
-    worst_case = max(found, key=lambda case: case.excess)
-    whole = replace(
-        worst_case.divergence,
-        positions=sum(case.positions for case in found)
-        if all(case.positions for case in found)
-        else 0,
-        nonfinite=sum(case.nonfinite for case in found),
-        top1_flips=sum(case.divergence.top1_flips or 0 for case in found),
-    )
-    return replace(worst_case, name=name, divergence=whole)

@@ -69,4 +69,6 @@ def _amount(case: Measurement) -> str:
     if case.expect == "differ":
         moved = f"{what} move by {case.max_abs:.2g}, no more than rounding ({case.budget:.1g})"
         return f"{moved}, where they must change"
-    return f"{what} differ by {case.max_abs:.2g}{where}, rounding explains {case.budget:.1g}"
+    both = ", ".join(f"{each.max_abs:.2g} in {each.dtype}" for each in case.ladder)
+    text = f"{what} differ by {case.max_abs:.2g}{where}, rounding explains {case.budget:.1g}"
+    return f"{text} ({both})" if both else text

@@ -27,7 +27,7 @@ def named_by_the_probe(finding: Finding) -> Finding | None:
         return finding if finding.verdict is not Verdict.FAIL else None
     found = Diagnosis(
         fault=case.cause.fault,
-        how="reproduced",
+        how="repaired" if case.cause.repaired else "reproduced",
         residual=case.cause.residual,
         advice=advice(case.cause.fault),
     )

@@ -11,12 +11,13 @@ from typing import Any, final
 
 from attncheck.core import registry
 from attncheck.core.errors import UsageError, first_line
-from attncheck.core.finding import Finding
+from attncheck.core.finding import DECIDED_IN, Finding
 from attncheck.core.measurement import Measurement, verdict_of
 from attncheck.core.ruling import describe
 from attncheck.core.verdict import Verdict
 from attncheck.diagnosis.failure import open_case, unmeasured
 from attncheck.model.forward_spec import ForwardSpec, Mask, Mask2D, Mask4D, Media
+from attncheck.model.precision import DTYPES
 from attncheck.model.subject import Subject
 
 SCALARS = ("use_cache", "attn", "cache_kind", "attentions", "unpromoted")
@@ -37,15 +38,16 @@ def run_again(subject: Subject, finding: Finding) -> Replayed:
     Raises:
         UsageError: what the report holds of them cannot be read, or the probe has no case now.
     """
-    forwards = _recorded(finding)
-    case = _measured(subject, finding)
+    forwards, dtype = _recorded(finding), finding.replay.get(DECIDED_IN)
+    with subject.at(dtype if dtype in DTYPES else None) as view:
+        case = _measured(view, finding)
+        sides = _sides(view, *forwards) if forwards else ""
     before = next((each for each in finding.cases if each.name == case.name), None)
     fails = verdict_of(case) is Verdict.FAIL
     recorded = "not recorded"
     if before is not None and before.max_abs is not None:
         recorded = f"recorded {before.max_abs:.3g}"
     still = "still fails" if fails else "no longer fails"
-    sides = _sides(subject, *forwards) if forwards else ""
     return Replayed(fails, f"{still}: {case.name}: {describe(case)} ({recorded}){sides}")
 
 

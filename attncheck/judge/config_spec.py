@@ -186,11 +186,14 @@ def sinks_of(module: nn.Module, heads: int) -> Tensor | None:
     return None
 
 
-def factor_check(config: Any, model: nn.Module, module: nn.Module) -> Callable[[float, bool], bool]:
+def factor_check(
+    config: Any, model: nn.Module, module: nn.Module, resolved: float = 0.0
+) -> Callable[[float, bool], bool]:
     """A function that says whether a factor on queries or keys is a multiplier of the layer or the
     config, or (with its second argument) a rotary gain such as YaRN's inside tables not seen.
 
-    The scale of the scores is no such multiplier: on the queries too, it would apply twice.
+    The scale of the scores is no such multiplier: on the queries too, it would apply twice. A
+    factor is known up to `resolved`, the relative error of lengths in the dtype that it is read in.
     """
     named = {**(vars(config) if config is not None else {}), **vars(module)}
     scales = (*SCALES, *INVERSE_SCALES)
@@ -203,6 +206,6 @@ def factor_check(config: Any, model: nn.Module, module: nn.Module) -> Callable[[
     def is_known(factor: float, with_gains: bool) -> bool:
         gains = (positive(getattr(each, "attention_scaling", None)) for each in model.modules())
         known = (*multipliers, *(gains if with_gains else ()))
-        return any(abs(factor / value - 1) < SAME for value in known if value)
+        return any(abs(factor / value - 1) < max(SAME, resolved) for value in known if value)
 
     return is_known

@@ -62,13 +62,17 @@ class ComputedLayer:
 
     def budget(self, params: AttentionParams) -> float:
         """What rounding does to that computation in the model's own precision."""
-        states = (self.query_BHTD, self.key_BGSD, self.layer.call.value_BGSD.double())
+        value_BGSD = self.layer.call.value_BGSD
+        states = (self.query_BHTD, self.key_BGSD, value_BGSD.double())
+        passed = self.layer.call.query_BHTD, value_BGSD, self.layer.context_BTHD
+        # queries may be wider than the values that their weights are rounded for
+        coarsest = max((each.dtype for each in passed), key=lambda each: torch.finfo(each).eps)
 
         def compute(dtype: torch.dtype, piecewise: bool) -> Tensor:
             query, key, value = (each.to(dtype) for each in states)
             return attend(query, key, value, params, piecewise=piecewise)
 
-        return HEADROOM * noise_floor(compute, self.layer.call.query_BHTD.dtype)
+        return HEADROOM * noise_floor(compute, coarsest)
 
     def effects(self, params: AttentionParams) -> dict[str, float]:
         """How far the output would move without the soft-cap or the sinks, that is, whether this
@@ -130,7 +134,7 @@ def _traced(config: Any, model: nn.Module, layer: LayerCall) -> LayerInputs:
     if query is None or key is None:
         # a factor on one side alone says nothing about the scores
         return LayerInputs(query_BHTD=passed[0], key_BGSD=passed[1], passed=passed)
-    is_known = factor_check(config, model, call.module)
+    is_known = factor_check(config, model, call.module, resolution(call.query_BHTD.dtype))
     unexplained = [
         1.0 if each.factor == 1.0 or is_known(each.factor, each.pairing is None) else each.factor
         for each in (query, key)

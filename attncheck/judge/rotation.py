@@ -16,15 +16,16 @@ import torch
 from torch import Tensor
 
 from attncheck.attention.rope_spec import COMPUTED_IN, RopeSpec
-from attncheck.attention.rotary_tables import stored_tables
+from attncheck.attention.rotary_tables import made_in, stored_tables
 from attncheck.core.divergence import Divergence
 from attncheck.core.measurement import Cause, Comparison, Measurement, skipped
 from attncheck.core.verdict import Verdict
 from attncheck.judge.projections import COARSE, resolution
 from attncheck.judge.rotated_states import RotatedStates, RotationReader
-from attncheck.model.precision import DTYPES, NAMES
+from attncheck.model.precision import NAMES
 from attncheck.model.subject import Subject
 from attncheck.numerics.budget import HEADROOM
+from attncheck.numerics.divergence import beyond
 
 NEARLY = 1e-5
 UNSEEN = "no rotary embedding observed on queries or keys"
@@ -64,10 +65,8 @@ def rotation_cases(reader: RotationReader) -> Iterator[Measurement]:
 
 def _table_rounding(subject: Subject) -> float:
     """How far rounding moves an entry of a sine or cosine table that the model keeps."""
-    if not stored_tables(subject.model):
-        return 0.0
-    own = DTYPES.get(subject.loaded.own_dtype, COMPUTED_IN)
-    return max(torch.finfo(COMPUTED_IN).eps, torch.finfo(own).eps)
+    tables = [each for each in stored_tables(subject.model) if beyond(each, each.round(), 0.0)]
+    return max((torch.finfo(made_in(each)).eps for each in tables), default=0.0)
 
 
 def _rotated(reader: RotationReader) -> list[RotatedStates]:

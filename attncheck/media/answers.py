@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attncheck.core.measurement import Comparison, Measurement, merged
+from attncheck.core.measurement import Comparison, Measurement
+from attncheck.core.merging import merged
 from attncheck.media.cases import ONE, OTHER, Measured, asked
 from attncheck.media.rows import MediaRow, MediaRows
 from attncheck.model import generation

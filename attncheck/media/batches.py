@@ -7,7 +7,8 @@ from dataclasses import replace
 from functools import partial
 from itertools import accumulate, pairwise
 
-from attncheck.core.measurement import Cause, Comparison, Measurement, merged
+from attncheck.core.measurement import Cause, Comparison, Measurement
+from attncheck.core.merging import merged
 from attncheck.media.cases import MASKED, ONE, OTHER, THIRD, Measured, asked
 from attncheck.media.rows import MediaRow, MediaRows
 from attncheck.model.forward_spec import ForwardSpec

@@ -13,7 +13,8 @@ from functools import partial
 from torch import Tensor
 
 from attncheck.core.errors import Unsupported
-from attncheck.core.measurement import Cause, Comparison, Measurement, Rerun, merged, skipped
+from attncheck.core.measurement import Cause, Comparison, Measurement, Rerun, skipped
+from attncheck.core.merging import merged
 from attncheck.core.verdict import Verdict
 from attncheck.media.codes import codebooks
 from attncheck.media.rows import FRONT, MediaRows

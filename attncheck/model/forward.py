@@ -22,6 +22,7 @@ from attncheck.model.inputs import fixed_input, for_rows
 from attncheck.model.media_recipes import PICTURES
 from attncheck.model.refusal import REFUSALS
 from attncheck.model.signature import LABELS, USUAL, is_opaque, parameters_of, with_fields
+from attncheck.numerics.constants import without_constants
 
 TOKEN_TYPES = "token_type_ids"
 Edit = Callable[[dict[str, Any]], dict[str, Any]]
@@ -187,7 +188,7 @@ class ForwardAdapter:
             )
         elif logits_BTV.shape[1] != ids_BT.shape[1]:
             raise Unsupported(f"{kind} returns no logits for every position")
-        return logits_BTV
+        return without_constants(logits_BTV)
 
     def _run(self, ids_BT: Tensor, arguments: dict[str, Any], before: int, cache: Any) -> Any:
         """The model's output, with `cache_position` where the model needs it."""

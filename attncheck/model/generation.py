@@ -23,6 +23,7 @@ from attncheck.model.padding import pad_id, padded_ids
 from attncheck.model.refusal import REFUSALS, classified
 from attncheck.model.signature import takes_argument
 from attncheck.model.subject import Subject
+from attncheck.numerics.constants import without_constants
 from attncheck.numerics.divergence import finitely_beyond
 
 KEEP = "logits_to_keep"
@@ -69,7 +70,9 @@ def greedy(
     output = run(subject, ids_BT, mask_BT, new_tokens, seen, **options)
     fed = (pad_id(subject),) * padding + prompt
     answer = answer_of(output, ids_BT.shape[1])
-    return Generated(answer, torch.stack(output.logits, 1), tuple(seen), fed, padding)
+    return Generated(
+        answer, without_constants(torch.stack(output.logits, 1)), tuple(seen), fed, padding
+    )
 
 
 def run(
@@ -205,8 +208,7 @@ def kept_logits(subject: Subject, tokens: Tokens, keep: int) -> Tensor:
         raise Unsupported(f"{type(subject.model).__name__}.forward takes no `{KEEP}`")
     with torch.no_grad(), subject.numerics():
         call = subject.forward_adapter.arguments(subject.passes.ids(tokens), use_cache=False)
-        logits_BNV: Tensor = subject.model(**call, **{KEEP: keep}).logits
-    return logits_BNV
+        return without_constants(subject.model(**call, **{KEEP: keep}).logits)
 
 
 def reads_ahead(subject: Subject) -> bool:

@@ -31,6 +31,7 @@ from attncheck.model.kept_state import model_untouched
 from attncheck.model.media import Medium, find_media
 from attncheck.model.placement import input_device, load_as_stored, why_not_cast
 from attncheck.model.precision import Precision, cast_back, cast_floats, fits, own_dtypes
+from attncheck.model.tables import Tables
 from attncheck.model.weights import SavedBuffers, leave_inference_mode, put_data
 
 
@@ -53,6 +54,7 @@ class LoadedModel:
     forwards: int = 0
     injection: Injection = field(default_factory=Injection)
     runs_at: dict[str, bool] = field(default_factory=dict)
+    tables: Tables = field(default_factory=Tables)
 
     _media: tuple[Medium, ...] | None = None
 
@@ -198,7 +200,9 @@ class LoadedModel:
         wide = dtype == torch.float64
         widened = wide and self.stored_dtype != dtype and not (cast and self.casts(dtype))
         if dtype != self.stored_dtype and not widened:
+            self.tables.note(self.model, dtype)
             cast_floats(self.model, dtype)
+            self.tables.restore(self.model)
         if wide:
             plain_experts(self.model)
         self.precision = Precision(dtype, promoted=wide and not widened, widened=widened)

@@ -34,7 +34,7 @@ class MaskCapabilities(Answers):
     forward_adapter: ForwardAdapter
     passes: Passes
     inputs: Inputs
-    budget: Budget
+    measured_budget: Callable[[], Budget]
 
     def __post_init__(self) -> None:
         row, length = self.inputs.row, self.inputs.length
@@ -42,6 +42,11 @@ class MaskCapabilities(Answers):
         self._full = ForwardSpec((row,))
         self._halves = half, length - half
         self._kind = type(self.forward_adapter.model).__name__
+
+    @property
+    def budget(self) -> Budget:
+        """What rounding does to these logits, asked for when it is needed."""
+        return self.measured_budget()
 
     def _differ(
         self,

@@ -18,10 +18,12 @@ from attncheck.numerics.budget import Budget, measure_budget
 
 def own_budget(passes: Passes, spec: ForwardSpec, positions: tuple[int, ...] = ()) -> Budget:
     """Measure it once, on all positions or on some of a long row only."""
-    key = (spec, positions)
-    if key not in passes.budgets:
-        passes.budgets[key] = _measured(passes, spec, positions)
-    return passes.budgets[key]
+    key, faults = (spec, positions), passes.faults(spec)
+    if key in passes.budgets:  # a healthy one, which a fault has no part in
+        return passes.budgets[key]
+    if (*key, faults) not in passes.budgets:
+        passes.budgets[(*key, faults) if faults else key] = _measured(passes, spec, positions)
+    return passes.budgets[(*key, faults) if faults else key]
 
 
 def _measured(passes: Passes, spec: ForwardSpec, positions: tuple[int, ...]) -> Budget:

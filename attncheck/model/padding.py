@@ -11,7 +11,8 @@ from typing import Literal, final
 import torch
 from torch import Tensor
 
-from attncheck.core.measurement import Comparison, merged
+from attncheck.core.measurement import Comparison
+from attncheck.core.merging import merged
 from attncheck.model.forward_spec import ForwardSpec, Mask2D, Positions
 from attncheck.model.inputs import Inputs, Row, Tokens
 from attncheck.model.subject import Subject

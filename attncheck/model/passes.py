@@ -65,7 +65,7 @@ class Passes:
         Raises:
             Unsupported: the model cannot be called this way.
         """
-        key = (spec, positions, self._faults(spec))
+        key = (spec, positions, self.faults(spec))
         if key in self._memory:
             self._memory.move_to_end(key)
             return self._memory[key]
@@ -135,7 +135,7 @@ class Passes:
 
     def drop(self, spec: ForwardSpec) -> None:
         """Forget one forward, so that it runs again."""
-        self._memory.pop((spec, (), self._faults(spec)), None)
+        self._memory.pop((spec, (), self.faults(spec)), None)
 
     def forget(self) -> None:
         """Forget every forward."""
@@ -151,15 +151,17 @@ class Passes:
             try:
                 yield
             finally:
-                for key in [key for key in self._memory if key[-1] == faults]:
-                    del self._memory[key]
+                for kept in (self._memory, self.budgets):
+                    for key in [key for key in kept if key[-1] == faults]:
+                        del kept[key]
 
     @property
     def injected(self) -> tuple[str, ...]:
         """The names of the faults that are injected now."""
         return tuple(name for _, name in self.injection.active)
 
-    def _faults(self, spec: ForwardSpec) -> Faults:
+    def faults(self, spec: ForwardSpec) -> Faults:
+        """The injected faults that a forward has."""
         healthy = self.injection.on_cache_only and not spec.cached
         return () if healthy else self.injection.active
 

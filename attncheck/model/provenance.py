@@ -19,6 +19,7 @@ from attncheck.model.generation import Generated, greedy, kept_logits, run
 from attncheck.model.inputs import Row, Tokens
 from attncheck.model.padding import Padded, pad_id, padded_ids
 from attncheck.model.subject import Subject
+from attncheck.numerics.constants import without_constants
 
 AFTER = "after another call"
 GENERATE = "generate()"
@@ -111,7 +112,7 @@ def with_batch(
 
     def again(subject: Subject) -> Tensor:
         batch = padded_ids(subject, rows, max(map(len, rows)))
-        return torch.stack(run(subject, *batch, new, **options).logits, 1)
+        return without_constants(torch.stack(run(subject, *batch, new, **options).logits, 1))
 
     spec = written(subject, rows, answers, options=options)
     return with_generate(case, (spec, usual), new, again)

@@ -32,13 +32,12 @@ from attncheck.model.passes import Passes
 from attncheck.model.precision import DTYPES, Precision, widens
 from attncheck.model.refusal import REFUSALS
 from attncheck.numerics.budget import Budget
+from attncheck.numerics.constants import free
 from attncheck.numerics.divergence import compare_logits, max_abs
 
 T = TypeVar("T")
-LEAST_MEMORY = 16 << 20
-MEMORY_SHARE = 0.04
-RESOLVED = 1e-3
-MEASURED = ("passes", "budget", "can")
+LEAST_MEMORY, MEMORY_SHARE, RESOLVED = 16 << 20, 0.04, 1e-3
+MEASURED = ("passes", "_budget", "can")
 
 
 class WrongPrecision(Exception):
@@ -137,7 +136,7 @@ class Subject:
             self.forward_adapter,
             self.passes,
             self.inputs,
-            self.budget,
+            lambda: self.budget,
             state=lambda: self.loaded.injection.active,
         )
 
@@ -165,10 +164,12 @@ class Subject:
             self.passes.call(tokens, **{"use_cache": False, **arguments})
         return kept
 
-    @cached_property
+    @property
     def budget(self) -> Budget:
-        """What rounding alone does to this model's logits, measured once on the main input."""
-        return own_budget(self.passes, ForwardSpec(self.inputs.tokens))
+        """What rounding alone does to the logits of the main input, without a fault if it can."""
+        kept: dict[str, Budget] = vars(self)
+        measured = kept.get("_budget") or own_budget(self.passes, ForwardSpec(self.inputs.tokens))
+        return measured if self.loaded.injection.active else kept.setdefault("_budget", measured)
 
     def numerics(self) -> AbstractContextManager[Any]:
         """The context that forwards run in; raises `WrongPrecision` while the weights are in
@@ -254,7 +255,7 @@ class Subject:
     @property
     def resolves(self) -> bool:
         """Whether a fault would stand out of the budget in this dtype."""
-        size = max_abs(self.logits(ForwardSpec(self.inputs.tokens)))
+        size = max_abs(free(self.logits(ForwardSpec(self.inputs.tokens))))
         return self.budget.value <= RESOLVED * size
 
     def higher_dtype(self) -> str | None:
@@ -268,12 +269,12 @@ class Subject:
 
     def _runs_at(self, dtype: str) -> bool:
         """Whether a forward works in this dtype: quantized weights and fused kernels may refuse."""
-        known = self.loaded.runs_at
-        if dtype not in known:
-            known[dtype] = False
-            with contextlib.suppress(*REFUSALS, Unsupported), self.at(dtype) as view:
-                known[dtype] = view.logits(ForwardSpec(view.inputs.tokens)).numel() > 0
-        return known[dtype]
+        known, runs = self.loaded.runs_at, False
+        if dtype in known:
+            return known[dtype]
+        with contextlib.suppress(*REFUSALS, Unsupported), self.at(dtype) as view:
+            runs = view.logits(ForwardSpec(view.inputs.tokens)).numel() > 0
+        return runs if self.loaded.injection.active else known.setdefault(dtype, runs)
 
     @contextlib.contextmanager
     def at(self, dtype: str | None, cast: bool = True) -> Iterator[Subject]:

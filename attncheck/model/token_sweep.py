@@ -16,7 +16,8 @@ from typing import final
 from torch import Tensor
 
 from attncheck.core.errors import CallFailed, Unsupported
-from attncheck.core.measurement import Comparison, merged
+from attncheck.core.measurement import Comparison
+from attncheck.core.merging import merged
 from attncheck.model.forward_spec import ForwardSpec, Mask2D
 from attncheck.model.inputs import Row
 from attncheck.model.subject import Subject

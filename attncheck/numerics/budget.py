@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from attncheck.core.measurement import BEYOND_ROUNDING
+from attncheck.numerics.constants import free
 from attncheck.numerics.divergence import SLICE, max_abs_finite, slices
 from attncheck.numerics.reorder import Reorder
 
@@ -57,7 +58,7 @@ def measure_budget(
         # both orders drew the same random numbers and agree; the plain forward drew others: that is
         # no rounding
         floors = (_between_orders(forward, context),)
-    least = torch.finfo(plain_BTV.dtype).eps * max_abs_finite(plain_BTV)
+    least = torch.finfo(plain_BTV.dtype).eps * max_abs_finite(free(plain_BTV))
     floor, what = max(least, *floors), "reorder floor"
     if nudged_tables is not None:
         with context(), nudged_tables():

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from attncheck.core.divergence import Divergence, Profile
+from attncheck.numerics.constants import free
 
 KL_ROWS = 8
 MOST_STRETCHES = 96
@@ -38,7 +39,9 @@ def compare_logits(got_BTV: Tensor, want_BTV: Tensor, budget: float, offset: int
         )
     if got_BTV.numel() == 0:
         return Divergence(max_abs=0.0, mean_abs=0.0, kl=0.0, top1_flips=0, positions=0, scale=0.0)
-    if torch.equal(got_BTV, want_BTV) and isfinite(size := max(map(max_abs, slices(want_BTV)))):
+    if torch.equal(got_BTV, want_BTV) and isfinite(
+        size := max(max_abs(free(each)) for each in slices(want_BTV))
+    ):
         return _identical(want_BTV, size)
     return _measured(got_BTV, want_BTV, budget, offset)
 
@@ -59,10 +62,15 @@ def max_abs(values: Tensor) -> float:
 
 
 def max_abs_diff(got: Tensor, want: Tensor | float) -> float:
-    """The largest absolute difference. It is NaN where either side has a NaN, and where both have
-    the same infinity.
+    """The largest absolute difference. It is NaN where either side has a NaN; equal infinities are
+    equal.
     """
-    return max_abs(got - want)
+    return max_abs(_difference(got, want))
+
+
+def _difference(got: Tensor, want: Tensor | float) -> Tensor:
+    delta = got - want
+    return delta if torch.isfinite(delta).all() else torch.where(got == want, 0.0, delta)
 
 
 def beyond(got: Tensor, want: Tensor | float, budget: float) -> bool:
@@ -81,7 +89,7 @@ def finitely_beyond(got: Tensor, want: Tensor, budget: float) -> bool:
 
 def beyond_at(got: Tensor, want: Tensor, budget: float, reduced: int | tuple[int, ...]) -> Tensor:
     """`beyond` at each place of the axes that are left when `reduced` are taken together."""
-    return ~((got - want).abs().amax(reduced) <= budget)
+    return ~(_difference(got, want).abs().amax(reduced) <= budget)
 
 
 def max_abs_finite(logits_BTV: Tensor) -> float:
@@ -133,7 +141,7 @@ def _part(got_BTV: Tensor, want_BTV: Tensor) -> _Part:
     got_BTV, want_BTV = _wide(got_BTV), _wide(want_BTV)
     delta_BTV = (got_BTV - want_BTV).abs_()
     worst_BT = delta_BTV.amax(-1)
-    if not torch.isfinite(worst_BT).all():  # also where both are the same infinity
+    if not torch.isfinite(worst_BT).all():
         return _part_with_holes(got_BTV, want_BTV, delta_BTV)
     return _Part(
         worst_BT=worst_BT,
@@ -141,7 +149,7 @@ def _part(got_BTV: Tensor, want_BTV: Tensor) -> _Part:
         flips=_flips(got_BTV, want_BTV),
         nonfinite=0,
         lost_T=worst_BT.new_zeros(worst_BT.shape[1], dtype=torch.bool),
-        scale=max(-float(want_BTV.min()), float(want_BTV.max())),
+        scale=max_abs(free(want_BTV)),
     )
 
 
@@ -151,7 +159,9 @@ def _flips(got_BTV: Tensor, want_BTV: Tensor) -> int:
 
 def _part_with_holes(got_BTV: Tensor, want_BTV: Tensor, delta_BTV: Tensor) -> _Part:
     """The same where some numbers are not finite: they are counted and left out of maxima."""
-    finite_BTV = torch.isfinite(got_BTV) & torch.isfinite(want_BTV)
+    same_BTV = got_BTV == want_BTV
+    finite_BTV = same_BTV | (torch.isfinite(got_BTV) & torch.isfinite(want_BTV))
+    delta_BTV = torch.where(same_BTV, 0.0, delta_BTV)
     delta_BTV = torch.where(finite_BTV, delta_BTV, 0.0)
     return _Part(
         worst_BT=delta_BTV.amax(-1),
@@ -159,7 +169,7 @@ def _part_with_holes(got_BTV: Tensor, want_BTV: Tensor, delta_BTV: Tensor) -> _P
         flips=_flips(got_BTV, want_BTV),
         nonfinite=int(finite_BTV.numel() - finite_BTV.sum()),
         lost_T=~finite_BTV.all(-1).all(0),
-        scale=max_abs(torch.where(finite_BTV, want_BTV, 0.0)),
+        scale=max_abs(free(torch.where(torch.isfinite(want_BTV), want_BTV, 0.0))),
     )
 
 

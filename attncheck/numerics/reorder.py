@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+SEEDS = 1000
 SLICE = 1 << 17
 """Numbers of the second half of a split product that exist beside the first, at a time."""
 
@@ -152,9 +153,17 @@ def _reduced(
 def _angle(
     share: float, func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]
 ) -> Any:
+    """Each angle, and what comes of it, is rounded by itself: at other positions otherwise."""
     if not _floating(args[0]):
         return NotImplemented
-    return func(args[0] * (1 + torch.finfo(args[0].dtype).eps), **named)
+    generator = torch.Generator().manual_seed(int(share * args[0].shape[-1] * SEEDS))
+    return _nudged(func(_nudged(args[0], generator), **named), generator)
+
+
+def _nudged(values: Tensor, generator: torch.Generator) -> Tensor:
+    """Every number moved up or down by one unit in the last place."""
+    drawn = torch.randint(2, values.shape, generator=generator).to(values)
+    return values * (1 + torch.finfo(values.dtype).eps * (2 * drawn - 1))
 
 
 HANDLERS: dict[Callable[..., Any], Callable[..., Any]] = {

@@ -33,11 +33,11 @@ from attncheck.core.measurement import (
     Measurement,
     Rerun,
     following,
-    merged,
     not_measured,
     skipped,
     verdict_of,
 )
+from attncheck.core.merging import merged
 from attncheck.core.ruling import describe
 from attncheck.core.verdict import Verdict, worst
 from attncheck.distributed import parts, ranks
@@ -121,6 +121,7 @@ from attncheck.model.weights import (
 )
 from attncheck.numerics import label_weighting
 from attncheck.numerics.budget import HEADROOM, Budget, measure_budget
+from attncheck.numerics.constants import without_constants
 from attncheck.numerics.divergence import (
     beyond,
     beyond_at,
@@ -277,6 +278,7 @@ __all__ = [
     "with_batch",
     "with_greedy",
     "with_kept",
+    "without_constants",
     "without_padding",
     "without_randomness",
     "worst",

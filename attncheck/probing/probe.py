@@ -19,7 +19,8 @@ class Probe(ABC):
 
     `needs` names capabilities (`subject.can`): a missing one skips the probe with its reason.
     `controls` names faults in order of preference: after a pass the first two that can be injected
-    are, and the probe must notice them.
+    are, and the probe must notice them. A `promise` is of what a config states, and is always
+    judged in the highest precision that fits.
     """
 
     name: ClassVar[str]
@@ -27,6 +28,7 @@ class Probe(ABC):
     cost: ClassVar[Cost] = "cheap"
     needs: ClassVar[tuple[str, ...]] = ()
     controls: ClassVar[tuple[str, ...]] = ()
+    promise: ClassVar[bool] = False
 
     @abstractmethod
     def measure(self, subject: Subject) -> Iterator[Measurement]:

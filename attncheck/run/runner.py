@@ -7,16 +7,14 @@ import time
 import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import final
+from typing import Any, final
 
-from attncheck.core.divergence import PrecisionLevel
 from attncheck.core.errors import ENDING, CallFailed, Unsupported, first_line
-from attncheck.core.finding import Control, Evidence, Finding, skipped_finding
+from attncheck.core.finding import DECIDED_IN, Control, Evidence, Finding, skipped_finding
 from attncheck.core.measurement import (
     BrokenCall,
-    Comparison,
-    Measurement,
     following,
+    low_only,
     not_measured,
     verdict_of,
 )
@@ -28,7 +26,7 @@ from attncheck.model.subject import Subject
 from attncheck.model.weights import buffers_of, changed
 from attncheck.probing import Probe
 from attncheck.run.controls import control
-from attncheck.run.measuring import all_cases, measured_cases, settled
+from attncheck.run.escalation import decided
 
 CONTROLS = 2
 PASSING = frozenset({Verdict.PASS, Verdict.WARN, Verdict.NOISE})
@@ -94,7 +92,7 @@ def run_probes(
             if diagnose is not None and finding.verdict in (Verdict.FAIL, Verdict.WARN):
                 finding = replace(finding, seconds=time.perf_counter() - started)
                 with model_untouched(subject.model):  # some models remember the picture before
-                    finding = diagnose(subject, finding)
+                    finding = _diagnosed(subject, finding, diagnose)
         except Unsupported as reason:
             finding = not_examined(probe, reason)
         except ENDING:
@@ -104,6 +102,14 @@ def run_probes(
             finding = crashed(probe.name, error)
         finding = _following(finding, causes)
         yield ProbeFinished(subject.name, replace(finding, seconds=time.perf_counter() - started))
+
+
+def _diagnosed(subject: Subject, finding: Finding, diagnose: Diagnose) -> Finding:
+    """Explain a finding in the precision that decided it; what only a lower one has, there."""
+    broken = [case for case in finding.cases if verdict_of(case) is finding.verdict]
+    below = bool(broken) and all(map(low_only, broken))
+    with subject.at(None if below else finding.replay.get(DECIDED_IN)) as view:
+        return diagnose(view, finding)
 
 
 @contextlib.contextmanager
@@ -166,23 +172,24 @@ def _examined(subject: Subject, probe: Probe, controls: bool) -> Examination:
     reason = _missing(subject, probe)
     if reason is not None:
         return reason
-    measured = settled(subject, probe, all_cases(probe, subject))
-    decided, dtype = _escalated(subject, probe, measured)
-    replay = {"tokens": list(subject.inputs.row), "seed": subject.settings.seed}
-    ruling = probe.judge(Evidence(measurements=decided, replay=replay))
+    decision = decided(subject, probe)
+    replay: dict[str, Any] = {"tokens": list(subject.inputs.row), "seed": subject.settings.seed}
+    if decision.dtype is not None:
+        replay[DECIDED_IN] = decision.dtype
+    ruling = probe.judge(Evidence(measurements=decision.cases, replay=replay))
     finding = Finding(
         probe=probe.name,
         verdict=ruling.verdict,
         summary=ruling.summary,
-        cases=decided,
+        cases=decision.cases,
         replay=replay,
         skip_reason=ruling.summary if ruling.verdict is Verdict.SKIP else None,
     )
     if ruling.verdict not in PASSING:
         return finding
-    if not any(case.judged and verdict_of(case) in WITHIN for case in decided):
+    if not any(case.judged and verdict_of(case) in WITHIN for case in decision.cases):
         return replace(finding, controls_missing="no case passed, so no control was run")
-    with subject.at(dtype) as decided_at:
+    with subject.at(decision.dtype) as decided_at:
         faults = probe.controls if controls else ()
         return (yield from _controlled(decided_at, probe, finding, faults))
 
@@ -197,37 +204,6 @@ def _missing(subject: Subject, probe: Probe) -> Finding | None:
             return Finding(probe=probe.name, verdict=Verdict.VACUOUS, summary=reason)
         return skipped_finding(probe.name, reason)
     return None
-
-
-def _escalated(
-    subject: Subject, probe: Probe, measured: tuple[Measurement, ...]
-) -> tuple[tuple[Measurement, ...], str | None]:
-    """Measure doubtful cases again in the highest precision that fits; each case keeps both
-    levels.
-    """
-    doubtful = {case.name for case in measured if case.in_doubt}
-    dtype = subject.higher_dtype() if doubtful else None
-    if dtype is None:
-        return measured, None
-    try:
-        with subject.at(dtype) as higher:
-            cases = [case for case in measured_cases(probe, higher) if case.name in doubtful]
-    except (Unsupported, RuntimeError, NotImplementedError, TypeError):
-        # A kernel refuses the higher precision: the verdict says that nothing decided.
-        return measured, None
-    raised = {case.name: case for case in cases}
-    low = subject.dtype_name
-    return tuple(_with_levels(each, raised.get(each.name), low, dtype) for each in measured), dtype
-
-
-def _with_levels(case: Measurement, raised: Measurement | None, low: str, high: str) -> Measurement:
-    if not (isinstance(case, Comparison) and isinstance(raised, Comparison)):
-        return case
-    levels = tuple(
-        PrecisionLevel(dtype=dtype, max_abs=each.max_abs, budget=each.budget)
-        for dtype, each in ((low, case), (high, raised))
-    )
-    return replace(case, ladder=levels)
 
 
 def _controlled(

@@ -8,6 +8,7 @@ Nothing here knows which traps there are.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -29,6 +30,11 @@ from attncheck.targets.load import load
 
 Feature = Callable[[Subject], bool]
 Warnings = dict[str, Measurement]
+
+
+def _dtypes(subject: Subject) -> tuple[str, ...]:
+    """The dtype that decides what a model means, and its own."""
+    return subject.higher_dtype() or subject.dtype_name, subject.dtype_name
 
 
 def _encoder_decoder(subject: Subject) -> bool:
@@ -117,13 +123,14 @@ class Traps:
         return _set_aside(probe, finding, found) if found else finding
 
     def _trap(self, subject: Subject, probe: Probe, case: Measurement) -> Iterator[Trap]:
-        settings = Settings(
-            attn=subject.attn,
-            dtype=subject.dtype_name,
-            device=str(subject.device),
-            seed=subject.settings.seed,
-        )
-        for reference, belongs in REFERENCES:
+        asked = itertools.product(dict.fromkeys(_dtypes(subject)), REFERENCES)
+        for dtype, (reference, belongs) in asked:
+            settings = Settings(
+                attn=subject.attn,
+                dtype=dtype,
+                device=str(subject.device),
+                seed=subject.settings.seed,
+            )
             # a reference of another kind is neither loaded nor asked
             shared = belongs(subject) and self._cases(reference, settings, probe).get(case.name)
             if shared:

@@ -22,6 +22,7 @@ from attncheck.model.precision import DTYPES, cast_back, name_of, own_dtypes, wi
 from attncheck.model.quantized import quantized_kind
 from attncheck.model.subject import Subject
 from attncheck.model.switching import adopt
+from attncheck.model.weights import SavedBuffers
 from attncheck.targets import builtin, checkpoints, random_init, sharded
 from attncheck.targets.adapters import adapted, base_of, unwrapped
 from attncheck.targets.checkpoints import Read
@@ -182,6 +183,7 @@ def settle_dtype(loaded: LoadedModel, wanted: str) -> Subject:
 
 def _settle_highest(loaded: LoadedModel) -> None:
     before, own = loaded.stored_dtype, own_dtypes(loaded.model)
+    buffers = SavedBuffers(loaded.model)
     wider = [each for each in ("float64", "float32") if DTYPES[each].itemsize >= before.itemsize]
     names = [each for each in wider if loaded.casts(DTYPES[each])]
     if widens(before) and "float64" not in names and not quantized_kind(loaded.model):
@@ -191,6 +193,7 @@ def _settle_highest(loaded: LoadedModel) -> None:
             return
         if loaded.stored_dtype != before:
             cast_back(loaded.model, own, before)
+            buffers.put_back()
     loaded.settle(before)
 
 

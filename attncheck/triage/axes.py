@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import combinations, product
 
 from attncheck.core.errors import Unsupported
-from attncheck.core.measurement import Comparison, merged, verdict_of
+from attncheck.core.measurement import Comparison, verdict_of
+from attncheck.core.merging import merged
 from attncheck.core.verdict import Verdict
 from attncheck.diagnosis.failure import REFUSED
 from attncheck.model.cache_kinds import KINDS

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from attncheck.core.divergence import Divergence
-from attncheck.core.measurement import Comparison, merged
+from attncheck.core.measurement import Comparison
+from attncheck.core.merging import merged
 from attncheck.model.cache_kinds import new_cache
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.generation import run

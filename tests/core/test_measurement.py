@@ -10,20 +10,21 @@ import pytest
 from attncheck.core.divergence import Divergence, PrecisionLevel
 from attncheck.core.measurement import (
     AtMost,
+    Cause,
     Comparison,
     Figure,
     Measurement,
-    merged,
     skipped,
     verdict_of,
 )
+from attncheck.core.merging import merged
 from attncheck.core.verdict import Verdict
 
 
 def compared(
     max_abs: float = 1e-6, budget: float = 1e-5, scale: float = 10.0, **rest: Any
 ) -> Comparison:
-    of_case = {key: rest.pop(key) for key in ("expect", "broken", "ladder") if key in rest}
+    of_case = {key: rest.pop(key) for key in ("expect", "broken", "ladder", "cause") if key in rest}
     divergence = Divergence(**{"max_abs": max_abs, "scale": scale, "positions": 4, **rest})
     return Comparison("case", divergence, budget, **of_case)
 
@@ -81,6 +82,20 @@ def test_a_higher_precision_tells_rounding_from_a_fault() -> None:
     assert in_float64(1e-14) is Verdict.NOISE
     assert in_float64(5.4) is Verdict.FAIL
     assert in_float64(math.nan) is Verdict.FAIL
+
+
+def test_what_only_the_lower_precision_has_is_judged_by_its_own_budget() -> None:
+    top = PrecisionLevel(dtype="float64", max_abs=1e-14, budget=1e-12)
+
+    def in_bfloat16(max_abs: float, **rest: Any) -> Verdict:
+        low = PrecisionLevel(dtype="bfloat16", max_abs=max_abs, budget=3.0)
+        return verdict_of(compared(max_abs, budget=3.0, ladder=(low, top), **rest))
+
+    assert in_bfloat16(2.0) is Verdict.PASS
+    assert in_bfloat16(4.0) is Verdict.NOISE
+    assert in_bfloat16(4.0, cause=Cause("tables-rounded")) is Verdict.FAIL
+    assert in_bfloat16(10.0) is Verdict.FAIL
+    assert in_bfloat16(10.0, broken=Verdict.WARN) is Verdict.WARN
 
 
 def test_a_difference_of_thousands_of_budgets_needs_no_higher_precision() -> None:

@@ -53,7 +53,7 @@ def test_the_broken_builtins_fail(name: str) -> None:
 
 def test_bfloat16_is_decided_by_the_ladder() -> None:
     found = finding(loaded("builtin:gqa", dtype="bfloat16"), PROBE)
-    assert found.verdict is Verdict.NOISE
+    assert found.verdict is Verdict.PASS
     ladder = next(case.ladder for case in found.cases if case.ladder)
     assert [level.dtype for level in ladder] == ["bfloat16", "float64"]
     assert ladder[0].max_abs > 1e9 * ladder[1].max_abs

@@ -20,7 +20,6 @@ from collections.abc import Iterator
 from functools import partial
 
 import torch
-from torch import Tensor
 
 from attncheck.faults.engine import (
     Change,
@@ -31,31 +30,23 @@ from attncheck.faults.engine import (
     schedule,
     store_edits,
 )
+from attncheck.faults.engine.rounding import HALF_BITS, with_bits
 from attncheck.model.caches import CachedTensor
 from attncheck.model.subject import Subject
 
 LOWER = (torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float32)
-BFLOAT16_BITS, FLOAT8_BITS = 8, 4
+FLOAT8_BITS = 4
 
 
 def inject(subject: Subject) -> Injected:
     """Round all cached keys and values to fewer bits before each call on the cache."""
     # A bfloat16 model would not notice a cache in bfloat16.
-    bits = BFLOAT16_BITS if subject.dtype.itemsize > torch.bfloat16.itemsize else FLOAT8_BITS
+    bits = HALF_BITS if subject.dtype.itemsize > torch.bfloat16.itemsize else FLOAT8_BITS
 
     def change(each: CachedTensor, filled: int) -> None:
-        each.tensor.copy_(_with_bits(each.tensor, bits))
+        each.tensor.copy_(with_bits(each.tensor, bits))
 
     return store_edits.at_cached(subject, change)
-
-
-def _with_bits(value: Tensor, bits: int) -> Tensor:
-    """Numbers with `bits` bits of significand.
-
-    Arithmetic does it, since a cast would be promoted together with hidden float32.
-    """
-    significand, exponent = torch.frexp(value)
-    return torch.ldexp((significand * 2**bits).round() / 2**bits, exponent).to(value.dtype)
 
 
 def _hypotheses(forward: WrongForward) -> Iterator[Hypothesis]:

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import final
 
+from attncheck.core.errors import CannotInject
 from attncheck.faults.engine.dose import require_taken, smallest
 from attncheck.faults.engine.hypothesis import Hypothesis, WrongForward
 from attncheck.model.subject import Subject
@@ -28,6 +29,9 @@ class Fault:
     `hypotheses` makes the hypotheses of this fault that fit a forward, by rank. Of hypotheses that
     predict the same logits the one of the lowest rank is named. Ranks are in groups: 100 what
     generate() does, 200 positions, 300 masks, 400 the cache, 500 scores.
+
+    `repair` is a context that takes the fault out of a model whose narrow dtype has it, and leaves
+    any other model as it is: a difference that it removes is shown to come from this fault.
     """
 
     name: str
@@ -37,11 +41,24 @@ class Fault:
     )
     on_cache_only: bool = False
     looks_like: tuple[str, ...] = ()
+    repair: Callable[[Subject], Injected] | None = None
 
     @contextlib.contextmanager
     def injected(self, subject: Subject) -> Iterator[None]:
         """Inject the fault; its logits are remembered apart from those of the healthy model."""
         with self.inject(subject), subject.passes.under(self.name, self.on_cache_only):
+            yield
+
+    @contextlib.contextmanager
+    def repaired(self, subject: Subject) -> Iterator[None]:
+        """Repair the fault; what runs there is remembered apart from the model as it is.
+
+        Raises:
+            CannotInject: the fault has no repair.
+        """
+        if self.repair is None:
+            raise CannotInject(f"{self.name} has no repair")
+        with self.repair(subject), subject.passes.under(f"without {self.name}", False):
             yield
 
     @contextlib.contextmanager

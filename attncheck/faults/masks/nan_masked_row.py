@@ -15,6 +15,7 @@ Axes: B batch, H query heads, T query positions, S key positions, D head width.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator
 from dataclasses import replace
@@ -27,6 +28,7 @@ from attncheck.attention.masks import allowed_BHTS
 from attncheck.core.errors import CannotInject
 from attncheck.faults.engine import Change, Fault, Hypothesis, Injected, WrongForward, injection
 from attncheck.model.subject import Subject
+from attncheck.numerics.repairs import FiniteMinimum
 
 
 def inject(subject: Subject) -> Injected:
@@ -61,4 +63,11 @@ def _hypotheses(forward: WrongForward) -> Iterator[Hypothesis]:
         yield Hypothesis(change=change)
 
 
-FAULT = Fault(name="nan-masked-row", inject=inject, hypotheses={540: _hypotheses})
+@contextlib.contextmanager
+def repair(subject: Subject) -> Iterator[None]:
+    """Masked scores that stay finite: a finite minimum that overflows is minus infinity."""
+    with FiniteMinimum():
+        yield
+
+
+FAULT = Fault(name="nan-masked-row", inject=inject, hypotheses={540: _hypotheses}, repair=repair)

@@ -27,6 +27,7 @@ from attncheck.probing import (
     generation,
     merged,
     padded_ids,
+    without_constants,
 )
 
 ARGMAX = "tokens are the argmax"
@@ -77,7 +78,7 @@ def answers(
     ids_BT, mask_BT = padded_ids(subject, rows, len(rows[0]))
     output = generation.run(subject, ids_BT, mask_BT, new_tokens, given=given, **options)
     tokens = tuple(tuple(map(int, row)) for row in output.sequences[:, -new_tokens:])
-    return RowAnswers(rows, tokens, torch.stack(output.logits, 1), output)
+    return RowAnswers(rows, tokens, without_constants(torch.stack(output.logits, 1)), output)
 
 
 def wanted(subject: Subject, prompt: Row, answer: Row) -> Tensor:

@@ -56,6 +56,7 @@ class KvGroups(Probe):
 
     name = "kv-groups"
     title = "query heads read the KV head of their own group"
+    promise = True
     needs = ("watch",)
     controls = ("kv-groups-tiled",)
 

@@ -61,6 +61,7 @@ class PositionReset(Probe):
 
     name = "position-reset"
     title = "positions continue across the cache and through generate()"
+    promise = True
     needs = ("decodes", "sees_history", "takes_positions")
     controls = ("position-restart", "position-frozen", "position-offset", "position-ids-ignored")
 

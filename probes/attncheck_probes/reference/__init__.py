@@ -68,6 +68,7 @@ class Reference(Probe):
 
     name = "reference"
     title = "every layer's attention is what its config states"
+    promise = True
     controls = (
         "softcap-missing",
         "sink-missing",

@@ -60,6 +60,7 @@ class Window(Probe):
 
     name = "window"
     title = "every layer reads exactly as far back as its config states"
+    promise = True
     needs = ("sees_history",)
     controls = (
         "window-off-by-one",

@@ -119,7 +119,7 @@ def test_a_number_of_items_that_changes_nothing_is_a_warning(target: str) -> Non
 
 
 @pytest.mark.parametrize("target", ["config:t5", "config:masked/bert"])
-def test_a_loss_that_is_added_up_in_half_precision_is_noise(target: str) -> None:
+def test_a_loss_that_is_added_up_in_half_precision_is_decided_in_float64(target: str) -> None:
     found = finding(loaded(target, dtype="bfloat16"), "labels")
     verdicts = {each.name: verdict_of(each) for each in found.cases if each.judged}
     assert found.verdict is Verdict.WARN  # of the two cases that are wrong in any precision
@@ -127,7 +127,7 @@ def test_a_loss_that_is_added_up_in_half_precision_is_noise(target: str) -> None
         "num_items_in_batch",
         "two steps",
     ]
-    assert verdicts["labels of one row"] is verdicts["padded batch"] is Verdict.NOISE
+    assert verdicts["labels of one row"] is verdicts["padded batch"] is Verdict.PASS
     assert Verdict.FAIL not in verdicts.values()
 
 

@@ -1,0 +1,1 @@
+"""What is wrong because of a narrow dtype."""
