@@ -182,8 +182,7 @@ def settle_dtype(loaded: LoadedModel, wanted: str) -> Subject:
 
 
 def _settle_highest(loaded: LoadedModel) -> None:
-    before, own = loaded.stored_dtype, own_dtypes(loaded.model)
-    buffers = SavedBuffers(loaded.model)
+    before, own, buffers = loaded.stored_dtype, own_dtypes(loaded.model), SavedBuffers(loaded.model)
     wider = [each for each in ("float64", "float32") if DTYPES[each].itemsize >= before.itemsize]
     names = [each for each in wider if loaded.casts(DTYPES[each])]
     if widens(before) and "float64" not in names and not quantized_kind(loaded.model):
@@ -191,9 +190,8 @@ def _settle_highest(loaded: LoadedModel) -> None:
     for name in names:
         if _runs(loaded, name):
             return
-        if loaded.stored_dtype != before:
-            cast_back(loaded.model, own, before)
-            buffers.put_back()
+        cast_back(loaded.model, own, before)
+        buffers.put_back()
     loaded.settle(before)
 
 
