@@ -268,9 +268,8 @@ def _config(target: Target, settings: Settings) -> Read:
 def _factory(target: Target, settings: Settings) -> Read:
     factory = getattr(import_file(Path(target.where)), target.attribute, None)
     if not callable(factory):
-        raise TargetError(
-            f"{target.text}: `{target.where}` defines no function `{target.attribute}`"
-        )
+        missing = f"`{target.where}` defines no function `{target.attribute}`"
+        raise TargetError(f"{target.text}: {missing}")
     try:
         with contained():
             made = factory()
@@ -279,10 +278,8 @@ def _factory(target: Target, settings: Settings) -> Read:
     model, tokenizer = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     model = as_module(model)
     if not isinstance(model, nn.Module):
-        raise TargetError(
-            f"{target.text}: expected the factory to return a model or (model, tokenizer), "
-            f"got {type(made).__name__}"
-        )
+        wanted, got = "a model or (model, tokenizer)", type(made).__name__
+        raise TargetError(f"{target.text}: expected the factory to return {wanted}, got {got}")
     return model, tokenizer, {}
 
 
