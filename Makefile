@@ -35,7 +35,7 @@ types: $(STAMP)
 	$(BIN)/mypy
 
 bench: $(STAMP)
-	$(BIN)/python -m benchmarks --real $(SMOLLM2) --page README.md
+	$(BIN)/python -m benchmarks --real $(SMOLLM2) --page docs/cost.md
 
 bench-quick: $(STAMP)
 	$(BIN)/python -m benchmarks --real $(SMOLLM2) --quick --folder build/bench

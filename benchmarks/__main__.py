@@ -1,7 +1,7 @@
 """Every part of the benchmark, one table.
 
     python -m benchmarks [--quick] [--real PATH] [--part NAME …] [--every N] [--folder benchmarks]
-    [--page README.md]
+    [--page docs/cost.md]
 
 Writes `results.json` and `results.md` into the folder, and the table between the marks of the page
 where it has them.

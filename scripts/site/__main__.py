@@ -70,7 +70,8 @@ def _config(out: Path) -> dict[str, Any]:
             "omitted_files": "ignore",
         },
         "nav": [
-            {"Start": "README.md"},
+            {"attncheck": "README.md"},
+            {"Five minutes": "docs/start.md"},
             {"Verdicts": "docs/verdicts.md"},
             {"Triage, compare, mask": "docs/triage.md"},
             {"In CI": "docs/ci.md"},
@@ -78,7 +79,14 @@ def _config(out: Path) -> dict[str, Any]:
             {"Probes": ["probes/index.md", *probes]},
             {"Faults": ["faults/index.md", *every]},
             {"Findings": ["docs/findings.md", "upstream/README.md"]},
-            {"How we know": ["docs/how-we-know.md", "docs/coverage.md", "docs/skips.md"]},
+            {
+                "How we know": [
+                    "docs/how-we-know.md",
+                    "docs/coverage.md",
+                    "docs/skips.md",
+                    "docs/cost.md",
+                ]
+            },
             {"Writing probes": "CONTRIBUTING.md"},
             {"Architecture": "ARCHITECTURE.md"},
             {"Changes": "CHANGELOG.md"},
