@@ -14,7 +14,6 @@ import os
 import re
 import subprocess
 import sys
-import sysconfig
 import tarfile
 import tempfile
 import venv
@@ -94,7 +93,8 @@ def clean_environment(folder: Path, alone: bool) -> Path:
         home = Path(
             subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
         )
-        (home / "libraries.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+        places = [each for each in sys.path if each.endswith("-packages")]
+        (home / "libraries.pth").write_text("\n".join(places) + "\n")
     return python
 
 

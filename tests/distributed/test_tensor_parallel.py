@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -133,3 +134,38 @@ def test_a_single_process_is_refused_with_the_command_to_start() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert "torchrun --nproc-per-node 2 -m attncheck run TARGET --tp" in done.stderr
+
+
+def test_two_nodes_share_a_model(tmp_path: Path) -> None:
+    """Two agents of torchrun meet on this machine, as those of two machines would."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    probes = ("--probe", "kv-repeat", "--probe", "decode-paths")
+    run = ("-m", "attncheck", "run", "config:llama", "--tp", *SMALL, *probes)
+    report = ("--report", f"json={tmp_path}/report.json")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "ATTNCHECK_TP_TIMEOUT": "60"}
+    meet = ("--nnodes", "2", "--nproc-per-node", "1", "--master-addr", "127.0.0.1")
+    nodes = [
+        subprocess.Popen(
+            [
+                *(sys.executable, "-m", "torch.distributed.run", *meet, "--master-port", port),
+                *("--node-rank", str(rank), *run, *report),
+            ],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in (0, 1)
+    ]
+    said_by = [node.communicate(timeout=150) for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], said_by
+    assert [out.count("pass on 1 model") for out, _ in said_by] == [1, 0]
+    (target,) = json.loads((tmp_path / "report.json").read_text())["targets"]
+    assert (target["verdict"], target["settings"]["asked"]["tp"]) == ("pass", 2)
+    assert [each["probe"] for each in target["results"]] == [
+        "sharding",
+        "decode-paths",
+        "kv-repeat",
+    ]
