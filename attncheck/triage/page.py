@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import final
@@ -31,6 +32,8 @@ HOW: dict[Proof, str] = {
     "repaired": "fixed by",
     "unexplained": "no known fault gives these logits",
 }
+FOLDERS = re.compile(r"(?<![\w:/.<])~?/(?:[\w.+@-]+/)+(?=[\w.+@-])")
+"""An absolute path up to its last part."""
 NUMERIC = ("max|Δ|", "rounding explains", "top-1 flips")
 
 
@@ -100,8 +103,13 @@ def _styled(cell: str) -> Text:
 
 
 def markdown(triage: Triage) -> str:
-    """The answer as Markdown."""
-    return "\n".join(_lines(triage)).rstrip() + "\n"
+    """The answer as Markdown, without folders of this machine."""
+    return without_folders("\n".join(_lines(triage)).rstrip() + "\n")
+
+
+def without_folders(text: str) -> str:
+    """Absolute paths shortened to their last part."""
+    return FOLDERS.sub("", text)
 
 
 def _lines(triage: Triage) -> Iterator[str]:

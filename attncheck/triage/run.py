@@ -36,6 +36,7 @@ from attncheck.triage.words import advised, falsifier, headline
 LONG = ("", "long", "upgrade")
 COMPILING = "implementations"
 """The probe that compares the compiled model."""
+EXPENSIVE = ("future-token",)
 SINGLES = "one axis at a time"
 PASSES, PASSES_SLOW = 600, 240
 """Forwards after which no further step starts, of small models and of those with many weights."""
@@ -130,22 +131,27 @@ class Investigation:
         yield lambda: checks.finite_values(subject, self.material, self.reported, log)
         wanted = [*self.route.probes.split(), *([COMPILING] if subject.settings.compiled else ())]
         names = present(dict.fromkeys(wanted), registry.installed())
+        if self._slow:
+            names.sort(key=EXPENSIVE.__contains__)  # those that take a forward for each token last
         first = names[:1] if names[:1] == ["reference"] else []
         yield from (partial(self._probe, name) for name in first)
         yield self._own
-        singles, crossed = self._singles(), list(axes.crossed(axes.values(subject)))
         if first:  # where labels come first, a wrong plain forward must not be the measure
-            yield partial(self._called, singles, SINGLES)
+            yield partial(self._called, self._singles(), SINGLES)
         if self.question.symptom == "long" or self._is_long:
             yield self._lengths
-        if self._slow and self.call is not None and (self.traps or self._explained):
+        if self._slow and (self.traps or self._explained):
             return  # what was reported is explained: a search elsewhere takes minutes here
-        if not self.traps or not self._slow:
-            yield from (partial(self._probe, name) for name in names if name not in first)
+        yield from (partial(self._probe, name) for name in names if name not in first)
+        yield from self._wider(bool(first), names)
+
+    def _wider(self, begun: bool, names: list[str]) -> Iterator[Attempt]:
+        """What takes longest: all axes together, lengths, and the probes of other symptoms."""
         if self.question.symptom == "training":
             yield self._accumulated
-        if not first:
-            yield partial(self._called, singles, SINGLES)
+        if not begun:
+            yield partial(self._called, self._singles(), SINGLES)
+        crossed = list(axes.crossed(axes.values(self.subject)))
         yield partial(self._called, crossed, "axes crossed")
         if self.question.symptom in LONG and not self._is_long:
             yield self._lengths
@@ -166,7 +172,8 @@ class Investigation:
     @cached_property
     def ladder(self) -> Ladder:
         """What was reported in every precision."""
-        return reproduced.ladder_of(self._source(), self.reported, self.question, self.log.says)
+        source = reproduced.Source(self.subject, self.call, self.brief, self._singles())
+        return reproduced.ladder_of(source, self.reported, self.question, self.log.says)
 
     @property
     def _explained(self) -> bool:
@@ -220,9 +227,6 @@ class Investigation:
 
     def _singles(self) -> list[CallPattern]:
         return axes.alone(axes.values(self.subject), self.route.axes)
-
-    def _source(self) -> reproduced.Source:
-        return reproduced.Source(self.subject, self.call, self.brief, self._singles())
 
     def _beyond_rounding(self, ladder: Ladder) -> Finding | None:
         """The difference that stays in the finest precision: whatever it is, it is not rounding."""

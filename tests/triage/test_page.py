@@ -11,7 +11,7 @@ from triaging import investigation
 from attncheck.core.finding import Diagnosis, Finding, Proof
 from attncheck.core.verdict import Verdict
 from attncheck.triage.answer import GreedySplit, Triage, TriageAnswer
-from attncheck.triage.page import markdown, split_words
+from attncheck.triage.page import markdown, split_words, without_folders
 from attncheck.triage.words import headline
 
 
@@ -58,3 +58,17 @@ def test_a_measured_difference_without_a_name_is_said_in_its_sentence() -> None:
     text = confirmed(Diagnosis(fault="", how="measured", sentence="Keys of token 3 are zero."))
     assert "measured: Keys of token 3 are zero." in text
     assert "a difference beyond rounding: it reads others" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("triage /home/me/work/model.py:make --dtype x", "triage model.py:make --dtype x"),
+        ('path = "/tmp/a/b/weights.gguf"', 'path = "weights.gguf"'),
+        ("~/models/tiny and org/name", "tiny and org/name"),
+        ("https://host/a/b and 3/4 of 1/2", "https://host/a/b and 3/4 of 1/2"),
+        ("triage model.py:make", "triage model.py:make"),
+    ],
+)
+def test_no_folder_of_this_machine_is_in_the_page(text: str, said: str) -> None:
+    assert without_folders(text) == said

@@ -4,18 +4,18 @@ end.
 
 from __future__ import annotations
 
-import contextlib
 import gc
-import re
+import os
 import shlex
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from triage_reports import REPORTS, Report, table
+from triaging import kernels_restored
 
 from attncheck.__main__ import main
-from attncheck.attention.interface import EAGER, attention_table
+from attncheck.attention.interface import attention_table
 from attncheck.core.settings import Settings
 from attncheck.targets.load import load
 
@@ -24,30 +24,17 @@ PAGE = ROOT / "docs" / "triage.md"
 EXIT = {"CONFIRMED": 1, "NOT REPRODUCED": 0, "EXPECTED NUMERICS": 0, "EXPECTED BEHAVIOUR": 0}
 
 
-def reports() -> list[tuple[str, str, str]]:
-    """(command, answer, words that must be in it) of every report in docs/triage.md."""
-    rows = re.findall(
-        r"^\|[^|]*\| `attncheck (triage [^`]*)` \| ([A-Z ]+): `([^`]*)`",
-        PAGE.read_text(encoding="utf-8"),
-        re.M,
-    )
-    return [(command, answer, words) for command, answer, words in rows]
+SLOW = "ATTNCHECK_SLOW"
+"""The variable of the environment that plays slow reports as well."""
 
 
-@contextlib.contextmanager
-def kernels_restored() -> Iterator[None]:
-    """Put kernels back that a faulty model changes for the rest of the process."""
-    table = attention_table()
-    kernels = dict(table)
-    eager = {
-        module: module.eager_attention_forward
-        for module in list(sys.modules.values())
-        if hasattr(module, EAGER)
-    }
-    yield
-    table.update(kernels)
-    for module, kernel in eager.items():
-        setattr(module, EAGER, kernel)
+def parameters() -> list[object]:
+    """The reports; slow ones are marked, and skipped unless they were asked for."""
+    skipped = pytest.mark.skipif(SLOW not in os.environ, reason=f"slow: set {SLOW}=1")
+    return [
+        pytest.param(each, id=each.command, marks=[pytest.mark.slow, skipped] if each.slow else [])
+        for each in REPORTS
+    ]
 
 
 @pytest.fixture(autouse=True)
@@ -58,9 +45,15 @@ def at_the_root(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def test_at_least_twelve_reports_are_acted_out() -> None:
-    assert len({command for command, _, _ in reports()}) >= 12
-    assert {answer for _, answer, _ in reports()} == set(EXIT)
+def test_forty_reports_are_acted_out_and_half_of_them_about_healthy_models() -> None:
+    assert len({report.command for report in REPORTS}) == len(REPORTS) >= 40
+    assert {report.answer for report in REPORTS} == set(EXIT)
+    healthy = sum(report.healthy for report in REPORTS)
+    assert abs(2 * healthy - len(REPORTS)) <= 6
+
+
+def test_the_page_holds_the_table_of_these_reports() -> None:
+    assert table(REPORTS) in PAGE.read_text(encoding="utf-8")
 
 
 def test_a_fault_stays_when_an_earlier_model_is_collected() -> None:
@@ -74,14 +67,12 @@ def test_a_fault_stays_when_an_earlier_model_is_collected() -> None:
     assert attention_table() == faulty
 
 
-@pytest.mark.parametrize(
-    ("command", "answer", "words"), reports(), ids=[command for command, _, _ in reports()]
-)
+@pytest.mark.parametrize("report", parameters())
 def test_a_report_gets_the_answer_that_the_page_says(
-    command: str, answer: str, words: str, capsys: pytest.CaptureFixture[str]
+    report: Report, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code = main([*shlex.split(command), "--no-progress"])
+    code = main(["triage", *shlex.split(report.command), "--no-progress"])
     said = " ".join(capsys.readouterr().out.replace("`", "").split())
-    assert said.startswith(answer), said[:300]
-    assert words in said, said[:600]
-    assert code == EXIT[answer]
+    assert said.startswith(report.answer), said[:300]
+    assert report.words in said, said[:600]
+    assert code == EXIT[report.answer]

@@ -1,0 +1,87 @@
+"""What is read out of an issue's text, by plain rules."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from attncheck.triage.issue import Issue, read_issue
+
+ISSUES = Path(__file__).parent / "issues"
+
+
+def read(name: str) -> Issue:
+    return read_issue((ISSUES / f"{name}.md").read_text(encoding="utf-8"))
+
+
+def test_a_batch_in_a_code_block_is_read_whole() -> None:
+    found = read("left_padded_batch")
+    assert found.prompts == (
+        "one cat sat on two mat and ran over three hill",
+        "two dog ran",
+        "six cat saw four moon",
+    )
+    assert (found.dtype, found.attn, found.padding) == ("bfloat16", "sdpa", "left")
+    assert (found.generate, found.sampled, found.cache) == (24, False, "")
+    assert dict(found.versions)["transformers"] == "4.57.1"
+
+
+def test_prompts_of_a_shell_and_arguments_of_generate_are_read() -> None:
+    found = read("sampled")
+    assert found.prompts == ("one cat sat on two mat",)
+    assert (found.sampled, found.generate) == (True, 8)
+    assert dict(found.versions) == {"transformers": "4.56.0", "torch": "2.8.0"}
+
+
+def test_a_repeated_prompt_is_computed_and_prose_names_the_dtype() -> None:
+    found = read("long_prompt")
+    assert len(found.prompts[0].split()) == 1100
+    assert (found.dtype, found.generate) == ("float32", 0)
+
+
+def test_of_two_implementations_the_one_that_is_loaded_counts() -> None:
+    found = read("flex")
+    assert (found.attn, found.dtype) == ("flex_attention", "float32")
+
+
+def test_beams_and_a_stated_difference_are_read() -> None:
+    assert (read("beams").beams, read("beams").generate) == (3, 6)
+    assert (read("difference").difference, read("difference").dtype) == (0.02, "float16")
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "value"),
+    [
+        ("```python\nmodel.half()\n```", "dtype", "float16"),
+        ("```\ncache = StaticCache(config=c)\n```", "cache", "static"),
+        ('```\nm.generate(x, cache_implementation="quantized")\n```', "cache", "quantised"),
+        ("```\nmodel.generate(x, use_cache=False)\n```", "cache", "off"),
+        ('```\ntok.padding_side = "right"\n```', "padding", "right"),
+        ("works with eager, fails with sdpa", "attn", ""),
+        ("fails with a static cache", "cache", "static"),
+        (
+            '```\nm = [{"role": "user", "content": "hi there"}]\n'
+            "x = tok.apply_chat_template(m)\n```",
+            "chat",
+            True,
+        ),
+        ("```\nthis is no python at all:\nmodel.half()\n```", "dtype", "float16"),
+    ],
+)
+def test_single_settings(text: str, name: str, value: object) -> None:
+    assert getattr(read_issue(text), name) == value
+
+
+def test_a_conversation_gives_what_the_user_says() -> None:
+    text = (
+        '```\nmessages = [{"role": "system", "content": "be brief"},\n'
+        '            {"role": "user", "content": "hi there"}]\n```'
+    )
+    assert read_issue(text).prompts == ("hi there",)
+
+
+def test_an_issue_without_anything_says_nothing_and_what_was_read_names_its_option() -> None:
+    assert read_issue("It does not work.") == Issue()
+    assert Issue().lines() == ()
+    assert ("--padding-side", "left") in read("left_padded_batch").lines()

@@ -1,0 +1,93 @@
+"""The reporter's own call, whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from attncheck.core.errors import TargetError, Unsupported
+from attncheck.core.settings import Settings
+from attncheck.targets.load import load
+from attncheck.triage.answer import Question
+from attncheck.triage.call_pattern import CallPattern
+from attncheck.triage.material import material
+from attncheck.triage.own_call import own_call
+
+STRANGERS = str(Path(__file__).with_name("strangers.py"))
+LONG = "one cat sat on two mat " * 30
+
+
+def test_prompts_stay_whole_and_are_padded_on_the_tokenizers_side() -> None:
+    subject = load(f"{STRANGERS}:rotary", Settings())
+    question = Question(prompts=(LONG, "two dog ran"))
+    call = own_call(subject, question, material(subject, question))
+    assert call is not None
+    assert [len(row) for row in call.rows] == [180, 3]
+    assert call.pattern.padding == "left"
+    said = str(call)
+    assert "2 sequences of the prompts: 180, 3 tokens, up to 177 of padding, left-padded" in said
+    assert not call.case(subject).beyond
+
+
+def test_padding_that_a_forward_counts_is_shown_and_agrees_with_positions() -> None:
+    subject = load(f"{STRANGERS}:absolute", Settings())
+    question = Question(prompts=("one cat sat on two mat", "two dog ran"))
+    call = own_call(subject, question, material(subject, question))
+    assert call is not None
+    assert call.pattern.positions == "implicit"
+    assert call.case(subject).beyond
+    assert not call.explicit().case(subject).beyond
+
+
+def test_one_prompt_alone_is_no_call_of_its_own() -> None:
+    subject = load(f"{STRANGERS}:rotary", Settings())
+    question = Question(prompts=("two dog ran",))
+    assert own_call(subject, question, material(subject, question)) is None
+
+
+@pytest.mark.parametrize("cache", ["", "static", "off"])
+def test_generated_text_of_a_healthy_model_agrees_with_one_forward(cache: str) -> None:
+    subject = load(f"{STRANGERS}:rotary", Settings())
+    prompts = ("one cat sat on two mat", "two dog ran")
+    question = Question(prompts=prompts, generate=5, pattern=CallPattern(cache=cache))
+    call = own_call(subject, question, material(subject, question))
+    assert call is not None
+    seen = call.run(subject)
+    assert not seen.case.beyond
+    assert seen.case.positions == 10
+
+
+def test_a_token_outside_the_vocabulary_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    subject = load(f"{STRANGERS}:rotary", Settings())
+    monkeypatch.setattr(subject.model.config, "vocab_size", 4)
+    vars(subject.loaded).pop("facts", None)
+    with pytest.raises(Unsupported, match="outside the model's vocabulary of"):
+        material(subject, Question(prompts=("seven end hill",)))
+
+
+def test_a_factory_runs_under_the_implementation_that_is_named() -> None:
+    assert load(f"{STRANGERS}:rotary", Settings(attn="eager")).attn == "eager"
+    with pytest.raises(TargetError, match="--attn no_such cannot be used"):
+        load(f"{STRANGERS}:rotary", Settings(attn="no_such"))
+
+
+def test_a_model_without_implementations_refuses_one(tmp_path: Path) -> None:
+    made: Callable[[str], str] = lambda body: f"import torch\n\n\n{body}"  # noqa: E731
+    file = tmp_path / "own.py"
+    file.write_text(
+        made(
+            "class Own(torch.nn.Module):\n"
+            "    def __init__(self):\n"
+            "        super().__init__()\n"
+            "        self.embed = torch.nn.Embedding(16, 8)\n"
+            "        self.head = torch.nn.Linear(8, 16)\n\n"
+            "    def forward(self, input_ids):\n"
+            "        return self.head(self.embed(input_ids).cumsum(1))\n\n\n"
+            "def make():\n"
+            "    return Own()\n"
+        )
+    )
+    with pytest.raises(TargetError, match="--attn eager cannot be used: Own cannot switch"):
+        load(f"{file}:make", Settings(attn="eager"))
