@@ -211,7 +211,12 @@ LENGTHS = (
         FAULT,
         "lengths of 32 k + 1",
     ),
-    Report("the same said of a healthy model", "builtin:gqa --symptom long", NOTHING, "97 lengths"),
+    Report(
+        "the same said of a healthy model",
+        "builtin:gqa --symptom long",
+        NOTHING,
+        "a fault would have shown",
+    ),
     Report(
         "the start of a long prompt is forgotten",
         f"{stranger('forgets_beyond_1066')} {issue('long_prompt')}",
@@ -293,7 +298,7 @@ CACHES = (
         "worse on a cache, and worse without one",
         f"{stranger('two_faults')} --symptom cache",
         FAULT,
-        "and another fault: reproduced by position-restart",
+        "and another fault: measured: position-restart",
     ),
 )
 BATCHES = (

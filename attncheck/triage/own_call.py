@@ -111,6 +111,13 @@ class OwnCall:
         return ", ".join(part for part in parts if part)
 
 
+def described(call: OwnCall | None, material: Material) -> str:
+    """What was run as the reporter's own call: of one prompt, a plain forward."""
+    if call is None and material.whole:
+        call = OwnCall(material, CallPattern(batch=len(material.rows)))
+    return str(call) if call else ""
+
+
 def own_call(subject: Subject, question: Question, material: Material) -> OwnCall | None:
     """The call that a report describes; None where it describes no more than one plain forward."""
     pattern, rows = question.pattern, len(material.rows)

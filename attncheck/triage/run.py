@@ -25,7 +25,7 @@ from attncheck.triage import axes, checks, reproduced, steps
 from attncheck.triage.answer import Question, Remark, Smallest, Triage, TriageAnswer
 from attncheck.triage.call_pattern import CallPattern
 from attncheck.triage.material import BRIEF, Material, brief, material
-from attncheck.triage.own_call import SLOW, OwnCall, own_call
+from attncheck.triage.own_call import SLOW, OwnCall, described, own_call
 from attncheck.triage.precision import Ladder
 from attncheck.triage.remarks import NO_TEMPLATE, facts, only_boolean_masks, remarks, trapped
 from attncheck.triage.routes import Route, inferred, present, route
@@ -209,7 +209,8 @@ class Investigation:
         if name in self.route.traps:
             trap = trapped(self.subject, finding, self.reported)
             self.traps += [trap] if trap is not None else []
-        if only_boolean_masks(finding, self.subject.attn):
+        masks = only_boolean_masks(finding, self.subject.attn)
+        if masks or steps.of_the_library(self.subject, finding):
             title = "not what was reported, but wrong here"
             self.asides.append(Remark(title=title, words=finding.summary))
             return None
@@ -278,7 +279,7 @@ class Investigation:
             answer=answer,
             headline="",
             told=self.question.read,
-            called=str(self.call) if self.call else "",
+            called=described(self.call, self.material),
             finding=finding,
             second=second,
             smallest=smallest,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from attncheck.core.finding import Finding
 from attncheck.core.measurement import verdict_of
 from attncheck.core.verdict import Verdict
@@ -30,18 +32,32 @@ def another(
     for pattern, case in axes.measured(subject, material, patterns):
         if axes.fails(case) and case.name not in known:
             failing.append((pattern, case))
-    for _, case in failing[:MOST]:
-        found = steps.diagnosed(subject, (case,), steps.Log(log.says))
-        if _is_other(first, found):
-            log.add("another fault", Verdict.FAIL, found.summary)
-            return found
-    return None
+    found = [steps.diagnosed(subject, (case,), steps.Log(log.says)) for _, case in failing[:MOST]]
+    others = [other for each in found if (other := _other(first, each)) is not None]
+    if not others:
+        return None
+    second = max(others, key=_backed)
+    log.add("another fault", Verdict.FAIL, second.summary)
+    return second
 
 
-def _is_other(first: Finding, second: Finding) -> bool:
-    """Whether a finding is proven to be of another kind than the first."""
+def _other(first: Finding, second: Finding) -> Finding | None:
+    """A finding that is proven to be of another kind than the first. One of both faults together
+    has the first one's name, and what was measured beside it is of another family.
+    """
     one, two = first.diagnosis, second.diagnosis
     if one is None or two is None or not is_proven(second):
-        return False
+        return None
     names = {one.fault, one.family}
-    return bool(two.fault or two.family) and not names & {two.fault or two.family, two.family}
+    if two.fault and two.fault not in names:
+        return second
+    if not two.family or two.family in names:
+        return None
+    return replace(second, diagnosis=replace(two, fault=two.family, how="measured", residual=None))
+
+
+def _backed(found: Finding) -> bool:
+    """Whether the nearest hypothesis names the same fault as what was measured."""
+    diagnosis = found.diagnosis
+    nearest = (diagnosis.runner_up or {}).get("fault", "") if diagnosis else ""
+    return bool(diagnosis and str(nearest).startswith(diagnosis.fault))

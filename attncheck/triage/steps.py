@@ -10,11 +10,13 @@ from dataclasses import dataclass, field, replace
 from typing import final
 
 from attncheck.core import registry
-from attncheck.core.errors import first_line
+from attncheck.core.errors import AttncheckError, first_line
 from attncheck.core.finding import Finding
 from attncheck.core.measurement import Comparison
 from attncheck.core.ruling import describe
+from attncheck.core.settings import Settings
 from attncheck.core.verdict import Verdict
+from attncheck.diagnosis.claims import is_proven
 from attncheck.diagnosis.diagnose import Diagnoser
 from attncheck.diagnosis.failure import REFUSED
 from attncheck.faults.registry import fault
@@ -23,6 +25,8 @@ from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.inputs import Row
 from attncheck.model.subject import Subject
 from attncheck.run.runner import finding_of
+from attncheck.targets.load import load
+from attncheck.targets.target import DEFAULT
 from attncheck.triage import axes
 from attncheck.triage.answer import Remark, Step
 from attncheck.triage.call_pattern import CallPattern
@@ -66,6 +70,19 @@ def probed(subject: Subject, name: str, log: Log) -> Finding:
     finding = finding_of(subject, registry.load(name), log.diagnoser)
     log.add(name, finding.verdict, finding.summary)
     return finding
+
+
+def of_the_library(subject: Subject, finding: Finding) -> bool:
+    """Whether a probe fails under an unusual implementation on the healthy built-in model, too."""
+    attn = subject.attn
+    usual = attn is None or attn in axes.IMPLEMENTATIONS
+    if usual or finding.verdict is not Verdict.FAIL or is_proven(finding):
+        return False
+    try:
+        healthy = load(DEFAULT, Settings(attn=attn))
+        return finding_of(healthy, registry.load(finding.probe)).verdict is Verdict.FAIL
+    except (AttncheckError, *REFUSED):
+        return False
 
 
 def called(
