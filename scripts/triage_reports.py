@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import io
 import re
 import shlex
@@ -35,15 +36,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--table", action="store_true", help="only write the table")
     parser.add_argument("words", nargs="?", default="")
     given = parser.parse_args(arguments)
-    from triage_reports import REPORTS, table
+    bench = importlib.import_module("triage_reports")
+    reports, table = bench.REPORTS, bench.table
 
     text = PAGE.read_text(encoding="utf-8")
-    PAGE.write_text(TABLE.sub(lambda _: table(REPORTS), text), encoding="utf-8")
+    PAGE.write_text(TABLE.sub(lambda _: table(reports), text), encoding="utf-8")
     if given.table:
         return 0
     torch.set_num_threads(1)
     wrong = 0
-    played = [each for each in REPORTS if re.search(given.words, each.command)]
+    played = [each for each in reports if re.search(given.words, each.command)]
     for each in played:
         started, forwards = time.process_time(), _count()
         said = _answered(each.command)
@@ -63,8 +65,7 @@ def _healthy(played: list[Any]) -> int:
 
 def _answered(command: str) -> str:
     """The words of one answer."""
-    from triaging import kernels_restored
-
+    kernels_restored = importlib.import_module("triaging").kernels_restored
     from attncheck.__main__ import main as attncheck
 
     out = io.StringIO()
