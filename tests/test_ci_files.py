@@ -110,7 +110,7 @@ def test_the_snippets_of_the_page_are_yaml_and_name_real_inputs() -> None:
     snippets = [
         yaml.safe_load(text) for text in re.findall(r"^```yaml\n(.*?)^```", page, re.M | re.S)
     ]
-    assert len(snippets) == 3
+    assert len(snippets) == 4
     steps = snippets[0]["jobs"]["attncheck"]["steps"]
     (used,) = [step["with"] for step in steps if step["uses"].startswith("attncheck/")]
     assert set(used) <= set(ACTION["inputs"])

@@ -96,6 +96,8 @@ def run(
     if tp and limits.timeout is not None:
         raise UsageError("--tp has a limit of its own: set ATTNCHECK_TP_TIMEOUT, not --timeout")
     limits.check(separate)
+    if gate.golden is not None and (separate or tp):
+        raise UsageError("--golden holds one model: leave out sweeps, --jobs and --tp")
     if shard is not None and gate.write_baseline is not None:
         raise UsageError("--write-baseline needs the whole run: give it to `attncheck merge`")
     _check_options(plan, settings)
@@ -146,6 +148,7 @@ def execute(
         gate=Gate(baseline=baseline.read(accepted) if accepted is not None else None),
     )
     check = partial(_swept, limits=limits) if separate else partial(_checked, limits=limits)
+    check = check if gate.golden is None else partial(check, golden=gate.golden)
     with presenter.progress:
         try:
             with last_resort(partial(_stuck, session, presenter)), guarded():
@@ -187,15 +190,19 @@ def _checked(
     presenter: Presenter,
     limits: SweepOptions,
     repro: Path | None,
+    golden: Path | None = None,
 ) -> None:
     """Run the jobs in this process."""
     from attncheck.run.deadline import time_limit
+    from attncheck.run.held import hold_also
     from attncheck.run.session import usual_examination
 
     if limits.timeout is not None:
         session.limit = partial(time_limit, limits.timeout)
     session.on_forward = presenter.progress.forward
     session.examine = usual_examination(repro)
+    if golden is not None:
+        hold_also(session, golden)
     session.run(jobs)
 
 

@@ -74,6 +74,9 @@ class GateOptions:
         "VERDICT",
     )
     strict: bool = _gate(False, "Count vacuous, warn and noise as failure.")
+    golden: Path | None = _gate(
+        None, "Hold the model against this recording, too (`attncheck record`).", "FILE", rare=True
+    )
     fail_fast: bool = _gate(False, "Stop at the first failure.", rare=True)
     baseline: Path | None = _gate(
         None, "Accept the findings in this file; only new ones fail.", "FILE"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 from attncheck.golden.answer import GateAnswer, said
 from attncheck.golden.holding import HeldCall
@@ -27,8 +29,13 @@ def lines(answer: GateAnswer, target: str) -> Iterator[str]:
     if more > 0:
         yield f"  and {more} more"
     if answer.source:
-        yield f"  code: {answer.source}"
+        yield f"  code: {_near(answer.source)}"
     yield from (f"  {words}" for words in _remarks(answer))
+
+
+def _near(source: str) -> str:
+    """A place in the code, from the folder of now on where it is inside."""
+    return source.removeprefix(f"{Path.cwd()}{os.sep}")
 
 
 def _wrong(answer: GateAnswer) -> list[HeldCall]:
@@ -84,7 +91,7 @@ def _comment(answer: GateAnswer, target: str) -> Iterator[str]:
     worst = answer.worst
     if worst is not None and worst.first is not None:
         layer = f" (layer {worst.first.layer})" if worst.first.layer is not None else ""
-        code = f", `{answer.source}`" if answer.source else ""
+        code = f", `{_near(answer.source)}`" if answer.source else ""
         yield f"First module that differs: `{worst.first.module}`{layer}{code}"
         yield ""
     yield "| call | answer | times rounding | largest difference of logits |"

@@ -29,6 +29,7 @@ from attncheck.core.verdict import Verdict
 from attncheck.core.version import __version__
 from attncheck.core.visible import made_visible, shortened
 from attncheck.diagnosis.diagnose import Diagnoser
+from attncheck.golden.answer import PROBE
 from attncheck.model.kept_state import process_untouched
 from attncheck.model.subject import Subject
 from attncheck.probing import Probe
@@ -88,7 +89,7 @@ class Session:
 
     def __post_init__(self) -> None:
         self._clock = time.perf_counter()
-        self._implicit = set(registry.installed(registry.IMPLICIT))
+        self._implicit = {*registry.installed(registry.IMPLICIT), PROBE}
         self._jobs: Sequence[Job] = ()
         self._done, self._running = 0, ""
         now = datetime.datetime.now(datetime.timezone.utc)

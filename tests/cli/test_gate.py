@@ -55,6 +55,17 @@ def test_compare_holds_a_model_against_a_recording(
     assert "a recording is compared with a model" in capsys.readouterr().err
 
 
+def test_a_run_holds_its_model_too(golden: str, capsys: pytest.CaptureFixture[str]) -> None:
+    usual = ["--probe", "future-token", "--golden", golden, "--no-progress", "--format", "json"]
+    assert main(["run", "builtin:gqa", *usual]) == 0
+    (target,) = json.loads(capsys.readouterr().out)["targets"]
+    assert [each["probe"] for each in target["results"]][-2:] == ["future-token", "golden"]
+    assert target["results"][-1]["summary"].startswith("IDENTICAL: ")
+    assert main(["run", "builtin:mha", *usual]) == 2
+    (target,) = json.loads(capsys.readouterr().out)["targets"]
+    assert "not the model that was recorded" in target["error"]
+
+
 def test_what_cannot_be_held_is_one_line(
     golden: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
