@@ -38,6 +38,10 @@ def compare(
         None, "Settings of A, such as attn=eager,dtype=float32.", "NAME=VALUE,...", "--left"
     ),
     of_right: list[str] | None = _side(None, "Settings of B.", "NAME=VALUE,...", "--right"),
+    left_weights: Path | None = _side(
+        None, "Give A the weights of this file: .safetensors, .gguf or torch's.", "FILE"
+    ),
+    right_weights: Path | None = _side(None, "Give B the weights of this file.", "FILE"),
     quick: bool = shown(False, "Compare in three calls only, instead of all that both take."),
     output: Format = shown(Format.table, "Print results in this format.", "table|json", "--format"),
     options: ModelOptions,
@@ -49,7 +53,7 @@ def compare(
     right makes all logits equal. One side may be an engine: mlx:FOLDER, or a URL. Exit code 1 if
     the two differ by more than rounding.
     """
-    if right is None and not (of_left or of_right):
+    if right is None and not (of_left or of_right or left_weights or right_weights):
         raise UsageError("compare needs two sides: give B, or --left and --right settings of A")
     base = options.settings()
     if right is not None and any(map(is_engine, (left, right))):
@@ -65,7 +69,8 @@ def compare(
     if any(each.tp for each in settings):
         hush()
     with guarded(), ProgressLine(not display.no_progress) as line:
-        compared = compare_sides(left, right or left, *settings, line.show, quick)
+        files = (left_weights, right_weights)
+        compared = compare_sides(left, right or left, *settings, line.show, quick, files)
     code = 1 if compared.verdict == "different" else 0
     if output is Format.table:
         print_page(compared, console(not display.no_color))

@@ -28,6 +28,7 @@ ENDS = {
 }
 BARS = " ▁▂▃▄▅▆▇█"
 WIDTH = 72
+MOST_LINES = 24
 
 
 def print_page(sides: TwoSides, console: Console) -> None:
@@ -88,6 +89,9 @@ def notes(sides: TwoSides) -> Iterator[str]:
     comparison = sides.comparison
     missing, differing = comparison.missing, comparison.weights
     total = len(comparison.left.weights)
+    yield from (f"{line}." for line in sides.state[:MOST_LINES])
+    if len(sides.state) > MOST_LINES:
+        yield f"{len(sides.state) - MOST_LINES} more weights differ between the files."
     if missing:
         yield f"Weights on one side only: {', '.join(missing[:4])} ({len(missing)} in all)."
     if sides.how:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, final
 
 from attncheck.compare import weights
@@ -14,6 +15,7 @@ from attncheck.compare.calls import Call, more_calls, shared_rows
 from attncheck.compare.divergence import RunComparison, Sameness, compare, with_rounding
 from attncheck.compare.naming import Explanation, explain
 from attncheck.compare.record import record
+from attncheck.compare.state_dicts import weights_first
 from attncheck.compare.weights import WeightDifference
 from attncheck.core.errors import AttncheckError, UsageError, unknown
 from attncheck.core.finding import Control
@@ -40,6 +42,7 @@ class TwoSides:
     `how` says how weights differ, and `raised` is the same comparison in
     a higher precision, where the first was too coarse to tell. `explanation` names what differs,
     and `control` says whether the same comparison notices an injected fault.
+    `state` are the lines on weights of files.
     """
 
     comparison: RunComparison
@@ -47,6 +50,7 @@ class TwoSides:
     raised: RunComparison | None = None
     explanation: Explanation | None = None
     control: Control | None = None
+    state: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> Sameness:
@@ -90,15 +94,17 @@ def compare_sides(
     of_right: Settings,
     says: Callable[[str], None],
     quick: bool = False,
+    files: tuple[Path | None, Path | None] = (None, None),
 ) -> TwoSides:
-    """Record both sides on the same tokens, compare them, and explain what differs.
+    """Record both sides on the same tokens, compare them, and explain what differs. A side whose
+    weights are in one of `files` gets them first.
 
     Raises:
         TargetError: a side cannot be loaded, or lacks a token of the other.
     """
-    return compare_subjects(
-        _loaded(left, of_left, says), _loaded(right, of_right, says), says, quick
-    )
+    one, other = _loaded(left, of_left, says), _loaded(right, of_right, says)
+    lines = weights_first((one.model, other.model), files) if any(files) else ()
+    return replace(compare_subjects(one, other, says, quick), state=tuple(lines))
 
 
 def _loaded(text: str, settings: Settings, says: Callable[[str], None]) -> Subject:

@@ -66,7 +66,9 @@ def _gguf(path: Path) -> dict[str, Tensor]:
 
 
 def _tensors(value: Any) -> dict[str, Tensor]:
-    inner = value.get("state_dict", value.get("model", value)) if isinstance(value, dict) else {}
+    inner: Any = {}
+    if isinstance(value, dict):
+        inner = value.get("state_dict", value.get("model", value))
     return {str(name): each for name, each in inner.items() if isinstance(each, Tensor)}
 
 
@@ -86,6 +88,26 @@ def put_in(model: nn.Module, state: State, source: Path) -> None:
         example = next(iter(own), "none")
         raise TargetError(f"{source}: no weight has a name and shape of the model ({example}, …)")
     model.load_state_dict(fitting, strict=False)
+
+
+def weights_first(
+    models: tuple[nn.Module, nn.Module], files: tuple[Path | None, Path | None]
+) -> list[str]:
+    """What differs between the weights of two sides, each of a file where one is given; that side's
+    model then gets them.
+
+    Raises:
+        TargetError: a file that cannot be read, or whose weights do not fit.
+    """
+    states = [
+        model.state_dict() if file is None else read(file)
+        for model, file in zip(models, files, strict=True)
+    ]
+    found = differences(states[0], states[1])
+    for model, state, file in zip(models, states, files, strict=True):
+        if file is not None:
+            put_in(model, state, file)
+    return found
 
 
 def differences(left: State, right: State) -> list[str]:
@@ -109,12 +131,8 @@ def _renamed(left: State, right: State, mine: list[str], theirs: list[str]) -> I
     masses = {name: _mass(right[name]) for name in theirs}
     for name in list(mine):
         mass, layer = _mass(left[name]), layer_number(name)
-        near = [
-            each
-            for each in theirs
-            if right[each].numel() == left[name].numel()
-            and abs(masses[each] - mass) <= ALIKE * mass
-        ]
+        alike = [each for each in theirs if abs(masses[each] - mass) <= ALIKE * mass]
+        near = [each for each in alike if right[each].numel() == left[name].numel()]
         near.sort(key=lambda each: layer_number(each) != layer)
         pairs = ((each, _relation(left[name], right[each])) for each in near)
         partner, words = next((pair for pair in pairs if pair[1]), ("", ""))
@@ -153,7 +171,7 @@ def _relation(left: Tensor, right: Tensor) -> str:
     if torch.equal(one, -other):
         return "with the other sign"
     for dtype in LOWER:
-        if torch.equal(one.to(dtype), other.to(dtype)):
+        if torch.equal(one.to(dtype).double(), other):
             return f"rounded to {str(dtype).removeprefix('torch.')}"
     return _ordered(one, other) or _scaled(one, other)
 

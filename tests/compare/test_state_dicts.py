@@ -10,6 +10,7 @@ from conftest import tiny_llama
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from attncheck.__main__ import main
 from attncheck.compare.state_dicts import differences, put_in, read
 from attncheck.core.errors import TargetError
 
@@ -90,3 +91,20 @@ def test_weights_are_put_into_a_model() -> None:
     assert differences(model.state_dict(), other.state_dict()) == []
     with pytest.raises(TargetError, match=r"w.pt: no weight has a name and shape of the model"):
         put_in(model, {"x": torch.zeros(1)}, Path("w.pt"))
+
+
+def test_weights_of_a_file_are_said_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = tiny_llama()
+    model.save_pretrained(tmp_path / "model")
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    name = "model.layers.1.self_attn.o_proj.weight"
+    state[name] = state[name].T.contiguous()
+    torch.save(state, tmp_path / "other.pt")
+    usual = [str(tmp_path / "model"), "--quick", "--no-progress"]
+    assert main(["compare", *usual, "--right-weights", str(tmp_path / "other.pt")]) == 1
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"{name}: the right is the left transposed." in said
+    assert main(["compare", *usual, "--right-weights", str(tmp_path / "none.pt")]) == 2
+    assert "none.pt: no such file" in capsys.readouterr().err
