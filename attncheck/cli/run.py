@@ -61,7 +61,7 @@ def run(
         False, "Compare under torch.compile as well.", None, "--compile", rare=True
     ),
     engine: str | None = model(
-        None, "Check another runtime of the same weights: mlx, ct2 or onnx.", "NAME", rare=True
+        None, "Check another runtime of the same weights: mlx or ct2.", "NAME", rare=True
     ),
     reporting: OutputOptions,
     gate: GateOptions,

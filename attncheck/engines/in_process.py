@@ -5,7 +5,7 @@ Axes: B batch, T new tokens, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, final
@@ -13,7 +13,7 @@ from typing import Any, Protocol, final
 import torch
 from torch import Tensor
 
-from attncheck.core.errors import first_line
+from attncheck.core.errors import TargetError, first_line
 from attncheck.engines.engine import (
     EngineError,
     EngineReply,
@@ -23,6 +23,9 @@ from attncheck.engines.engine import (
     LogProbs,
     Together,
 )
+
+TRIED = 20
+"""Tokens of the request that shows whether a runtime runs at all."""
 
 
 class RuntimeModel(Protocol):
@@ -87,6 +90,19 @@ class InProcessEngine:
         return torch.cat(parts, 1).double().log_softmax(-1)
 
 
+def tried_out(engine: InProcessEngine) -> InProcessEngine:
+    """The engine, once it is known to run at all.
+
+    Raises:
+        TargetError: it does not, in one line.
+    """
+    try:
+        engine.ask(EngineRequest(ids=engine.traits.sample(TRIED), steps=2))
+    except EngineError as error:
+        raise TargetError(str(error)) from error
+    return engine
+
+
 def _row(logprobs_V: Tensor) -> LogProbs:
     return dict(enumerate(logprobs_V.tolist()))
 
@@ -101,6 +117,3 @@ def _one_line(name: str) -> Any:
         yield
     except Exception as error:
         raise EngineError(f"{name}: the runtime raised {first_line(error)}") from error
-
-
-Opener = Callable[[str], InProcessEngine]

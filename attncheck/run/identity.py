@@ -31,7 +31,7 @@ from attncheck.targets.checkpoints import reachable
 from attncheck.targets.target import Target, parse
 
 LIBRARIES = ("torch", "transformers", "peft", "accelerate", "safetensors", "tokenizers", "gguf")
-RUNTIMES = ("mlx", "mlx-lm", "ctranslate2", "onnxruntime")
+RUNTIMES = ("mlx", "mlx-lm", "ctranslate2")
 SOURCES = ("attncheck", "attncheck_probes", "transformers")
 """Packages that are developed in place, where an edit leaves the version as it is."""
 READ_WHOLE = 64 << 20

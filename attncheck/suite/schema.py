@@ -89,7 +89,7 @@ class SettingsEntry(_Entry):
     layers: PositiveInt | None = _key("Keep the first N layers.")
     prompt: Word | None = _key("Text, or @FILE with a path relative to this file.")
     offline: bool | None = None
-    engine: Word | None = _key("Check another runtime of the same weights: mlx, ct2 or onnx.")
+    engine: Word | None = _key("Check another runtime of the same weights: mlx or ct2.")
     api: Word | None = _key("How a server is asked: auto, llama, vllm or openai.")
     served_model: Word | None = _key("Model that a server is asked for.")
     weights: Word | None = _key("Target with the weights that a server has.")

@@ -33,7 +33,7 @@ EXPECTED = "a hub id, a folder, a .gguf file, builtin:NAME, config:TYPE or file.
 LONGEST = 4096
 SCHEMES = ("builtin:", "config:")
 URLS = ("http://", "https://")
-RUNTIMES = ("mlx", "ct2", "onnx")
+RUNTIMES = ("mlx", "ct2")
 """Runtimes beside transformers that this package opens."""
 ENGINES = "attncheck.engines"
 """The entry points of others."""

@@ -14,11 +14,9 @@ import torch
 from torch import Tensor
 
 from attncheck.core.errors import TargetError, first_line
-from attncheck.engines.engine import EngineError, EngineRequest, EngineTraits, Ids
-from attncheck.engines.in_process import InProcessEngine
+from attncheck.engines.engine import EngineTraits, Ids
+from attncheck.engines.in_process import InProcessEngine, tried_out
 
-TRIED = 20
-"""Tokens of the request that shows whether it runs at all."""
 INSTALL = 'pip install mlx-lm "mlx[cpu]"'
 
 
@@ -66,12 +64,7 @@ def open_runtime(where: str) -> InProcessEngine:
         context=config.get("max_position_embeddings"),
         facts={"engine": f"mlx-lm {_version('mlx_lm')}"},
     )
-    engine = InProcessEngine(f"mlx:{where}", MlxModel(model), traits)
-    try:
-        engine.ask(EngineRequest(ids=traits.sample(TRIED), steps=2))
-    except EngineError as error:
-        raise TargetError(str(error)) from error
-    return engine
+    return tried_out(InProcessEngine(f"mlx:{where}", MlxModel(model), traits))
 
 
 def _version(package: str) -> str:
