@@ -4,6 +4,7 @@ it.
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -22,6 +23,7 @@ from attncheck.model.subject import Subject
 from attncheck.numerics.divergence import compare_logits
 from attncheck.numerics.promote import Promote
 from attncheck.numerics.reorder import Reorder
+from attncheck.run.runner import finding_of
 from attncheck.targets.load import load
 
 
@@ -121,3 +123,20 @@ def test_a_buffer_that_every_forward_moves_does_not_count_as_rounding() -> None:
     assert subject.budget.value < 1e-11
     case = next(iter(registry.load("repeatability").measure(subject)))
     assert verdict_of(case) is Verdict.FAIL
+
+
+@pytest.mark.parametrize("period", [2, 3, 4])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_a_counter_of_calls_on_a_module_does_not_count_as_rounding(period: int, dtype: str) -> None:
+    """Python keeps it, so no buffer shows it; it may come round between two calls."""
+    subject = Subject.of(tiny_llama(), "llama", dtype=dtype)
+    calls = itertools.count()
+
+    def louder(module: nn.Module, args: Any, output: Any) -> Any:
+        return output * (1 + 0.01 * (next(calls) % period))
+
+    subject.model.model.layers[1].mlp.register_forward_hook(louder)
+    assert subject.budget.value < (1e-11 if dtype == "float64" else 1e-3)
+    assert "the same forward twice is not the same" in subject.budget.source
+    found = finding_of(subject, registry.load("repeatability"))
+    assert found.verdict is Verdict.FAIL
