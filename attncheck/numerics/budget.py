@@ -18,7 +18,7 @@ from torch import Tensor
 
 from attncheck.core.measurement import BEYOND_ROUNDING
 from attncheck.numerics.constants import free
-from attncheck.numerics.divergence import SLICE, max_abs_finite, slices
+from attncheck.numerics.divergence import max_abs_finite, slices
 from attncheck.numerics.reorder import Reorder
 
 SHARES = (0.5, 0.3)
@@ -55,17 +55,15 @@ def measure_budget(
     `nudged_tables` is a context in which stored tables carry another rounding, for models that have
     any.
     """
-    floors, samples = zip(
-        *(_in_other_order(forward, plain_BTV, context, share) for share in SHARES), strict=True
-    )
+    floors = [_largest(_reordered(forward, context, share), plain_BTV) for share in SHARES]
     least = torch.finfo(plain_BTV.dtype).eps * max_abs_finite(free(plain_BTV))
-    what, suspect = "reorder floor", max(floors) > BEYOND_ROUNDING * min(least, _largest(*samples))
+    what, suspect = "reorder floor", max(floors) > BEYOND_ROUNDING * least
     if suspect and _unsteady(forward, plain_BTV, context):
         # with the same random numbers both orders may agree: what the plain forward drew is no
         # rounding
-        floors = (_between_orders(forward, context),)
+        floors = [_between_orders(forward, context)]
         if floors[0] > BEYOND_ROUNDING * least:
-            floors, what = (USUAL * least,), "rounding, as the same forward twice is not the same,"
+            floors, what = [USUAL * least], "rounding, as the same forward twice is not the same,"
     floor = max(least, *floors)
     if nudged_tables is not None:
         with context(), nudged_tables():
@@ -74,20 +72,6 @@ def measure_budget(
     return Budget(
         value=HEADROOM * floor, floor=floor, source=f"{dtype} {what} {floor:.1e} x {HEADROOM:.0f}"
     )
-
-
-def _in_other_order(
-    forward: Callable[[], Tensor],
-    plain_BTV: Tensor,
-    context: Callable[[], AbstractContextManager[object]],
-    share: float,
-) -> tuple[float, Tensor]:
-    """How far another order is from the usual one, and a sample of its logits: nothing as large as
-    they are is kept.
-    """
-    reordered_BTV = _reordered(forward, context, share)
-    stride = max(1, reordered_BTV.numel() // SLICE)
-    return _largest(reordered_BTV, plain_BTV), reordered_BTV[..., ::stride].clone()
 
 
 def _between_orders(
