@@ -9,6 +9,7 @@ from attncheck.core.finding import Diagnosis, Finding, Location
 from attncheck.core.measurement import BrokenCall, Measurement, verdict_of
 from attncheck.core.verdict import Verdict
 from attncheck.faults.registry import advice
+from attncheck.model.provenance import AFTER
 
 PROVEN = ("reproduced", "measured")
 """Diagnoses that give the observed logits."""
@@ -46,6 +47,24 @@ def unclaimed(finding: Finding) -> list[Measurement]:
     """The failing cases with forwards of their own that name no fault, beside one that does."""
     decisive = (case for case in finding.cases if verdict_of(case) is finding.verdict)
     return [case for case in decisive if case.rerun is not None and not case.cause.fault]
+
+
+def about_history(finding: Finding) -> bool:
+    """Whether the case that names a fault compares a call with itself after another one: then plain
+    calls are wrong as well, because of what that one left.
+    """
+    decisive = (case for case in finding.cases if verdict_of(case) is finding.verdict)
+    case = next((case for case in decisive if case.cause.fault and not case.follows), None)
+    made = case.rerun.provenance if case is not None and case.rerun is not None else None
+    return made is not None and made.how == AFTER
+
+
+def with_name(finding: Finding, named: Finding | None) -> Finding:
+    """A measured finding without a name, with the one that its case gives it."""
+    found, given = finding.diagnosis, named.diagnosis if named is not None else None
+    if found is None or given is None or found.fault:
+        return finding
+    return replace(finding, diagnosis=replace(found, fault=given.fault))
 
 
 def as_measured(finding: Finding) -> Finding:

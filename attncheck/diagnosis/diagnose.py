@@ -9,13 +9,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, final
 
-from attncheck.core.errors import ENDING, Unsupported, first_line
+from attncheck.core.errors import ENDING, first_line
 from attncheck.core.finding import Diagnosis, Finding, Location
 from attncheck.core.measurement import Measurement
 from attncheck.diagnosis import claims, lost_numbers
 from attncheck.diagnosis.claims import PROVEN, is_proven, named_by_the_probe, placed
 from attncheck.diagnosis.failure import REFUSED, Failure, attns_of, failing, open_case
 from attncheck.diagnosis.inside import leak_inside
+from attncheck.diagnosis.kept import kept_between_calls
 from attncheck.diagnosis.locate import (
     in_attention,
     locate,
@@ -26,7 +27,7 @@ from attncheck.diagnosis.locate import (
 from attncheck.diagnosis.measured import Measured, measured, measured_alone
 from attncheck.diagnosis.outside import OutsideFault, carried_elsewhere, explained_outside
 from attncheck.diagnosis.repair import OWN_STORE, repaired
-from attncheck.diagnosis.replay import spec_dict
+from attncheck.diagnosis.replay import replay_of
 from attncheck.diagnosis.repro import offered
 from attncheck.diagnosis.reproduce import Search
 from attncheck.diagnosis.stand_ins import stand_ins
@@ -37,6 +38,8 @@ from attncheck.model.switching import as_compared
 SHARE = 0.75
 """The search for runners-up ends after this share of the failed probe's own time."""
 CASES = 2
+TRUSTED_TOO = ("dropout-active", "leak-outside-attention", "padding-visible", "rows-mixed")
+"""Faults that show on the trusted path, as what a module keeps may."""
 CAUSAL = "causal-mask-missing"
 NO_FAULT = "No known fault gives these logits, and no change of the call fixes them."
 
@@ -114,13 +117,16 @@ def _best(
     special call suggests stands only where no plainer call fails as well.
     """
     found: Finding | None = None
+    history = named if claims.about_history(finding) else None
     sources = (partial(_plain, finding, named), partial(stand_ins, subject))
     for cases in (source() for source in sources):
         if cases:
             explained = placed(_searched(subject, finding, until, known, cases))
             if is_proven(explained):
-                return explained
+                return claims.with_name(explained, history)
             found = found or explained
+    if history is not None:
+        return history
     found = found or named or placed(replace(finding, diagnosis=_unexplained(())))
     return claims.as_measured(found)
 
@@ -174,6 +180,9 @@ def _explained(search: Search, finding: Finding) -> Finding:
     if seen is not None and seen.proven:
         outside, place = None, place or seen.place(failure.subject.model)
     diagnosis = _diagnosis(search, place, outside, seen)
+    kept = None if seen is not None and seen.proven else _kept(failure, diagnosis)
+    if kept is not None:
+        diagnosis, place = kept
     if place is None and diagnosis.sentence and not diagnosis.fault:
         place = locate_leak(failure)
     elsewhere = ELSEWHERE.get(diagnosis.fault)
@@ -236,6 +245,13 @@ def _repaired(search: Search) -> Diagnosis:
     )
 
 
+def _kept(failure: Failure, found: Diagnosis) -> tuple[Diagnosis, Location] | None:
+    """What a module kept between calls, unless a fault of this call is proven."""
+    if found.how in PROVEN and found.fault not in TRUSTED_TOO:
+        return None
+    return kept_between_calls(failure)
+
+
 def _inside(failure: Failure, outside: OutsideFault | None) -> Diagnosis | None:
     """What an attention module does wrong that carries later tokens to earlier positions; None
     where the leak is elsewhere.
@@ -279,21 +295,3 @@ def _unexplained(ruled_out: tuple[str, ...], search: Search | None = None) -> Di
         advice=f"{NO_FAULT} {text}",
         ruled_out=ruled_out,
     )
-
-
-def replay_of(failure: Failure) -> dict[str, Any]:
-    """What replays this case: its name, and both forwards or how the first logits were made."""
-    got, want = failure.sides
-    data: dict[str, Any] = {"case": failure.case.name, "budget": failure.budget}
-    if got.provenance is not None and not _by_hand(failure):
-        return {**data, "made": got.provenance.how}
-    return {**data, "got": spec_dict(got.spec), "want": spec_dict(want.spec)}
-
-
-def _by_hand(failure: Failure) -> bool:
-    """Whether the forward itself gives the logits that were made in another way."""
-    got = failure.sides[0]
-    try:
-        return got.residual_of(failure.subject.logits(got.spec)) <= failure.budget
-    except Unsupported:
-        return False

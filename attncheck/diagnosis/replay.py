@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from attncheck.core import registry
-from attncheck.core.errors import UsageError, first_line
+from attncheck.core.errors import Unsupported, UsageError, first_line
 from attncheck.core.finding import DECIDED_IN, Finding
 from attncheck.core.measurement import Measurement, verdict_of
 from attncheck.core.ruling import describe
 from attncheck.core.verdict import Verdict
-from attncheck.diagnosis.failure import open_case, unmeasured
+from attncheck.diagnosis.failure import Failure, open_case, unmeasured
 from attncheck.model.forward_spec import ForwardSpec, Mask, Mask2D, Mask4D, Media
 from attncheck.model.precision import DTYPES
 from attncheck.model.subject import Subject
@@ -147,3 +147,21 @@ def _media_of(data: Mapping[str, Any] | None) -> Media | None:
 
 def _rows(rows: Any) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(int(value) for value in row) for row in rows)
+
+
+def replay_of(failure: Failure) -> dict[str, Any]:
+    """What replays this case: its name, and both forwards or how the first logits were made."""
+    got, want = failure.sides
+    data: dict[str, Any] = {"case": failure.case.name, "budget": failure.budget}
+    if got.provenance is not None and not _by_hand(failure):
+        return {**data, "made": got.provenance.how}
+    return {**data, "got": spec_dict(got.spec), "want": spec_dict(want.spec)}
+
+
+def _by_hand(failure: Failure) -> bool:
+    """Whether the forward itself gives the logits that were made in another way."""
+    got = failure.sides[0]
+    try:
+        return got.residual_of(failure.subject.logits(got.spec)) <= failure.budget
+    except Unsupported:
+        return False

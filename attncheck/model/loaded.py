@@ -29,6 +29,7 @@ from attncheck.model.injection import Injection
 from attncheck.model.inputs import Inputs, Row, build_inputs
 from attncheck.model.kept_state import model_untouched
 from attncheck.model.media import Medium, find_media
+from attncheck.model.module_memory import ModuleMemory
 from attncheck.model.placement import input_device, load_as_stored, why_not_cast
 from attncheck.model.precision import Precision, cast_back, cast_floats, fits, own_dtypes
 from attncheck.model.tables import Tables
@@ -62,6 +63,7 @@ class LoadedModel:
         self.model.eval()
         leave_inference_mode(self.model)
         load_as_stored(self.model)
+        self.memory = ModuleMemory.of(self.model)
         self.precision = Precision(self.stored_dtype)
         self.own_dtype = self.precision.name
 
