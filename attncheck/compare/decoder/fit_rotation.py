@@ -13,6 +13,8 @@ from torch import Tensor
 from attncheck.attention.rope import Pairing
 from attncheck.compare.decoder.spec import RotarySpec
 
+MEASURED = 1e-7
+"""How exactly, in radians per position, the speeds of a float32 rotation are measured."""
 PAIRINGS: tuple[Pairing, ...] = ("half", "pairs")
 
 
@@ -100,7 +102,7 @@ def base_of(rotary: RotarySpec) -> float | None:
     ratio = float(speeds_P[0] / speeds_P[1])
     base = ratio ** len(speeds_P)
     wanted_P = power_speeds(base, rotary.width) * speeds_P[0]
-    fits = bool(((wanted_P - speeds_P).abs() <= 1e-4 * wanted_P).all())
+    fits = bool(((wanted_P - speeds_P).abs() <= 1e-4 * wanted_P + MEASURED).all())
     return base if fits and abs(float(speeds_P[0]) - 1) < 1e-4 else None
 
 

@@ -16,6 +16,8 @@ from attncheck.attention.rope_spec import COMPUTED_IN, FORMULAS, rope_parameters
 from attncheck.compare.decoder.spec import AttentionSpec, RotarySpec
 
 LENGTH = 0
+HALVES = (torch.bfloat16, torch.float16)
+LEAST = 1e-12
 CLOSE = 1e-5
 """How far speeds computed in float32 are from exact ones, relatively."""
 
@@ -40,15 +42,27 @@ def with_scheme(attention: AttentionSpec, config: Any, layer: int) -> AttentionS
         expected_P = speeds_of(scheme, rotary.width)
     except (KeyError, TypeError, ValueError, ZeroDivisionError):
         return attention
-    if not bool(((expected_P - rotary.inv_freq_P).abs() <= CLOSE * expected_P).all()):
+    if not _is_rounding_of(rotary.inv_freq_P, expected_P):
         return attention
     return replace(attention, rotary=replace(rotary, scheme=scheme))
 
 
+def _is_rounding_of(speeds_P: Tensor, exact_P: Tensor) -> bool:
+    """Whether speeds are exact ones as float32 or, after a cast of the whole model, as a half
+    precision holds them.
+    """
+    rounded = [exact_P, *(exact_P.float().to(dtype).double() for dtype in HALVES)]
+    return any(
+        bool(((each - speeds_P).abs() <= CLOSE * each.abs() + LEAST).all()) for each in rounded
+    )
+
+
 def rounded_otherwise(rotary: RotarySpec) -> list[RotarySpec]:
-    """The same rotation with its speeds computed in float64 or in float32."""
+    """The same rotation with its speeds computed in float64 or in float32, or cast to a half
+    precision with the rest of the model.
+    """
     if rotary.scheme is None:
         return []
-    return [
-        replace(rotary, inv_freq_P=each) for each in both_roundings(rotary.scheme, rotary.width)
-    ]
+    exact_P, single_P = both_roundings(rotary.scheme, rotary.width)
+    halves = [single_P.float().to(dtype).double() for dtype in HALVES]
+    return [replace(rotary, inv_freq_P=each) for each in (exact_P, single_P, *halves)]

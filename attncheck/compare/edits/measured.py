@@ -52,53 +52,74 @@ def _rotations(
         return
     if tape.find(after_BHTD, slack):
         return
-    found = _rotation_in(tape, before_BHTD, slack, place)
-    if found is None:
-        return
-    factor = float((own.scheme or {}).get("factor", 1.0))
-    base, stated = base_of(found), rotary.stated_base(own)
-    if base is None and factor != 1.0:
-        base = base_of(replace(found, inv_freq_P=found.inv_freq_P * factor))
-    if found.width != own.width:
-        changed = replace(own, inv_freq_P=found.inv_freq_P)
-        yield rotary.edit(
-            layer, changed, "rotary-width", f"{found.width} rotated channels", f"{own.width}"
-        )
-        return
-    ratio_P = found.inv_freq_P / own.inv_freq_P
+    found = rotation_in(tape, before_BHTD, own, slack, place)
+    if found is not None:
+        yield from _speeds(layer, own, found)
+
+
+ABSOLUTE = 1e-7
+"""How far, in radians per position, speeds are measured apart in a port that rotates in float32."""
+
+
+def close(left_P: Tensor, right_P: Tensor) -> bool:
+    """Whether two lists of speeds are the same as far as they can be measured."""
+    return bool(((left_P - right_P).abs() <= 1e-5 * right_P.abs() + ABSOLUTE).all())
+
+
+def _speeds(layer: LayerSpec, own: RotarySpec, found: RotarySpec) -> Iterator[Edit]:
+    """The edit to measured speeds: of the width, one factor on all, the base, or simply others."""
     changed = replace(own, inv_freq_P=found.inv_freq_P)
-    if float((ratio_P - 1).abs().max()) < 1e-5:
+    rotating = 2 * int((found.inv_freq_P.abs() > ABSOLUTE).sum())
+    if found.width != own.width or (rotating < own.width and bool((own.inv_freq_P > 1e-5).all())):
+        got = f"{min(rotating, found.width)} rotated channels"
+        yield rotary.edit(layer, changed, "rotary-width", got, f"{own.width}")
         return
-    if float((ratio_P - ratio_P[0]).abs().max()) < 1e-5 * float(ratio_P[0]):
-        got = f"positions multiplied by {float(ratio_P[0]):.5g} before the rotation"
-        fix = "taking the factor out"
-        yield rotary.edit(layer, changed, "rotary-scaling", got, fix=fix)
-    elif base is not None and stated is not None and abs(base / stated - 1) > 1e-4:
-        yield rotary.edit(layer, changed, "rotary-base", f"rotary base {base:.5g}", f"{stated:g}")
-    else:
-        yield rotary.edit(
-            layer,
-            changed,
-            "rotary-scaling",
-            "other rotary speeds",
-            fix="putting the reference's speeds in",
-            cost=3,
-        )
+    factor = float(found.inv_freq_P[0] / own.inv_freq_P[0])
+    if close(found.inv_freq_P, own.inv_freq_P):
+        return
+    if close(found.inv_freq_P, factor * own.inv_freq_P):
+        exact = replace(own, inv_freq_P=own.inv_freq_P * float(f"{factor:.6g}"))
+        got = f"positions multiplied by {factor:.5g} before the rotation"
+        for each in (changed, exact):
+            yield rotary.edit(layer, each, "rotary-scaling", got, fix="taking the factor out")
+        return
+    divisor = float((own.scheme or {}).get("factor", 1.0))
+    base, stated = base_of(found), rotary.stated_base(own)
+    if base is None and divisor != 1.0:
+        base = base_of(replace(found, inv_freq_P=found.inv_freq_P * divisor))
+    if base is not None and stated is not None and abs(base / stated - 1) > 1e-4:
+        yield from rotary.base_edits(layer, own, changed, base, stated)
+        return
+    fix = "putting the reference's speeds in"
+    yield rotary.edit(layer, changed, "rotary-scaling", "other rotary speeds", fix=fix, cost=3)
 
 
-def _rotation_in(
-    tape: FlowTape, before_BHTD: Tensor, slack: float, place: int
+def rotation_in(
+    tape: FlowTape, before_BHTD: Tensor, own: RotarySpec, slack: float, place: int
 ) -> RotarySpec | None:
-    batch, _, length, width = before_BHTD.shape
+    """The rotation of some states in the port, whose rows may be permuted to rotate neighbours; its
+    speeds are in the order of the reference's channels.
+    """
+    batch, heads, length, width = before_BHTD.shape
+    part = before_BHTD[..., : own.width]
+    turned = torch.stack(part.chunk(2, -1), -1).flatten(-2)
+    neighbours_BHTD = torch.cat([turned, before_BHTD[..., own.width :]], -1)
     size = float(before_BHTD.square().sum())
     for value in tape.after(place, before_BHTD.numel()):
         assert value.kept is not None
         if abs(float(value.kept.square().sum()) - size) > 10 * slack * size:
             continue
         for blocks_BNTD in blocks_of(value.kept, batch, length, width):
+            if blocks_BNTD.shape[1] != heads:
+                continue
             found = fit_rotation(before_BHTD, blocks_BNTD, max(slack, 1e-9))
-            if found is not None:
+            if found is not None and (found.pairing == own.pairing or own.pairing == "half"):
                 return found
+            found = fit_rotation(neighbours_BHTD, blocks_BNTD, max(slack, 1e-9))
+            if found is not None and found.pairing == "pairs":
+                rest = torch.zeros(max(0, len(own.inv_freq_P) - len(found.inv_freq_P)))
+                speeds_P = torch.cat([found.inv_freq_P, rest.double()])
+                return replace(found, inv_freq_P=speeds_P, pairing=own.pairing)
     return None
 
 

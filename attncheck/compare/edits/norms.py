@@ -48,17 +48,17 @@ def norm_edits(layer: LayerSpec) -> Iterator[Edit]:
         norm = getattr(layer, field)
         if norm is None:
             continue
-        for number, (name, got, want, _) in enumerate(variants(norm)):
+        for name, got, want, _ in variants(norm):
             places = _shared(layer, field)
             if places[0] == field:
-                apply = _several(places, number)
+                apply = _several(places, got)
                 yield _edit(name, f"{words} {got}", want, norm.module, apply, cost=2)
     for field, words in QK.items():
         norm = getattr(layer.attention, field)
-        for number, (name, got, want, changed) in enumerate(variants(norm) if norm else ()):
+        for name, got, want, changed in variants(norm) if norm else ():
             if changed is not None:
                 yield _edit(
-                    name, f"{words} {got}", want, norm.module, _one_inside(field, number), cost=2
+                    name, f"{words} {got}", want, norm.module, _one_inside(field, got), cost=2
                 )
     yield from _all_norms(layer)
     yield from _places(layer)
@@ -86,30 +86,30 @@ def _shared(layer: LayerSpec, field: str) -> list[str]:
     return [each for each, norm in norms.items() if norm is not None and norm.module == module]
 
 
-def _variant(norm: NormSpec | None, number: int) -> NormSpec | None:
-    return None if norm is None else list(variants(norm))[number][3]
+def _variant(norm: NormSpec | None, kind: str) -> NormSpec | None:
+    return norm if norm is None else {got: n for _, got, _, n in variants(norm)}.get(kind, norm)
 
 
-def _one(field: str, number: int) -> Callable[[LayerSpec], LayerSpec]:
+def _one(field: str, kind: str) -> Callable[[LayerSpec], LayerSpec]:
     def apply(layer: LayerSpec) -> LayerSpec:
-        fields: Fields = {field: _variant(getattr(layer, field), number)}
+        fields: Fields = {field: _variant(getattr(layer, field), kind)}
         return replace(layer, **fields)
 
     return apply
 
 
-def _several(fields: list[str], number: int) -> Callable[[LayerSpec], LayerSpec]:
+def _several(fields: list[str], kind: str) -> Callable[[LayerSpec], LayerSpec]:
     def apply(layer: LayerSpec) -> LayerSpec:
         for field in fields:
-            layer = _one(field, number)(layer)
+            layer = _one(field, kind)(layer)
         return layer
 
     return apply
 
 
-def _one_inside(field: str, number: int) -> Callable[[LayerSpec], LayerSpec]:
+def _one_inside(field: str, kind: str) -> Callable[[LayerSpec], LayerSpec]:
     def apply(layer: LayerSpec) -> LayerSpec:
-        fields: Fields = {field: _variant(getattr(layer.attention, field), number)}
+        fields: Fields = {field: _variant(getattr(layer.attention, field), kind)}
         return replace(layer, attention=replace(layer.attention, **fields))
 
     return apply
@@ -124,16 +124,16 @@ def _all_norms(layer: LayerSpec) -> Iterator[Edit]:
     if not present:
         return
     first = getattr(layer, present[0])
-    for number, (name, got, want, changed) in enumerate(variants(first)):
+    for name, got, want, changed in variants(first):
         if changed is None:
             continue
         for within in ((), inside) if inside else ((),):
 
-            def apply(each: LayerSpec, number: int = number, within: object = within) -> LayerSpec:
+            def apply(each: LayerSpec, kind: str = got, within: object = within) -> LayerSpec:
                 for field in present:
-                    each = _one(field, number)(each)
+                    each = _one(field, kind)(each)
                 for field in within:  # type: ignore[attr-defined]
-                    each = _one_inside(field, number)(each)
+                    each = _one_inside(field, kind)(each)
                 return each
 
             words = (

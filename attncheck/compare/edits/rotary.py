@@ -72,6 +72,20 @@ def _bases(layer: LayerSpec, rotary: RotarySpec, others: list[RotarySpec]) -> It
             yield edit(layer, changed, "rotary-base", f"rotary base {base:g}", f"{own:g}")
 
 
+def base_edits(
+    layer: LayerSpec, own: RotarySpec, measured: RotarySpec, base: float, stated: float
+) -> Iterator[Edit]:
+    """Edits to a base that was measured: its exact speeds where it is a round number, and those
+    that were measured.
+    """
+    got, want = f"rotary base {base:.5g}", f"{stated:g}"
+    scheme = {**(own.scheme or {"rope_type": "default"}), "rope_theta": float(f"{base:.6g}")}
+    for speeds_P in both_roundings(scheme, own.width):
+        exact = replace(own, inv_freq_P=speeds_P, scheme=scheme)
+        yield edit(layer, exact, "rotary-base", got, want)
+    yield edit(layer, measured, "rotary-base", got, want)
+
+
 def _schemes(layer: LayerSpec, rotary: RotarySpec) -> Iterator[Edit]:
     scheme = rotary.scheme or {"rope_type": "default", "rope_theta": base_of(rotary) or 1e4}
     kind = str(scheme["rope_type"])
@@ -92,7 +106,7 @@ def _schemes(layer: LayerSpec, rotary: RotarySpec) -> Iterator[Edit]:
         exact = [changed]
         exact += [
             replace(changed, inv_freq_P=each.inv_freq_P / other)
-            for each in rounded_otherwise(rotary)
+            for each in rounded_otherwise(rotary)[:2]
         ]
         for each in exact:
             got = f"positions divided by {other:g} before the rotation"
@@ -125,7 +139,7 @@ def _widths(layer: LayerSpec, rotary: RotarySpec) -> Iterator[Edit]:
 
 
 def _forms(layer: LayerSpec, rotary: RotarySpec) -> Iterator[Edit]:
-    for each in (rotary, *rounded_otherwise(rotary)):
+    for each in (rotary, *rounded_otherwise(rotary)[:2]):
         own, other = PAIRS[each.pairing], PAIRS[OTHER[each.pairing]]
         yield edit(
             layer,

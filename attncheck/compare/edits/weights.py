@@ -13,7 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attncheck.compare.decoder.spec import DecoderSpec, ExpertsSpec, LayerSpec, MlpSpec, Projection
+from attncheck.compare.decoder.spec import (
+    AttentionSpec,
+    DecoderSpec,
+    ExpertsSpec,
+    LayerSpec,
+    MlpSpec,
+    Projection,
+)
 from attncheck.compare.edits.edit import Edit, Fields
 from attncheck.compare.edits.port_weights import PortWeights, Standing
 from attncheck.compare.weights import difference, interleaved, taken_apart
@@ -75,7 +82,6 @@ def weight_edits(
         yield from _of_other_layers(spec, number, name, each, cost)
         if standing[name] == "absent":
             yield from _foreign(layer, name, each, foreign)
-    yield from _expert_weights(layer, foreign)
 
 
 def weight_edit(
@@ -152,8 +158,7 @@ def _permuted(
     for words, form in forms.items():
         for names in (("query", "key"), ("query",), ("key",), ("value",)):
             changed = {
-                name: rows_of(maps[name], form(torch.arange(len(maps[name].weight)), counts[name]))
-                for name in names
+                name: rows_of(maps[name], permuted_rows(form, counts[name], spec)) for name in names
             }
             late = all(standing[name] == "same" for name in names)
             got = f"rows of {' and '.join(names)} permuted: {words}"
@@ -170,6 +175,16 @@ def _permuted(
     yield weight_edit(
         layer, {"output": turned}, "rows-permuted", "columns of the output permuted", cost=LATE
     )
+
+
+def permuted_rows(form: Callable[[Tensor, int], Tensor], heads: int, spec: AttentionSpec) -> Tensor:
+    """The order of the rows of some heads under a permutation of their rotated channels."""
+    width = spec.width if spec.rotary is None else min(spec.rotary.width, spec.width)
+    rows_HD = torch.arange(heads * spec.width).view(heads, spec.width)
+    inner = form(torch.arange(heads * width), heads).view(heads, width)
+    starts_H1 = torch.arange(heads)[:, None]
+    moved_HR = inner - starts_H1 * width + starts_H1 * spec.width
+    return torch.cat([moved_HR, rows_HD[:, width:]], 1).flatten()
 
 
 def rows_of(projection: Projection, order_R: Tensor) -> Projection:
@@ -260,32 +275,3 @@ def _foreign(
             changed = {name: replace(each, weight=theirs)}
             got = f"the {name} weight {words}"
             yield weight_edit(layer, changed, kind, got, "", "putting the reference's weight in")
-
-
-def _expert_weights(layer: LayerSpec, foreign: dict[str, Tensor]) -> Iterator[Edit]:
-    """One expert's matrix replaced by one that only the port has."""
-    if not isinstance(layer.mlp, ExpertsSpec) or not foreign:
-        return
-    for number, expert in enumerate(layer.mlp.experts):
-        for name in MLP:
-            each = getattr(expert, name)
-            for matrix_RC in foreign.values() if each is not None else ():
-                for theirs in readings(matrix_RC, each.weight.shape):
-                    yield _expert_edit(layer, number, name, theirs)
-
-
-def _expert_edit(layer: LayerSpec, number: int, name: str, theirs: Tensor) -> Edit:
-    assert isinstance(layer.mlp, ExpertsSpec)
-    experts = layer.mlp.experts
-    each = getattr(experts[number], name)
-    changed = replace(experts[number], **{name: replace(each, weight=theirs)})
-    kind, words = relation(theirs, each.weight)
-    mlp = replace(layer.mlp, experts=(*experts[:number], changed, *experts[number + 1 :]))
-    return Edit(
-        name=kind,
-        part="mlp",
-        got=f"the {name} weight of expert {number} {words}",
-        fix="putting the reference's weight in",
-        module=layer.mlp.module,
-        on_layer=lambda layer: replace(layer, mlp=mlp),
-    )
