@@ -33,6 +33,8 @@ EXPECTED = "a hub id, a folder, a .gguf file, builtin:NAME, config:TYPE or file.
 LONGEST = 4096
 SCHEMES = ("builtin:", "config:")
 URLS = ("http://", "https://")
+PAGES = ("huggingface.co/", "hf.co/")
+"""Pages of the hub, which are no servers."""
 RUNTIMES = ("mlx", "ct2")
 """Runtimes beside transformers that this package opens."""
 ENGINES = "attncheck.engines"
@@ -95,7 +97,7 @@ def parse(text: str) -> Target:
         return _builtin(text)
     if text.startswith("config:"):
         return _config(text)
-    if text.startswith(URLS):
+    if _is_url(text):
         return Target(text=text, kind="server", where=text.rstrip("/"))
     if _is_runtime(text.partition(":")[0]):
         return _runtime(text)
@@ -109,7 +111,12 @@ def parse(text: str) -> Target:
 
 def is_engine(text: str) -> bool:
     """Whether a target names a server or a runtime beside transformers."""
-    return text.startswith(URLS) or (":" in text and _is_runtime(text.partition(":")[0]))
+    return _is_url(text) or (":" in text and _is_runtime(text.partition(":")[0]))
+
+
+def _is_url(text: str) -> bool:
+    """Whether a text is the URL of a server; a page of the hub is none."""
+    return text.startswith(URLS) and not text.partition("://")[2].startswith(PAGES)
 
 
 def _is_runtime(name: str) -> bool:

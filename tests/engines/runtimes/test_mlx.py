@@ -67,6 +67,8 @@ def test_healthy_types_pass(name: str) -> None:
 
 
 def test_a_type_that_mlx_does_not_know_is_skipped() -> None:
-    result = CliRunner().invoke(app, ["run", "config:bloom", "--engine", "mlx", "--no-progress"])
+    result = CliRunner().invoke(
+        app, ["run", "config:bloom", "--engine", "mlx", "-v", "--no-progress"]
+    )
     assert result.exit_code == 5
     assert "Model type bloom not supported" in " ".join(result.output.split())
