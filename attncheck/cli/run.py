@@ -23,6 +23,7 @@ from attncheck.cli.options import (
     argument,
     expanded,
     model,
+    tokens,
 )
 from attncheck.cli.planned import planned_presenter
 from attncheck.cli.ranked import ended, is_first, tp_size
@@ -63,6 +64,9 @@ def run(
     engine: str | None = model(
         None, "Check another runtime of the same weights: mlx or ct2.", "NAME", rare=True
     ),
+    reach: bool = tokens(
+        False, "Cross windows and rotary switches behind the usual input.", rare=True
+    ),
     reporting: OutputOptions,
     gate: GateOptions,
     limits: SweepOptions,
@@ -77,6 +81,7 @@ def run(
         tp=tp_size(tp),
         compiled="inductor" if compiled else None,
         engine=engine,
+        reach=True if reach else None,
     )
     plan = RunRequest(
         targets=tuple(targets or ()),

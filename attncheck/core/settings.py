@@ -11,7 +11,7 @@ from attncheck.core.visible import shortened
 DTYPES = ("auto", "float64", "float32", "bfloat16", "float16")
 PRECISIONS = ("float16", "bfloat16", "float32", "float64")
 DtypeName = Literal["auto", "float64", "float32", "bfloat16", "float16"]
-SWITCHES = ("trust_remote_code", "random_init", "offline")
+SWITCHES = ("trust_remote_code", "random_init", "offline", "reach")
 NUMBERS = {
     "layers": (1, 1 << 16),
     "length": (1, 1 << 24),
@@ -22,7 +22,7 @@ NUMBERS = {
     "patience": (1, 1 << 16),
 }
 """Settings that are numbers: the least and the largest."""
-NEEDED = ("dtype", "device", "seed", *SWITCHES)
+NEEDED = ("dtype", "device", "seed", "trust_remote_code", "random_init", "offline")
 """Settings that cannot be left to the model."""
 
 
@@ -57,6 +57,7 @@ class Settings:
     rate: int | None = None
     requests: int | None = None
     patience: int | None = None
+    reach: bool | None = None
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():

@@ -45,12 +45,13 @@ from attncheck.judge import attention_span, layer_results
 from attncheck.judge.attention_span import ObservedKeys, wrong_pairs
 from attncheck.judge.config_spec import FULL, AttentionSpan, SpanSpec, span_spec
 from attncheck.judge.declared_scale import scale_cases
+from attncheck.judge.far_keys import FAR, far_keys_case
 from attncheck.judge.heads import projection_cases
 from attncheck.judge.judge import LayerResult
 from attncheck.media import answers as media_answers
 from attncheck.media import batches as media_batches
 from attncheck.media import cases as media_cases
-from attncheck.model import cache_kinds, finite, generation, token_sweep
+from attncheck.model import cache_kinds, finite, generation, reach, token_sweep
 from attncheck.model.attempts import attempt
 from attncheck.model.caches import CachedTensor, key_values, repeated_heads
 from attncheck.model.compat import cache_of, cached_length, text_config
@@ -140,6 +141,7 @@ from attncheck.targets.adapters import adapted_layers
 
 __all__ = [
     "AFTER",
+    "FAR",
     "FLEX",
     "FULL",
     "HEADROOM",
@@ -213,6 +215,7 @@ __all__ = [
     "digests",
     "directional_derivative",
     "ends_compared",
+    "far_keys_case",
     "finite",
     "finitely_beyond",
     "first_line",
@@ -252,6 +255,7 @@ __all__ = [
     "projection_cases",
     "projections",
     "ranks",
+    "reach",
     "reference_forward",
     "repeated_heads",
     "require_one_code",

@@ -10,6 +10,7 @@ import transformers
 
 from attncheck.core.errors import AttncheckError, Unsupported, first_line
 from attncheck.core.visible import made_visible, one_line, shortened
+from attncheck.model import reach
 from attncheck.model.subject import Subject
 from attncheck.report.model import TargetReport
 from attncheck.run.deadline import TimeUp
@@ -41,11 +42,7 @@ def loaded_report(subject: Subject, load_seconds: float) -> TargetReport:
     }
     try:
         settings["length"] = subject.inputs.length
-        size = f"input ({subject.inputs.length} tokens)"
-        notes = tuple(
-            f"{size} is shorter than the {each.kind} ({each.length})"
-            for each in subject.inputs.unreached
-        )
+        notes = reach.in_words(subject)
     except Unsupported as reason:
         notes = (str(reason),)
     notes = (*subject.loaded.remarks, *notes, *_of_tokenizer(subject))

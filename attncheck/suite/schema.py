@@ -81,6 +81,9 @@ class SettingsEntry(_Entry):
     compiled: Word | None = _key(
         "Backend of torch.compile, such as inductor: compare the compiled model as well."
     )
+    reach: bool | None = _key(
+        "Cross windows, chunks and rotary switches that the usual input is too short for."
+    )
     revision: Word | None = None
     trust_remote_code: bool | None = None
     random_init: bool | None = _key(

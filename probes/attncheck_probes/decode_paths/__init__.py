@@ -16,6 +16,7 @@ How it measures
     one more. Each with the positions left to the model, passed explicitly, and left to the model
     beside a full-length 2D mask. The row cut in two at every position. Then a row of 130 tokens
     after a long prefill and in a long chunk, since kernels have block sizes that no config names.
+    With `--reach`, borders of the config behind the row are crossed on one kept cache.
 
 False alarms
     Rotary schemes that change with the length by construction (dynamic NTK, LongRoPE at its switch)
@@ -44,6 +45,7 @@ from attncheck.probing import (
     media_cases,
     merged,
 )
+from attncheck_probes.decode_paths.borders import crossed
 
 Schedule = tuple[int, ...]
 EVERYWHERE = "two chunks, cut at every position"
@@ -78,6 +80,7 @@ class DecodePaths(Probe):
         for name, chunks in LONG.items():
             yield attempt(name, decoded, subject, name, chunks)
         yield from media_cases.decoded(subject)
+        yield from crossed(subject)
 
     def _case(self, subject: Subject, name: str, schedule: Schedule, way: str) -> Measurement:
         can, tokens = subject.can, subject.inputs.tokens
