@@ -129,7 +129,7 @@ class RowScaled(nn.Module):
         self.register_buffer("codes_ON", codes_ON.to(torch.int8))
 
     def forward(self, given: Tensor) -> Tensor:
-        scale = given.abs().max() / 127
+        scale = (given.abs().max() / 127).clamp_min(1e-30)
         codes = (given / scale).round()
         rows = codes @ self.get_buffer("codes_ON").to(given.dtype).T
         return rows * scale * self.get_buffer("scale_O").to(given.dtype)
