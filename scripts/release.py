@@ -28,7 +28,7 @@ IN_WHEEL = (
     "attncheck/report/schema.json",
     "attncheck/report/templates/report.html",
     "attncheck/report/templates/report.css",
-    "attncheck_probes/decode_paths.py",
+    "attncheck_probes/decode_paths/__init__.py",
     "attncheck_probes/py.typed",
 )
 IN_SDIST = ("tests/test_api.py", "scripts/release.py", "upstream/README.md", "LICENSE", "Makefile")

@@ -51,11 +51,17 @@ def assert_found(
 
 
 def assert_found_by_one(
-    fault: str, target: str, probe: str, *, named: str | None = None, also: str = ""
+    fault: str,
+    target: str,
+    probe: str,
+    module: str | None = None,
+    *,
+    named: str | None = None,
+    also: str = "",
 ) -> None:
     """The probe catches and names the fault, and no other probe notices it, save one."""
     subject = healthy(target)
-    assert_found(fault, target, probe, named=named)
+    assert_found(fault, target, probe, module, named=named)
     for other in (name for name in registry.installed() if name not in (probe, also)):
         known = {case.name: case for case in healthy_finding(target, other).cases}
         with faults.fault(fault).injected(subject):

@@ -84,7 +84,7 @@ def _asks_higher(subject: Subject, probe: Probe, measured: tuple[Measurement, ..
     """In half precision always, for what a config states as well; otherwise where a case is broken
     or in doubt: a router between two equal experts breaks one by any number of budgets.
     """
-    if subject.dtype.itemsize <= HALF or probe.promise:
+    if subject.dtype.itemsize <= HALF or getattr(probe, "promise", False):
         return True
     fine = (Verdict.PASS, Verdict.SKIP)
     return any(case.in_doubt or verdict_of(case) not in fine for case in measured)

@@ -76,7 +76,7 @@ def test_a_doubled_reduction_is_named() -> None:
     assert "weights are the same" in done.stdout
 
 
-PASS = "in a forward of 1 x 14 tokens, in the probe sharding"
+PASS = "in a forward of 1 x 7 tokens, in the probe sharding"
 ENDS = {
     "raises": f"rank 1 raised ZeroDivisionError: injected {PASS}, where rank 0 waits for it",
     "raises_outside": "rank 1 raised ZeroDivisionError: injected, in the probe sharding",

@@ -6,4 +6,6 @@ from injecting import assert_found_by_one
 
 
 def test_it_is_caught_by_one_probe_and_named() -> None:
-    assert_found_by_one("static-crop", "builtin:gqa", "cache-kinds", named="cache-crop")
+    assert_found_by_one(
+        "static-crop", "builtin:gqa", "cache-kinds", "StaticCache.crop", named="cache-crop"
+    )

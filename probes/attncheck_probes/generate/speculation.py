@@ -16,7 +16,10 @@ from attncheck.probing import (
     Measurement,
     Row,
     Subject,
+    cache_kinds,
+    cached_length,
     max_abs,
+    rollback_cache,
 )
 from attncheck_probes.generate.answers import RowAnswers, answers, of_generate, wanted
 
@@ -41,15 +44,24 @@ def looked_up(subject: Subject, prompt: Row, new: int) -> Measurement:
 
 
 def assisted(subject: Subject, prompt: Row, new: int) -> Measurement:
-    """Candidates come from the model itself, so that all of them fit and none is rolled back. Where
-    rolled back ones are wrong as well, cropping nothing is not the reason.
+    """Candidates come from the model itself, so that all of them fit and none is rolled back. The
+    reason is named where cropping nothing is seen to shorten the cache.
     """
     subject.can.cache.require()
     found = answers(subject, (prompt,), new, given={"assistant_model": subject.model})
     case = _compared(subject, ITSELF, found)
-    if not case.beyond or looked_up(subject, prompt, new).beyond:
-        return case
-    return replace(case, cause=Cause("crop-of-nothing"))
+    shorter = case.beyond and _crops_nothing_wrongly(subject, prompt)
+    return replace(case, cause=Cause("crop-of-nothing")) if shorter else case
+
+
+def _crops_nothing_wrongly(subject: Subject, prompt: Row) -> bool:
+    with torch.no_grad():
+        cache = subject.passes.call(
+            (prompt,), cache=rollback_cache(subject, ""), use_cache=True
+        ).cache
+    before = cached_length(cache)
+    cache_kinds.crop(cache, 0)
+    return cached_length(cache) != before
 
 
 def _compared(subject: Subject, name: str, found: RowAnswers) -> Measurement:
