@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attncheck.attention.layers import layer_number
 from attncheck.core.finding import Diagnosis, Location
-from attncheck.diagnosis.failure import Failure, FailureSide
+from attncheck.diagnosis.failure import REFUSED, Failure, FailureSide
 from attncheck.diagnosis.locate import source_of
 from attncheck.model.module_memory import Key, ModuleMemory
 from attncheck.model.provenance import AFTER
@@ -30,13 +30,25 @@ def kept_between_calls(failure: Failure) -> tuple[Diagnosis, Location] | None:
     memory: ModuleMemory = failure.subject.loaded.memory
     changed = memory.changed()
     for side in failure.sides if changed else ():
-        if _residual(failure, side, memory, changed) is None:
+        if _mended(failure, side, memory, changed) is None:
             continue
         for keys in (*([key] for key in changed[:MOST]), changed):
-            residual = _residual(failure, side, memory, keys)
+            residual = _mended(failure, side, memory, keys)
             if residual is not None:
                 return _said(failure, memory, keys[0], residual)
     return None
+
+
+def _mended(
+    failure: Failure, side: FailureSide, memory: ModuleMemory, keys: list[Key]
+) -> float | None:
+    """The residual with these put back; None too where the model cannot run without what it keeps,
+    such as hooks that the library installs once.
+    """
+    try:
+        return _residual(failure, side, memory, keys)
+    except REFUSED:
+        return None
 
 
 def _residual(
