@@ -26,11 +26,11 @@ from attncheck.model.refusal import REFUSALS
 from attncheck.model.subject import Subject
 from attncheck.report.numbers import number
 
-SLACKS = (1e-9, 1e-6, 3e-6, 1e-5)
+SLACKS = (1e-9, 1e-6, 1e-5)
 """Relative errors up to which values count as the same: rounding of float64, of tables that one
 side keeps in float32, and of what grows from them.
 """
-FINE = 3e-6
+FINE = 1e-6
 SWAPPED = "window-layers-swapped"
 WINDOWS = ("window-ignored", "window-length", SWAPPED)
 WHOLE = {EMBEDDING: "embedding", HEAD: "head"}
