@@ -36,7 +36,9 @@ def explained(
     """The cases; those that only this precision breaks with the budget of many roundings, and with
     the fault whose repair removes the difference.
     """
-    known = {case.name: _roughly(subject, case) if low_only(case) else case for case in cases}
+    known = {
+        case.name: _roughly(subject, probe, case) if low_only(case) else case for case in cases
+    }
     broken = [case for case in known.values() if low_only(case)]
     for name in registry.names() if broken else ():
         fault = registry.fault(name)
@@ -49,11 +51,16 @@ def explained(
     return tuple(known.values())
 
 
-def _roughly(subject: Subject, case: Measurement) -> Measurement:
+def _roughly(subject: Subject, probe: Probe, case: Measurement) -> Measurement:
     """A case with what the worst of many roundings does to its two forwards, where that is more."""
-    if not isinstance(case, Comparison) or case.rerun is None or case.nonfinite:
+    if not isinstance(case, Comparison) or case.nonfinite:
         return case
-    moved = max(_moved(subject, spec) for spec in {case.rerun.got, case.rerun.want})
+    if case.rerun is None and not getattr(probe, "promise", False):
+        return case
+    # what a config states is decided above; of a layer's output inside a forward, nothing tells
+    # how far rounding in the layers before moves it
+    specs = {case.rerun.got, case.rerun.want} if case.rerun is not None else set()
+    moved = max((_moved(subject, spec) for spec in specs), default=math.inf)
     budget = HEADROOM * moved
     if not budget > case.budget:
         return case
