@@ -56,6 +56,7 @@ class LoadedModel:
     injection: Injection = field(default_factory=Injection)
     runs_at: dict[str, bool] = field(default_factory=dict)
     tables: Tables = field(default_factory=Tables)
+    seconds_per_operation: float | None = None
 
     _media: tuple[Medium, ...] | None = None
 

@@ -70,15 +70,24 @@ def crosses(subject: Subject) -> bool:
 
 
 def seconds(subject: Subject) -> float:
-    """About how long it takes to cross all borders, from one forward of a short row."""
+    """About how long it takes to cross all borders, from one forward of a short row. It is timed
+    once: what is printed and what is decided must not differ.
+    """
+    loaded = subject.loaded
+    if loaded.seconds_per_operation is None:
+        loaded.seconds_per_operation = _timed(subject)
+    operations = sum(_operations(subject, len(each.row)) for each in borders(subject))
+    return PASSES * loaded.seconds_per_operation * operations
+
+
+def _timed(subject: Subject) -> float:
     inputs = subject.inputs
     row = (inputs.row * TIMED)[: min(TIMED, inputs.room)]
     with torch.no_grad():
         subject.passes.call((row[:8],), use_cache=False)
         started = _clock(subject)
         subject.passes.call((row,), use_cache=False)
-        rate = (_clock(subject) - started) / _operations(subject, len(row))
-    return PASSES * rate * sum(_operations(subject, len(each.row)) for each in borders(subject))
+    return (_clock(subject) - started) / _operations(subject, len(row))
 
 
 def _clock(subject: Subject) -> float:

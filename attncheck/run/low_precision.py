@@ -36,9 +36,7 @@ def explained(
     """The cases; those that only this precision breaks with the budget of many roundings, and with
     the fault whose repair removes the difference.
     """
-    known = {
-        case.name: _roughly(subject, probe, case) if low_only(case) else case for case in cases
-    }
+    known = {case.name: _roughly(subject, case) if low_only(case) else case for case in cases}
     broken = [case for case in known.values() if low_only(case)]
     for name in registry.names() if broken else ():
         fault = registry.fault(name)
@@ -48,26 +46,35 @@ def explained(
         for case in [each for each in broken if _mended(repaired.get(each.name))]:
             broken.remove(case)
             known[case.name] = _named(case, name, repaired[case.name], subject.dtype_name)
+    known |= {case.name: _inside(probe, case) for case in broken}
     return tuple(known.values())
 
 
-def _roughly(subject: Subject, probe: Probe, case: Measurement) -> Measurement:
+def _roughly(subject: Subject, case: Measurement) -> Measurement:
     """A case with what the worst of many roundings does to its two forwards, where that is more."""
-    if not isinstance(case, Comparison) or case.nonfinite:
+    if not isinstance(case, Comparison) or case.rerun is None or case.nonfinite:
         return case
-    if case.rerun is None and not getattr(probe, "promise", False):
+    moved = max(_moved(subject, spec) for spec in {case.rerun.got, case.rerun.want})
+    return _within(case, moved, f"worst of {ROUNDINGS} roundings {moved:.1e} x {HEADROOM:.0f}")
+
+
+def _inside(probe: Probe, case: Measurement) -> Measurement:
+    """A case that no repair explains. What a config states is decided above: of a layer's output
+    inside a forward, nothing tells how far rounding in the layers before moves it.
+    """
+    if not isinstance(case, Comparison) or case.rerun is not None or case.nonfinite:
         return case
-    # what a config states is decided above; of a layer's output inside a forward, nothing tells
-    # how far rounding in the layers before moves it
-    specs = {case.rerun.got, case.rerun.want} if case.rerun is not None else set()
-    moved = max((_moved(subject, spec) for spec in specs), default=math.inf)
+    promised = getattr(probe, "promise", False)
+    return _within(case, math.inf, "inside a forward, which does not decide") if promised else case
+
+
+def _within(case: Comparison, moved: float, why: str) -> Comparison:
     budget = HEADROOM * moved
     if not budget > case.budget:
         return case
     low, *rest = case.ladder
-    source = f"{low.dtype} worst of {ROUNDINGS} roundings {moved:.1e} x {HEADROOM:.0f}"
     level = PrecisionLevel(dtype=low.dtype, max_abs=low.max_abs, budget=budget)
-    return replace(case, budget=budget, budget_from=source, ladder=(level, *rest))
+    return replace(case, budget=budget, budget_from=f"{low.dtype} {why}", ladder=(level, *rest))
 
 
 def _moved(subject: Subject, spec: ForwardSpec) -> float:

@@ -108,3 +108,12 @@ def test_a_border_behind_the_context_is_none(changes: dict[str, Any]) -> None:
     subject = mistral(**changes)
     assert reach.borders(subject) == ()
     assert crossed(subject) == {}
+
+
+def test_the_cost_is_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is printed first and what is decided later would differ otherwise."""
+    subject = mistral(wanted=None)
+    first = reach.seconds(subject)
+    monkeypatch.setattr(reach, "_timed", lambda subject: 1e9)
+    assert first > 0.0
+    assert reach.seconds(subject) == first

@@ -311,3 +311,29 @@ def test_healthy_models_have_no_fault_of_their_dtype() -> None:
             with registry.fault(name).repaired(subject):
                 assert bool(torch.isfinite(subject.logits(spec)).all())
         assert torch.equal(subject.logits(spec), usual)
+
+
+class StatedLevels(TwoLevels):
+    """What a config states, measured inside a forward: no two forwards give the case."""
+
+    promise = True
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [
+        (WRONG, RIGHT, Verdict.PASS),
+        (WRONG, LEAK, Verdict.FAIL),
+        (WITHIN, LEAK, Verdict.FAIL),
+        (differing(0.0, 1.0, nonfinite=1), RIGHT, Verdict.FAIL),
+    ],
+)
+def test_what_layers_give_in_half_is_decided_above(
+    half: Subject, low: Comparison, high: Comparison, verdict: Verdict
+) -> None:
+    """Layers of trained weights pass on the rounding of those before: 34 budgets on a real model."""
+    (case,) = decided(half, StatedLevels(by_dtype={LOW: low, HIGH: high})).cases
+    assert verdict_of(case) is verdict
+    assert isinstance(case, Comparison)
+    assert [level.dtype for level in case.ladder] == [LOW, HIGH]
+    assert case.ladder[0].max_abs == low.max_abs
