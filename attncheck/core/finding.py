@@ -182,7 +182,10 @@ class Trap:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """Everything one probe has to say about one model. `as_dict` is the JSON of the contract."""
+    """Everything one probe has to say about one model. `as_dict` is the JSON of the contract.
+
+    `shared_by` is a reference model of the library that has each failing case as well.
+    """
 
     probe: str
     verdict: Verdict
@@ -198,6 +201,7 @@ class Finding:
     replay: Mapping[str, Any] = field(default_factory=dict)
     known: KnownFinding | None = None
     traps: tuple[Trap, ...] = ()
+    shared_by: str = ""
 
     @property
     def broken(self) -> list[Measurement]:

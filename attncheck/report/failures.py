@@ -24,7 +24,8 @@ INDENT = 4
 
 class FailureCause(NamedTuple):
     """What findings that fail for one reason have in common, sentence first. `how` says what the
-    proof is, `size` how large the worst case is; each is empty where nothing is known of it.
+    proof is, `size` how large the worst case is, `shared` which reference of the library does the
+    same; each is empty where nothing is known of it.
     """
 
     verdict: str
@@ -34,6 +35,7 @@ class FailureCause(NamedTuple):
     how: str
     size: str
     advice: str
+    shared: str
     probes: tuple[str, ...]
 
 
@@ -56,6 +58,7 @@ def _cause(group: Sequence[Finding]) -> FailureCause:
         how=f"{found.how}: {fault_text(found)}" if found is not None and named else "",
         size=size_text(broken) if broken else "",
         advice=found.advice if found is not None else "",
+        shared=_shared(group),
         probes=tuple(each.probe for each in group),
     )
 
@@ -79,8 +82,18 @@ def _block(group: Sequence[Finding], width: int) -> Iterator[Text]:
     yield from _evidence(group, width)
     if cause.advice:
         yield from _wrapped(f"do: {cause.advice}", width)
+    if cause.shared:
+        yield from _wrapped(cause.shared, width)
     for line in dict.fromkeys(line for each in group for line in script_lines(each)):
         yield from _wrapped(line, width)
+
+
+def _shared(group: Sequence[Finding]) -> str:
+    """Whether every finding of a cause is had by a reference of the library too, in words."""
+    names = dict.fromkeys(each.shared_by for each in group)
+    if not all(names):
+        return ""
+    return f"not this model alone: {', '.join(names)} of the library does the same"
 
 
 def _title(group: Sequence[Finding], found: Diagnosis | None) -> str:

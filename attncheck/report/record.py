@@ -42,7 +42,7 @@ ONE_BELOW_THE_OTHER = re.compile(r"\[\n((?:\s*-?\d[\d.eE+-]*,?\n)+)\s*\]")
 class FindingRecord(Record):
     """What one probe found on one target."""
 
-    added = (*ADDED, "traps")
+    added = (*ADDED, "traps", "shared_by")
 
     probe: Name
     verdict: Verdict
@@ -59,6 +59,9 @@ class FindingRecord(Record):
     known: KnownFinding | None = None
     traps: tuple[Trap, ...] = Field(
         (), description="Cases set aside, since reference models of the library warn as well."
+    )
+    shared_by: str = Field(
+        "", description="A reference model of the library that has each failing case as well."
     )
 
     @field_serializer("diagnosis", "location")

@@ -3,11 +3,13 @@
 A case that warns is asked, the same way, of reference models that are built from the library's own
 classes and have no feature that the checked model lacks. Where a reference warns as well, the case
 is a trap of this library and version: it is set aside from the finding and listed once per run.
+A case that fails stays a failure; where a reference fails as well, the finding says by which.
 Nothing here knows which traps there are.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 from collections.abc import Callable, Iterator
@@ -29,7 +31,9 @@ from attncheck.run.measuring import measured_cases
 from attncheck.targets.load import load
 
 Feature = Callable[[Subject], bool]
-Warnings = dict[str, Measurement]
+Broken = dict[str, Measurement]
+BROKEN = (Verdict.WARN, Verdict.FAIL)
+UNASKABLE = (Unsupported, RuntimeError, TypeError, IndexError)
 
 
 def _dtypes(subject: Subject) -> tuple[str, ...]:
@@ -112,17 +116,50 @@ class Traps:
     """
 
     _loaded: dict[tuple[str, Settings], Subject | None] = field(default_factory=dict)
-    _asked: dict[tuple[str, Settings, Probe], Warnings] = field(default_factory=dict)
+    _asked: dict[tuple[str, Settings, Probe], Broken] = field(default_factory=dict)
 
     def __call__(self, subject: Subject, probe: Probe, finding: Finding) -> Finding:
-        """The finding without the cases that a reference shares, which become its `traps`."""
+        """The finding without the warnings that a reference shares, which become its `traps`; for a
+        failure, `shared_by` is the reference that has each of its failing cases too.
+        """
         if subject.settings.tp is not None:
             return finding  # a reference would have to be sharded as well
         warned = [case for case in finding.cases if verdict_of(case) is Verdict.WARN]
         found = [trap for case in warned for trap in self._trap(subject, probe, case)]
-        return _set_aside(probe, finding, found) if found else finding
+        finding = _set_aside(probe, finding, found) if found else finding
+        if finding.verdict is not Verdict.FAIL:
+            return finding
+        return replace(finding, shared_by=self._failing_alike(subject, probe, finding))
 
     def _trap(self, subject: Subject, probe: Probe, case: Measurement) -> Iterator[Trap]:
+        for reference, shared in self._alike(subject, probe, case):
+            yield Trap(
+                trap=trap_name(probe.name, case.name),
+                call=case.name,
+                reference=reference,
+                max_abs=amount(shared),
+                advice=case.note,
+            )
+            return
+
+    def _failing_alike(self, subject: Subject, probe: Probe, finding: Finding) -> str:
+        """The reference that has the failing cases too; empty where one of them has none."""
+        failed = [case for case in finding.cases if verdict_of(case) is Verdict.FAIL]
+        names: list[str] = []
+        with contextlib.suppress(*UNASKABLE):  # a broken model may raise where its kind is asked
+            for case in failed:
+                alike = next(self._alike(subject, probe, case), None)
+                if alike is None:
+                    return ""
+                names.append(alike[0])
+        return names[0] if failed and len(names) == len(failed) else ""
+
+    def _alike(
+        self, subject: Subject, probe: Probe, case: Measurement
+    ) -> Iterator[tuple[str, Measurement]]:
+        """Each reference of the model's kind that comes to the same verdict in the case, with what
+        it gave.
+        """
         asked = itertools.product(dict.fromkeys(_dtypes(subject)), REFERENCES)
         for dtype, (reference, belongs) in asked:
             settings = Settings(
@@ -133,21 +170,14 @@ class Traps:
             )
             # a reference of another kind is neither loaded nor asked
             shared = belongs(subject) and self._cases(reference, settings, probe).get(case.name)
-            if shared:
-                yield Trap(
-                    trap=trap_name(probe.name, case.name),
-                    call=case.name,
-                    reference=reference,
-                    max_abs=amount(shared),
-                    advice=case.note,
-                )
-                return
+            if shared and verdict_of(shared) is verdict_of(case):
+                yield reference, shared
 
-    def _cases(self, reference: str, settings: Settings, probe: Probe) -> Warnings:
-        """The cases of a reference that warn, by name; none where it cannot be asked this way."""
+    def _cases(self, reference: str, settings: Settings, probe: Probe) -> Broken:
+        """The cases of a reference that warn or fail; none where it cannot be asked this way."""
         key = (reference, settings, probe)
         if key not in self._asked:
-            self._asked[key] = warnings_of(self._reference(reference, settings), probe)
+            self._asked[key] = broken_cases(self._reference(reference, settings), probe)
         return self._asked[key]
 
     def _reference(self, reference: str, settings: Settings) -> Subject | None:
@@ -165,16 +195,16 @@ def _reference(reference: str, settings: Settings) -> Subject | None:
         return None
 
 
-def warnings_of(subject: Subject | None, probe: Probe) -> Warnings:
-    """The cases of one probe that warn on a model, by name."""
+def broken_cases(subject: Subject | None, probe: Probe) -> Broken:
+    """The cases of one probe that warn or fail on a model, by name."""
     if subject is None or any(not subject.capability(need) for need in probe.needs):
         return {}
-    found: Warnings = {}
+    found: Broken = {}
     try:
         for case in measured_cases(probe, subject):
-            if verdict_of(case) is Verdict.WARN:
+            if verdict_of(case) in BROKEN:
                 found[case.name] = case
-    except (Unsupported, RuntimeError, TypeError, NotImplementedError):
+    except UNASKABLE:
         return found
     return found
 
@@ -183,7 +213,9 @@ def shown_traps(probe: Probe) -> dict[str, str]:
     """The page of each trap of one probe, by its name, as the reference models show it now."""
     pages: dict[str, str] = {}
     for reference, _ in REFERENCES:
-        for case in warnings_of(_reference(reference, Settings()), probe).values():
+        for case in broken_cases(_reference(reference, Settings()), probe).values():
+            if verdict_of(case) is not Verdict.WARN:
+                continue
             name = trap_name(probe.name, case.name)
             pages.setdefault(name, PAGE.format(name=name, case=case.name, probe=probe.name))
             pages[name] += f"\n  {reference}: {describe(case)}"

@@ -36,7 +36,7 @@ LIST = Path(__file__).with_name("core.yaml")
 PARTS = ("attncheck", "probes", "tests", "scripts", "sample_configs", "benchmarks", "docs")
 FILES = ("pyproject.toml", "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")
 LEAST_KILLED = 0.95
-TIME_LIMIT = 240.0
+TIME_LIMIT = 900.0
 PRELOADED = ("torch", "transformers", "pytest", "transformers.models.llama.modeling_llama")
 
 

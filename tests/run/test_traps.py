@@ -12,6 +12,7 @@ from attncheck.core.settings import Settings
 from attncheck.core.verdict import Verdict
 from attncheck.model.subject import Subject
 from attncheck.probing import Probe
+from attncheck.report.failures import failure_causes
 from attncheck.report.model import Report, TargetReport, exit_code
 from attncheck.report.record import from_json, to_json
 from attncheck.run import traps
@@ -67,6 +68,35 @@ def test_a_failure_beside_a_trap_still_fails(subject: Subject) -> None:
     found = finding_of(subject, Odd(fails=True))
     assert (found.verdict, len(found.traps)) == (Verdict.FAIL, 1)
     assert found.summary.startswith("always: 1 odd")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deep(Probe):
+    """Fails on models of some number of layers; of any where a second case is asked."""
+
+    name = "deep"
+    title = "counts layers"
+    layers: int = 4
+    own: bool = False
+
+    def measure(self, subject: Subject) -> Any:
+        """One case that fails for `layers` layers, and one that fails for two."""
+        yield AtMost("layers", float(subject.facts.layers == self.layers), "deep")
+        if self.own:
+            yield AtMost("two", float(subject.facts.layers == 2), "deep")
+
+
+def test_a_failure_that_the_reference_shares_still_fails_and_says_so(subject: Subject) -> None:
+    found = finding_of(subject, Deep())
+    assert (found.verdict, found.shared_by) == (Verdict.FAIL, "builtin:gqa")
+    (cause,) = failure_causes(TargetReport(target="a", results=(found,)))
+    assert cause.shared == "not this model alone: builtin:gqa of the library does the same"
+
+
+def test_a_failure_of_this_model_alone_has_no_reference() -> None:
+    two_layers = Subject.of(tiny_llama(), "llama", dtype="float64")
+    assert finding_of(two_layers, Deep(layers=2)).shared_by == ""
+    assert finding_of(two_layers, Deep(layers=2, own=True)).shared_by == ""
 
 
 def test_a_reference_that_lacks_the_feature_is_not_asked() -> None:
