@@ -102,6 +102,23 @@ def with_rounding(found: RunComparison) -> RunComparison:
     return replace(found, forwards=tuple(_allowing(each, proven) for each in found.forwards))
 
 
+def unless_finer(found: RunComparison, raised: RunComparison) -> RunComparison:
+    """A comparison in float64 of what only rounding separates in a lower precision, where nothing
+    could be named: calls that float64 brings below the noise of the lower one hold, since values
+    that both sides keep in float32 are no more exact there.
+    """
+    floors = {each.way: each.budget / HEADROOM for each in found.forwards}
+    calm = found.verdict in ("rounding", "identical")
+    forwards = (_within(each, floors.get(each.way, 0.0)) for each in raised.forwards)
+    return replace(raised, forwards=tuple(forwards)) if calm else raised
+
+
+def _within(found: ForwardComparison, floor: float) -> ForwardComparison:
+    if found.verdict != "different" or found.nonfinite or found.max_abs > floor:
+        return found
+    return replace(found, verdict="rounding", budget=floor, first_position=None)
+
+
 def _allowing(found: ForwardComparison, proven: float) -> ForwardComparison:
     budget = max(found.budget, HEADROOM * proven)
     if found.verdict != "different" or found.nonfinite or found.max_abs > budget:

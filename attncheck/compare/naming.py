@@ -6,6 +6,7 @@ edits are then what the other model does otherwise; a fault without that proof g
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import final
@@ -18,6 +19,7 @@ from attncheck.compare.decoder.reading import read_decoder
 from attncheck.compare.decoder.spec import DecoderSpec
 from attncheck.compare.edits.edit import ROUNDING_ONLY
 from attncheck.compare.flow import FlowTape, taped
+from attncheck.compare.folding import as_rounded
 from attncheck.compare.peel import Peeled, Peeler, StagedEdit
 from attncheck.compare.stage import EMBEDDING, HEAD, Port, port_of
 from attncheck.core.errors import Unsupported, first_line
@@ -81,12 +83,15 @@ def explain(reference: Subject, other: Subject, rows: Tokens) -> Explanation:
     except (*REFUSALS, Unsupported) as error:
         why = f"the reference cannot be written out: {first_line(error)}"
         return Explanation(reason=why, unreadable=True)
-    try:
-        with other.at("float64") as view:
+    stated = other.dtype_name
+    with contextlib.ExitStack() as stack:
+        try:
+            view = stack.enter_context(other.at("float64"))
             tape, logits_BTV = tape_of(view, rows)
-            return _best(spec, observed, view, tape, logits_BTV)
-    except (*REFUSALS, Unsupported) as error:
-        return Explanation(reason=f"the other model refuses float64: {first_line(error)}")
+        except (*REFUSALS, Unsupported) as error:
+            return Explanation(reason=f"the other model refuses float64: {first_line(error)}")
+        spec = as_rounded(spec, view.model, stated)
+        return _best(spec, observed, view, tape, logits_BTV)
 
 
 def tape_of(subject: Subject, rows: Tokens) -> tuple[FlowTape, Tensor]:

@@ -8,6 +8,7 @@ Axes: B batch, T positions, C channels.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import final
@@ -72,6 +73,7 @@ class Peeler:
     port: Port
     keys: list[tuple[str, str, str]] = field(default_factory=list)
     foreign: dict[str, Tensor] = field(default_factory=dict)
+    reference: DecoderSpec | None = None
 
     def __post_init__(self) -> None:
         self.stages = Stages(self.ids_BT, self.port)
@@ -79,6 +81,7 @@ class Peeler:
     def peel(self, spec: DecoderSpec) -> Peeled:
         """Settle stage after stage."""
         self.foreign = self.port.weights.unmatched(known_weights(spec))
+        self.reference = spec
         done: list[StagedEdit] = []
         x: Tensor | None = None
         for stage in (EMBEDDING, *range(len(spec.layers)), HEAD):
@@ -121,7 +124,8 @@ class Peeler:
                 for each in self._edits(state, stage)
                 if each.name == ROUNDING_ONLY or each.key in self.keys
             ]
-            tried = [self._after(state, each, stage, x) for each in usual if useful(each, state)]
+            able = [each for each in usual if useful(each, state)]
+            tried = [after for each in able for after in self._after(state, each, stage, x)]
             found = min(tried, key=_rank, default=state)
             if not found.settled and len(found.found) <= len(state.found):
                 return state
@@ -141,11 +145,17 @@ class Peeler:
             keys = tuple(sorted(each.key for each in (*state.edits, edit)))
             if len(keys) == 1 or keys not in tried:
                 tried.add(keys)
-                yield self._after(full, edit, stage, x)
+                yield from self._after(full, edit, stage, x)
 
-    def _after(self, state: StageState, edit: Edit, stage: int, x: Tensor | None) -> StageState:
-        spec = applied(state.spec, stage, edit)
-        return self.stages.state(spec, stage, x, (*state.edits, edit), state)
+    def _after(
+        self, state: StageState, edit: Edit, stage: int, x: Tensor | None
+    ) -> Iterator[StageState]:
+        """A state with one edit more; none where shapes forbid it: a norm of all queries does not
+        fit fewer keys.
+        """
+        with contextlib.suppress(RuntimeError):
+            spec = applied(state.spec, stage, edit)
+            yield self.stages.state(spec, stage, x, (*state.edits, edit), state)
 
     def _cheapest(self, grown: list[StageState]) -> StageState:
         """The cheapest settled state; edits that were needed before cost less."""
@@ -166,8 +176,9 @@ class Peeler:
             return edits_behind(
                 spec, state.nodes, port.logits_BTV, port.tape, port.slack, self.foreign
             )
+        reaches = [each.attention.reach for each in (self.reference or spec).layers]
         return edits_of_layer(
-            spec, stage, state.nodes, port.tape, port.slack, port.weights, self.foreign
+            spec, stage, reaches, state.nodes, port.tape, port.slack, port.weights, self.foreign
         )
 
 

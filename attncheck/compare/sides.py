@@ -12,7 +12,13 @@ from typing import Any, final
 
 from attncheck.compare import weights
 from attncheck.compare.calls import Call, more_calls, shared_rows
-from attncheck.compare.divergence import RunComparison, Sameness, compare, with_rounding
+from attncheck.compare.divergence import (
+    RunComparison,
+    Sameness,
+    compare,
+    unless_finer,
+    with_rounding,
+)
 from attncheck.compare.naming import Explanation, explain
 from attncheck.compare.record import record
 from attncheck.compare.state_dicts import weights_first
@@ -127,16 +133,18 @@ def compare_subjects(
     comparison = compare(*found)
     how = weights.differing(one.model, other.model, comparison.weights)
     raised = None
-    if comparison.verdict in ("undecided", "different") and not in_float64(one, other):
-        raised = _raised(one, other, rows, pad, more)
+    if comparison.verdict != "identical" and not in_float64(one, other):
+        doubted = more if comparison.verdict != "rounding" else ()
+        raised = _raised(one, other, rows, pad, doubted)
     explanation = None
     if (raised or comparison).verdict == "different" and not (quick and how):
         says("looking for what differs")
         explanation = explain_sides(one, other, rows)
-    calm = explanation is not None and explanation.rounding
-    if calm:
+    if explanation is not None and explanation.rounding:
         comparison = with_rounding(comparison)
         raised = raised and with_rounding(raised)
+    elif explanation is not None and not explanation.faults and raised is not None:
+        raised = unless_finer(comparison, raised)
     control = None
     if (raised or comparison).verdict in ("identical", "rounding"):
         control = seen_by_control(one, other, rows)

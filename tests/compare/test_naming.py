@@ -45,6 +45,12 @@ def test_a_correct_port_in_bfloat16_is_rounding() -> None:
     assert explained("qwen2", dtype=torch.bfloat16).rounding
 
 
+def test_a_scale_folded_into_weights_before_a_cast_is_rounding() -> None:
+    assert explained("gemma2", style=FusedPort, dtype=torch.bfloat16).rounding
+    (fault,) = explained("gemma2", "causal", style=FusedPort, dtype=torch.bfloat16).faults
+    assert fault.name == "causal-mask-missing"
+
+
 def test_the_sentence_says_what_both_sides_have_and_the_proof() -> None:
     (fault,) = explained("llama", "rotary-base").faults
     what, _, proof = fault.sentence.partition(" (")

@@ -1,49 +1,25 @@
 """Compute what a `DecoderSpec` says, part by part, in float64.
 
-`Visit` is shown each value by name as it is computed, so that it can be looked for in another
-model's forward.
-
 Axes: B batch, T positions, S keys, C channels, H query heads, G key/value heads, D head width,
-P pairs, E experts, K chosen experts, V vocabulary.
+P pairs, V vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from attncheck.attention.rope import rotate
+from attncheck.compare.decoder.feed_forward import Visit, feed_forward, projected, unseen
 from attncheck.compare.decoder.spec import (
     AttentionSpec,
     DecoderSpec,
-    ExpertsSpec,
     LayerSpec,
-    MlpSpec,
     NormSpec,
-    Projection,
     RotarySpec,
 )
-
-Visit = Callable[[str, Tensor], None]
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "SiLU": F.silu,
-    "exact GELU": F.gelu,
-    "tanh GELU": lambda x: F.gelu(x, approximate="tanh"),
-    "ReLU": F.relu,
-    "sigmoid GELU": lambda x: x * torch.sigmoid(1.702 * x),
-    "squared ReLU": lambda x: F.relu(x).square(),
-    "sigmoid": torch.sigmoid,
-    "tanh": torch.tanh,
-    "no activation": lambda x: x,
-}
-
-
-def unseen(name: str, value: Tensor) -> None:
-    """A visit that keeps nothing."""
 
 
 def normed(norm: NormSpec | None, x: Tensor) -> Tensor:
@@ -59,18 +35,11 @@ def normed(norm: NormSpec | None, x: Tensor) -> Tensor:
     return x if norm.bias is None else x + norm.bias
 
 
-def projected(projection: Projection, x: Tensor) -> Tensor:
-    """A linear map with its bias."""
-    return F.linear(x, projection.weight, projection.bias)
-
-
-def activated(name: str, x: Tensor) -> Tensor:
-    """An activation by its name."""
-    return ACTIVATIONS[name](x)
-
-
 def rotated(rotary: RotarySpec, states_BHTD: Tensor, offset: int) -> Tensor:
     """States rotated by positions from `offset` on."""
+    if rotary.start:
+        still, moving = states_BHTD[..., : rotary.start], states_BHTD[..., rotary.start :]
+        return torch.cat([still, rotated(replace(rotary, start=0), moving, offset)], -1)
     length, width = states_BHTD.shape[2], rotary.width
     positions_T1 = torch.arange(length, dtype=torch.float64)[:, None] + offset
     angles_TR = torch.cat([positions_T1 * rotary.inv_freq_P] * 2, -1) * rotary.direction
@@ -135,15 +104,33 @@ def _weights(spec: AttentionSpec, scores_BHTS: Tensor) -> Tensor:
     return torch.cat([scores_BHTS, sinks_BHT1], -1).softmax(-1)[..., :-1]
 
 
-def attention(spec: AttentionSpec, x_BTC: Tensor, visit: Visit = unseen) -> Tensor:
-    """The output of one layer's attention."""
+def projections_of(spec: AttentionSpec, x_BTC: Tensor, visit: Visit = unseen) -> dict[str, Tensor]:
+    """Queries, keys and values before they are split into heads."""
     flat = {}
     for which in ("query", "key", "value"):
-        flat[which] = projected(getattr(spec, which), x_BTC)
+        latent = spec.query_latent if which == "query" else spec.key_latent
+        given_BTC = x_BTC
+        if latent is not None:
+            given_BTC = normed(latent.norm, projected(latent.down, x_BTC))
+            if which != "value":
+                visit(f"{which} latent", given_BTC)
+        flat[which] = projected(getattr(spec, which), given_BTC)
         visit(which, flat[which])
+    if spec.shared_key is not None:
+        shared_BTR = projected(spec.shared_key, x_BTC)
+        visit("shared key", shared_BTR)
+        own_BTHN = flat["key"].view(*shared_BTR.shape[:2], spec.groups, -1)
+        shared_BTHR = shared_BTR[:, :, None].expand(-1, -1, spec.groups, -1)
+        flat["key"] = torch.cat([own_BTHN, shared_BTHR], -1).flatten(2)
+    return flat
+
+
+def attention(spec: AttentionSpec, x_BTC: Tensor, visit: Visit = unseen) -> Tensor:
+    """The output of one layer's attention."""
+    flat = projections_of(spec, x_BTC, visit)
     query_BHTD = _side(spec, "query", flat["query"], visit)
     key_BGTD = _side(spec, "key", flat["key"], visit)
-    value_BGTD = _heads(flat["value"], spec.width)
+    value_BGTD = _heads(flat["value"], spec.value_width or spec.width)
     if spec.rotary is not None and spec.rotary.on_value:
         value_BGTD = rotated(spec.rotary, value_BGTD, 0)
     times = query_BHTD.shape[1] // key_BGTD.shape[1]
@@ -163,63 +150,6 @@ def attention(spec: AttentionSpec, x_BTC: Tensor, visit: Visit = unseen) -> Tens
     output_BTC = projected(spec.output, flat_BTC)
     visit("output", output_BTC)
     return output_BTC
-
-
-def mlp(spec: MlpSpec, x: Tensor, visit: Visit = unseen) -> Tensor:
-    """The output of one feed-forward block."""
-    up = projected(spec.up, x)
-    visit("up", up)
-    if spec.gate is None:
-        inner = activated(spec.activation, up)
-    else:
-        gate = projected(spec.gate, x)
-        visit("gate", gate)
-        first, second = (gate, up) if spec.activated == "gate" else (up, gate)
-        inner = activated(spec.activation, first)
-        visit("activated", inner)
-        inner = inner * second
-    visit("inner", inner)
-    output = projected(spec.down, inner)
-    visit("output", output)
-    return output
-
-
-def routed(spec: ExpertsSpec, x_BTC: Tensor, visit: Visit) -> tuple[Tensor, Tensor]:
-    """The chosen experts of each token and their weights, K each."""
-    scores_BTE = projected(spec.router, x_BTC)
-    visit("router", scores_BTE)
-    if spec.order == "top-k first":
-        top = scores_BTE.topk(spec.count, -1)
-        weights_BTK = top.values.softmax(-1)
-    else:
-        first = spec.order == "softmax first"
-        top = (scores_BTE.softmax(-1) if first else scores_BTE.sigmoid()).topk(spec.count, -1)
-        weights_BTK = top.values
-        if spec.normalised:
-            weights_BTK = weights_BTK / weights_BTK.sum(-1, keepdim=True)
-    weights_BTK = weights_BTK * spec.gain
-    visit("router weights", weights_BTK)
-    return top.indices, weights_BTK
-
-
-def experts(spec: ExpertsSpec, x_BTC: Tensor, visit: Visit = unseen) -> Tensor:
-    """The weighted sum of the chosen experts' outputs."""
-    chosen_BTK, weights_BTK = routed(spec, x_BTC, visit)
-    total_BTC = torch.zeros_like(x_BTC)
-    for number, expert in enumerate(spec.experts):
-        weight_BT1 = torch.where(chosen_BTK == number, weights_BTK, 0.0).sum(-1, keepdim=True)
-        if spec.on_input:
-            used_BT1 = (chosen_BTK == number).any(-1, keepdim=True)
-            total_BTC += mlp(expert, x_BTC * weight_BT1) * used_BT1
-        else:
-            total_BTC += mlp(expert, x_BTC) * weight_BT1
-    visit("output", total_BTC)
-    return total_BTC
-
-
-def feed_forward(spec: MlpSpec | ExpertsSpec, x: Tensor, visit: Visit = unseen) -> Tensor:
-    """A plain block or routed ones."""
-    return mlp(spec, x, visit) if isinstance(spec, MlpSpec) else experts(spec, x, visit)
 
 
 def _within(visit: Visit, part: str) -> Visit:

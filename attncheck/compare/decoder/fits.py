@@ -14,14 +14,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from attncheck.compare.decoder import compute
+from attncheck.compare.decoder import compute, feed_forward
 from attncheck.compare.decoder.observed import Observed, Unreadable, equal
-from attncheck.compare.decoder.spec import ExpertsSpec, MlpSpec, NormKind, NormSpec, Projection
+from attncheck.compare.decoder.spec import MlpSpec, NormKind, NormSpec, Projection
 
 EPS_NAMES = ("variance_epsilon", "eps", "epsilon", "norm_eps", "layer_norm_eps", "rms_norm_eps")
 KINDS: tuple[NormKind, ...] = ("rms", "layer")
 USUAL_EPS = (1e-5, 1e-6, 1e-8, 1e-12, 0.0)
-COUNTS = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "top_k")
 
 
 def norm_of(observed: Observed, name: str) -> NormSpec | None:
@@ -50,8 +49,9 @@ def _vector(module: nn.Module, name: str, x: Tensor) -> Tensor | None:
     return None
 
 
-def mlp_of(observed: Observed, prefix: str) -> MlpSpec | ExpertsSpec:
-    """The feed-forward block that a module computes.
+def mlp_of(observed: Observed, prefix: str) -> MlpSpec | None:
+    """The plain feed-forward block that a module computes; None where its output is that of no
+    linear map.
 
     Raises:
         Unreadable: no combination of its linear maps gives its output.
@@ -60,15 +60,15 @@ def mlp_of(observed: Observed, prefix: str) -> MlpSpec | ExpertsSpec:
     linears = observed.linears(prefix)
     down = next((name for name in linears if equal(observed.outputs[name], y)), None)
     if down is None:
-        return _experts_of(observed, prefix)
+        return None
     first = [each for name, each in linears.items() if equal(observed.inputs[name], x)]
     inner = observed.inputs[down]
     for gate, up in _halves(first, inner.shape[-1]):
-        for activation in compute.ACTIVATIONS:
+        for activation in feed_forward.ACTIVATIONS:
             found = MlpSpec(
                 up=up, gate=gate, down=linears[down], activation=activation, module=prefix
             )
-            if equal(compute.mlp(found, x), y):
+            if equal(feed_forward.mlp(found, x), y):
                 return found
     raise Unreadable(f"{prefix} is no feed-forward block that can be written out")
 
@@ -89,65 +89,6 @@ def sliced(projection: Projection, rows: slice | Tensor) -> Projection:
     """Some rows of a linear map."""
     bias = None if projection.bias is None else projection.bias[rows]
     return replace(projection, weight=projection.weight[rows], bias=bias)
-
-
-def _experts_of(observed: Observed, prefix: str) -> ExpertsSpec:
-    module, y = observed.module(prefix), observed.outputs[prefix]
-    x = observed.inputs[prefix]
-    stacks = {name: each.detach().double() for name, each in module.named_parameters()}
-    routers = {name: each for name, each in stacks.items() if each.ndim == 2}
-    for router, (gate_up, down) in itertools.product(
-        routers.values(), _stacks([each for each in stacks.values() if each.ndim == 3], x.shape[-1])
-    ):
-        if router.shape != (len(down), x.shape[-1]):
-            continue
-        for found in _routings(observed, prefix, router, gate_up, down):
-            if equal(compute.experts(found, x), y):
-                return found
-    raise Unreadable(f"{prefix} routes tokens in a way that cannot be written out")
-
-
-def _stacks(stacks: list[Tensor], width: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Pairs of a fused (E, 2I, C) and a down (E, C, I) stack, each possibly stored transposed."""
-    for first, second in itertools.permutations(stacks, 2):
-        turned = [first, first.transpose(1, 2)]
-        for gate_up in turned:
-            for down in (second, second.transpose(1, 2)):
-                fits = gate_up.shape[2] == width == down.shape[1]
-                if fits and gate_up.shape[1] == 2 * down.shape[2]:
-                    yield gate_up, down
-
-
-def _routings(
-    observed: Observed, prefix: str, router: Tensor, gate_up: Tensor, down: Tensor
-) -> Iterator[ExpertsSpec]:
-    inner, config = down.shape[2], getattr(observed.model, "config", None)
-    stated = [getattr(config, name, None) for name in COUNTS]
-    counts = [each for each in stated if isinstance(each, int)] or range(1, len(router) + 1)
-    for count, activation, swapped in itertools.product(
-        counts, ("SiLU", "exact GELU", "tanh GELU"), (0, 1)
-    ):
-        blocks = tuple(
-            MlpSpec(
-                gate=Projection(weight=fused[swapped * inner :][:inner], module=prefix),
-                up=Projection(weight=fused[(1 - swapped) * inner :][:inner], module=prefix),
-                down=Projection(weight=each, module=prefix),
-                activation=activation,
-                module=prefix,
-            )
-            for fused, each in zip(gate_up, down, strict=True)
-        )
-        for order, normalised in itertools.product(
-            ("softmax first", "top-k first", "sigmoid"), (True, False)
-        ):
-            yield ExpertsSpec(
-                router=Projection(weight=router, module=prefix),
-                experts=blocks,
-                count=count,
-                order=order,  # type: ignore[arg-type]
-                normalised=normalised,
-                module=prefix,
-            )
 
 
 def cap_of(before: Tensor, after: Tensor, slack: float = 1e-7) -> float | None:

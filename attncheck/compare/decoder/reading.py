@@ -13,8 +13,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from attncheck.attention.layers import layer_lists
-from attncheck.compare.decoder import compute
-from attncheck.compare.decoder.fits import cap_of, mlp_of, norm_of
+from attncheck.compare.decoder import compute, feed_forward
+from attncheck.compare.decoder.fit_experts import feed_forward_of
+from attncheck.compare.decoder.fits import cap_of, norm_of
 from attncheck.compare.decoder.observed import Observed, Unreadable, equal, observe
 from attncheck.compare.decoder.reading_attention import attention_of
 from attncheck.compare.decoder.schemes import with_scheme
@@ -99,7 +100,7 @@ def _layer(observed: Observed, name: str, number: int) -> LayerSpec:
             text_config(getattr(observed.model, "config", None)),
             number,
         ),
-        mlp=mlp_of(observed, block),
+        mlp=feed_forward_of(observed, block),
         before_attention=first_in,
         after_attention=after(attention),
         before_mlp=second_in,
@@ -190,7 +191,7 @@ def _head(observed: Observed, hidden_BTC: Tensor) -> tuple[Projection, float, fl
         bias=bias.detach().double() if isinstance(bias, Tensor) else None,
         module=observed.names.get(id(module), ""),
     )
-    plain_BTV, want_BTV = compute.projected(head, hidden_BTC), observed.logits_BTV
+    plain_BTV, want_BTV = feed_forward.projected(head, hidden_BTC), observed.logits_BTV
     if equal(plain_BTV, want_BTV, 1e-7):
         return head, 1.0, None
     scale = float((plain_BTV * want_BTV).sum() / plain_BTV.square().sum())

@@ -7,8 +7,8 @@ D head width, R rows.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from attncheck.compare.decoder import compute
 from attncheck.compare.decoder.fit_rotation import fit_rotation
 from attncheck.compare.decoder.fits import norm_of, sliced
 from attncheck.compare.decoder.observed import Observed, Unreadable, equal
+from attncheck.compare.decoder.reading_latent import with_latents
 from attncheck.compare.decoder.spec import AttentionSpec, NormSpec, Projection, RotarySpec
 from attncheck.judge.projections import blocks_of, matched
 
@@ -34,35 +35,61 @@ def attention_of(observed: Observed, call: AttentionCall, number: int, name: str
     query_BHTD, key_BGTD, value_BGTD = (
         each.detach().cpu().double() for each in (call.query_BHTD, call.key_BGSD, call.value_BGSD)
     )
-    if query_BHTD.shape[-1] != value_BGTD.shape[-1] or bias_of(call) is not None:
-        raise Unreadable(f"{name} has values of another width than its keys, or a bias on scores")
+    if bias_of(call) is not None:
+        raise Unreadable(f"{name} has a bias on scores")
     linears = observed.linears(name)
+    empty = Projection(weight=torch.zeros(0))
+    found = AttentionSpec(
+        query=empty,
+        key=empty,
+        value=empty,
+        output=empty,
+        heads=query_BHTD.shape[1],
+        groups=value_BGTD.shape[1],
+        width=query_BHTD.shape[-1],
+        scale=_scale(call, query_BHTD),
+        cap=call.options.get("softcap") or None,
+        reach=_reach(call, name),
+        sinks=_sinks(call),
+        module=name,
+    )
+    if query_BHTD.shape[-1] != value_BGTD.shape[-1]:
+        return _with_output(observed, with_latents(observed, call, found, name), linears, name)
+    try:
+        found = _with_projections(observed, found, linears, (query_BHTD, key_BGTD, value_BGTD))
+    except Unreadable:
+        if query_BHTD.shape[1] != key_BGTD.shape[1]:
+            raise
+        found = with_latents(observed, call, found, name)
+    return _with_output(observed, found, linears, name)
+
+
+def _with_projections(
+    observed: Observed,
+    found: AttentionSpec,
+    linears: dict[str, Projection],
+    states: tuple[Tensor, Tensor, Tensor],
+) -> AttentionSpec:
+    """The attention with the rows, norms and rotation of its queries, keys and values."""
+    query_BHTD, key_BGTD, value_BGTD = states
+    name = found.module
     stages = {each: observed.outputs[each] for each in linears}
     query, query_norm, whole, query_factor, rotary = _side(observed, linears, query_BHTD, name)
     key, key_norm, _, key_factor, key_rotary = _side(observed, linears, key_BGTD, name)
     value = _rows(stages, linears, value_BGTD, exact=True)
     if value is None:
         raise Unreadable(f"{name}: the values are no rows of a projection")
-    rotary = rotary if rotary is not None else key_rotary
-    found = AttentionSpec(
+    return replace(
+        found,
         query=query,
         key=key,
         value=value[0],
-        output=Projection(weight=torch.zeros(0)),
-        heads=query_BHTD.shape[1],
-        groups=value_BGTD.shape[1],
-        width=value_BGTD.shape[-1],
-        scale=_scale(call, query_BHTD) * query_factor * key_factor,
+        scale=found.scale * query_factor * key_factor,
         query_norm=query_norm,
         key_norm=key_norm,
         whole_norm=whole,
-        rotary=rotary,
-        cap=call.options.get("softcap") or None,
-        reach=_reach(call, name),
-        sinks=_sinks(call),
-        module=name,
+        rotary=rotary if rotary is not None else key_rotary,
     )
-    return _with_output(observed, found, linears, name)
 
 
 def _with_output(
@@ -163,19 +190,44 @@ def _through_norm(
 ) -> tuple[tuple[Tensor, Tensor, float] | None, NormSpec | None, bool]:
     """The states before a norm and after it, where the states come from one."""
     batch, heads, length, width = states_BHTD.shape
-    for name, norm in reversed(norms.items()):
-        after, before = observed.outputs[name], observed.inputs[name]
-        pairs: Any = zip(
-            blocks_of(after, batch, length, width),
-            blocks_of(before, batch, length, width),
-            strict=True,
-        )
-        for after_BNTD, before_BNTD in pairs:
+    shape = batch, length, width
+    ones = [
+        (norm, blocks_of(observed.outputs[name], *shape), blocks_of(observed.inputs[name], *shape))
+        for name, norm in norms.items()
+    ]
+    for norm, after, before in (*reversed(ones), *_of_heads(norms, ones, heads)):
+        for after_BNTD, before_BNTD in zip(after, before, strict=True):
             if after_BNTD.shape[1] != heads:
                 continue
             match = matched(states_BHTD, after_BNTD, SAME_LENGTH * 10)
             if match is not None:
-                whole = norm.weight is not None and len(norm.weight) != width
+                whole = norm.weight is not None and norm.weight.shape[-1] != width
                 best_H, factor = match
                 return (before_BNTD[:, best_H], after_BNTD[:, best_H], factor), norm, whole
     return None, None, False
+
+
+Normed = tuple[NormSpec, list[Tensor], list[Tensor]]
+
+
+def _of_heads(
+    norms: dict[str, NormSpec], ones: list[Normed], heads: int
+) -> Iterator[tuple[NormSpec, list[Tensor], list[Tensor]]]:
+    """Lists of as many norms as there are heads, one for each, as one norm with a weight a head."""
+    lists: dict[str, list[Normed]] = {}
+    for name, each in zip(norms, ones, strict=True):
+        if each[1] and each[1][0].shape[1] == 1:
+            lists.setdefault(name.rpartition(".")[0], []).append(each)
+    for members in lists.values():
+        if len(members) == heads:
+            first = members[0][0]
+            weights = [each.weight for each, _, _ in members if each.weight is not None]
+            biases = [each.bias for each, _, _ in members if each.bias is not None]
+            together = replace(
+                first,
+                weight=torch.stack(weights)[:, None] if len(weights) == heads else None,
+                bias=torch.stack(biases)[:, None] if len(biases) == heads else None,
+            )
+            after_BHTD = torch.cat([after[0] for _, after, _ in members], 1)
+            before_BHTD = torch.cat([before[0] for _, _, before in members], 1)
+            yield together, [after_BHTD], [before_BHTD]

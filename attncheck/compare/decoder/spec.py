@@ -50,8 +50,8 @@ class RotarySpec:
     """Speeds inv_freq_P of 2P channels, and how they rotate queries and keys.
 
     `gain` multiplies cosines and sines; `query_offset` and `key_offset` are added to positions;
-    `after_norm` rotates after the query and key norms. `scheme` holds the config's numbers, where
-    they give these speeds.
+    `after_norm` rotates after the query and key norms, `start` is the first channel that rotates.
+    `scheme` holds the config's numbers, where they give these speeds.
     """
 
     inv_freq_P: Tensor
@@ -65,6 +65,7 @@ class RotarySpec:
     on_value: bool = False
     times: int = 1
     after_norm: bool = True
+    start: int = 0
     scheme: dict[str, Any] | None = None
 
     @property
@@ -75,11 +76,22 @@ class RotarySpec:
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
+class Latent:
+    """A narrow state that queries, or keys and values, are computed from."""
+
+    down: Projection
+    norm: NormSpec | None = None
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
 class AttentionSpec:
     """One layer's attention. `whole_norm` norms all heads of a token together; `tiled` lets query
     head h read key head h mod G instead of h // (H / G); `unmoved` flattens heads without moving
     their axis; `reach` is how many keys behind itself a query reads, None for all, and `ahead` how
-    many after itself.
+    many after itself. With a `query_latent` or `key_latent`, queries or keys and values come from
+    that; `shared_key` gives channels behind those of `key` that all heads share. Values are
+    `value_width` wide where that is not `width`.
     """
 
     query: Projection
@@ -101,6 +113,10 @@ class AttentionSpec:
     sink_sign: float = 1.0
     tiled: bool = False
     unmoved: bool = False
+    query_latent: Latent | None = None
+    key_latent: Latent | None = None
+    shared_key: Projection | None = None
+    value_width: int | None = None
     first_layer: str = ""
     module: str = ""
 
@@ -123,6 +139,10 @@ class MlpSpec:
 class ExpertsSpec:
     """Routed blocks: scores of the router, softmax before or after the top k, and what the chosen
     weights are divided by.
+
+    `correction` is added to the scores that experts are chosen by (`weighted` also to their
+    weights). Of `groups` of experts only `kept` may be chosen from, those with the largest sums of
+    `best` scores. `shared` runs for every token, times the sigmoid of `shared_gate` where that is.
     """
 
     router: Projection
@@ -132,6 +152,13 @@ class ExpertsSpec:
     normalised: bool = True
     gain: float = 1.0
     on_input: bool = False
+    correction: Tensor | None = None
+    weighted: bool = False
+    groups: int = 1
+    kept: int = 1
+    best: int = 2
+    shared: MlpSpec | None = None
+    shared_gate: Projection | None = None
     module: str = ""
 
 

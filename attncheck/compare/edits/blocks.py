@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from attncheck.compare.decoder.compute import ACTIVATIONS
+from attncheck.compare.decoder.feed_forward import ACTIVATIONS
 from attncheck.compare.decoder.spec import ExpertsSpec, LayerSpec, MlpSpec
 from attncheck.compare.edits.edit import Edit, Fields
 
@@ -109,17 +109,48 @@ def _routing(spec: ExpertsSpec) -> Iterator[Edit]:
         if order == "sigmoid" and not same:
             got += ", normalised" if normalised else ""
         yield _routed(spec, name, got, want, order=order, normalised=normalised)
+    yield from _chosen(spec)
     yield _routed(
         spec, "router-input", "weights of the experts on their input", "their output", on_input=True
     )
 
 
-def _routed(spec: ExpertsSpec, name: str, got: str, want: str, **changes: Any) -> Edit:
+def _chosen(spec: ExpertsSpec) -> Iterator[Edit]:
+    """How experts are chosen beside their scores, the factor on them, and the shared expert."""
+    if spec.correction is not None:
+        got = "no correction of the scores that experts are chosen by"
+        yield _routed(spec, "router-bias", got, "", correction=None)
+        got = "the correction of scores in the experts' weights as well"
+        yield _routed(spec, "router-bias", got, "", weighted=not spec.weighted)
+    if spec.groups > 1:
+        got = "experts chosen from all groups"
+        want = f"{spec.kept} of {spec.groups} groups"
+        yield _routed(spec, "router-groups", got, want, groups=1)
+        for kept in range(1, spec.groups):
+            if kept != spec.kept:
+                yield _routed(spec, "router-groups", f"{kept} groups", want, kept=kept)
+        other = 1 if spec.best != 1 else 2
+        got = f"groups ranked by their best {other}"
+        yield _routed(spec, "router-groups", got, f"by their best {spec.best}", best=other)
+    if spec.gain != 1.0:
+        got = "no factor on the weights of the experts"
+        yield _routed(spec, "router-scale", got, f"{spec.gain:.6g}", gain=1.0)
+    if spec.shared is not None:
+        got, fix = "no shared expert", "adding it"
+        yield _routed(spec, "shared-expert-missing", got, "", fix, shared=None)
+    if spec.shared_gate is not None:
+        got, fix = "no gate on the shared expert", "putting the gate in"
+        yield _routed(spec, "shared-expert-gate", got, "", fix, shared_gate=None)
+
+
+def _routed(
+    spec: ExpertsSpec, name: str, got: str, want: str, fix: str = "", **changes: Any
+) -> Edit:
     def apply(layer: LayerSpec) -> LayerSpec:
         assert isinstance(layer.mlp, ExpertsSpec)
         return replace(layer, mlp=replace(layer.mlp, **changes))
 
-    return _edit(spec.module, name, got, want, apply)
+    return _edit(spec.module, name, got, want, apply, fix)
 
 
 def _layer_edit(

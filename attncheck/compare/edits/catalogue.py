@@ -53,16 +53,18 @@ def edits_behind(
 def edits_of_layer(
     spec: DecoderSpec,
     number: int,
+    reaches: list[int | None],
     nodes: dict[str, Tensor],
     tape: FlowTape,
     slack: float,
     weights: PortWeights,
     foreign: dict[str, Tensor],
 ) -> Iterator[Edit]:
-    """Edits of one layer, whose values are `nodes`; `foreign` are matrices of the port alone."""
+    """Edits of one layer, whose values are `nodes`; `foreign` are matrices of the port alone, and
+    `reaches` the windows of all layers of the reference.
+    """
     layer = spec.layers[number]
     rotations = [r for each in spec.layers if (r := each.attention.rotary) is not None]
-    reaches = [each.attention.reach for each in spec.layers]
     yield from measured_edits(layer, nodes, tape, slack)
     yield from rotary_edits(layer, rotations)
     yield from attention_edits(layer, spec.table.shape[-1], reaches)

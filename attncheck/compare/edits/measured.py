@@ -11,7 +11,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from attncheck.compare.decoder import compute
+from attncheck.compare.decoder import feed_forward
 from attncheck.compare.decoder.fit_rotation import base_of, fit_rotation
 from attncheck.compare.decoder.fits import cap_of
 from attncheck.compare.decoder.spec import (
@@ -50,7 +50,7 @@ def _rotations(
     after_BHTD = nodes.get("attention key with_rotation")
     if own is None or before_BHTD is None or after_BHTD is None or not own.after_norm:
         return
-    if tape.find(after_BHTD, slack):
+    if own.start or tape.find(after_BHTD, slack):
         return
     found = rotation_in(tape, before_BHTD, own, slack, place)
     if found is not None:
@@ -201,7 +201,7 @@ def measured_behind(
     spec: DecoderSpec, nodes: Nodes, logits_BTV: Tensor, tape: FlowTape, slack: float
 ) -> Iterator[Edit]:
     """The cap on logits and the eps of the final norm, as the port has them."""
-    plain_BTV = compute.projected(spec.head, nodes["final norm"]) * spec.logit_scale
+    plain_BTV = feed_forward.projected(spec.head, nodes["final norm"]) * spec.logit_scale
     both = min(plain_BTV.shape[-1], logits_BTV.shape[-1])
     cap = cap_of(plain_BTV[..., :both], logits_BTV[..., :both], max(slack, 1e-7))
     if cap is not None and cap != spec.cap and cap < 1e5:

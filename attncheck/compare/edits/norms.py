@@ -17,6 +17,7 @@ FIELDS = {
     "before_mlp": "norm before the feed-forward block",
     "after_mlp": "norm after the feed-forward block",
 }
+LATENTS = {"query_latent": "norm of the queries' latent", "key_latent": "norm of the keys' latent"}
 QK = {"query_norm": "query norm", "key_norm": "key norm"}
 
 
@@ -60,8 +61,31 @@ def norm_edits(layer: LayerSpec) -> Iterator[Edit]:
                 yield _edit(
                     name, f"{words} {got}", want, norm.module, _one_inside(field, got), cost=2
                 )
+    yield from _latents(layer)
     yield from _all_norms(layer)
     yield from _places(layer)
+
+
+def _latents(layer: LayerSpec) -> Iterator[Edit]:
+    """Norms of the latents of queries and of keys, each and both together."""
+    latents = {each: getattr(layer.attention, each) for each in LATENTS}
+    present = [each for each in LATENTS if latents[each] is not None and latents[each].norm]
+    for chosen in (
+        ([each] for each in present) if len(present) < 2 else (present, *([e] for e in present))
+    ):
+        first = latents[chosen[0]].norm
+        words = "latent norms" if len(chosen) > 1 else LATENTS[chosen[0]]
+        for name, got, want, _ in variants(first):
+
+            def apply(each: LayerSpec, kind: str = got, chosen: list[str] = chosen) -> LayerSpec:
+                attention = each.attention
+                for field in chosen:
+                    latent = getattr(attention, field)
+                    changed = replace(latent, norm=_variant(latent.norm, kind))
+                    attention = replace(attention, **{field: changed})
+                return replace(each, attention=attention)
+
+            yield _edit(name, f"{words} {got}", want, first.module, apply, cost=len(chosen))
 
 
 def eps_edits(layer: LayerSpec, field: str, eps: float) -> Iterator[Edit]:
@@ -172,6 +196,10 @@ def _places(layer: LayerSpec) -> Iterator[Edit]:
             lambda each: replace(each, sum_norms=True),
         )
 
+    behind = [(b, a) for a, b in moves if getattr(layer, b) is not None and not getattr(layer, a)]
+    for chosen in ([behind] if len(behind) == 2 else []) + [[each] for each in behind]:
+        yield _moved(layer, chosen)
+
 
 def _moved(layer: LayerSpec, moves: list[tuple[str, str]]) -> Edit:
     def apply(each: LayerSpec) -> LayerSpec:
@@ -180,8 +208,9 @@ def _moved(layer: LayerSpec, moves: list[tuple[str, str]]) -> Edit:
         return each
 
     first = getattr(layer, moves[0][0])
-    where = "the blocks" if len(moves) > 1 else FIELDS[moves[0][0]].removeprefix("norm before ")
-    return _edit("norm-placement", f"norm after {where}", "it before", first.module, apply)
+    way, other = FIELDS[moves[0][1]].split()[1], FIELDS[moves[0][0]].split()[1]
+    where = "the blocks" if len(moves) > 1 else FIELDS[moves[0][0]].removeprefix(f"norm {other} ")
+    return _edit("norm-placement", f"norm {way} {where}", f"it {other}", first.module, apply)
 
 
 def _edit(

@@ -150,6 +150,8 @@ def _permuted(
     port: PortWeights,
 ) -> Iterator[Edit]:
     spec = layer.attention
+    if spec.shared_key is not None:
+        return
     counts = {"query": spec.heads, "key": spec.groups, "value": spec.groups}
     forms: dict[str, Callable[[Tensor, int], Tensor]] = {
         "halves of each head interleaved": interleaved,

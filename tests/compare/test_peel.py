@@ -1,0 +1,42 @@
+"""Ports in other people's styles of code: read, compared and named whatever they are made of."""
+
+from __future__ import annotations
+
+import pytest
+from porting.foreign import foreign
+
+from attncheck.compare.sides import TwoSides, compare_subjects
+from attncheck.model.subject import Subject
+from attncheck.targets.functions import as_module
+
+
+def compared(family: str, fault: str = "") -> TwoSides:
+    ours, theirs = foreign(family, fault)
+    one, other = Subject.of(ours, family), Subject.of(as_module(theirs), "port")
+    return compare_subjects(one, other, quick=True)
+
+
+@pytest.mark.parametrize("family", ["deepseek_v3", "olmo2"])
+def test_a_correct_port_is_rounding(family: str) -> None:
+    assert compared(family).verdict == "rounding"
+
+
+@pytest.mark.parametrize(
+    ("family", "fault", "name", "layers"),
+    [
+        ("deepseek_v3", "groups-ignored", "router-groups", (1, 2)),
+        ("deepseek_v3", "scale-without-rope", "softmax-scale", (0, 1, 2)),
+        ("stablelm", "keys-one-ahead", "position-offset", (0, 1, 2)),
+        ("olmo2", "wo-transposed", "weight-transposed", (1,)),
+        ("starcoder2", "eps", "norm-eps", (0, 1, 2)),
+        ("gemma2", "window-off-by-one", "window-off-by-one", (0, 2)),
+    ],
+)
+def test_a_fault_is_named_in_all_layers_that_have_it(
+    family: str, fault: str, name: str, layers: tuple[int, ...]
+) -> None:
+    found = compared(family, fault)
+    assert found.explanation is not None
+    named = [(each.name, each.layers) for each in found.explanation.faults]
+    assert (found.verdict, named[0]) == ("different", (name, layers))
+    assert {each for each, _ in named} == {name}

@@ -1,0 +1,37 @@
+"""Ports written by hand without a look at how `compare` names faults, each in a style of its own and
+correct or with one mistake: what is measured on them was not known when they were written.
+
+Their code is left as its author would have it, untyped and unformatted.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from porting.foreign.originals import original
+
+MODULES = {
+    "cohere": "cohere",
+    "deepseek_v3": "deepseek",
+    "gemma2": "gemma2",
+    "glm": "glm",
+    "gpt2": "gpt2",
+    "gpt_neox": "neox",
+    "olmo2": "olmo2",
+    "qwen3_moe": "qwen3moe",
+    "stablelm": "stablelm",
+    "starcoder2": "starcoder2",
+}
+
+
+def faults(family: str) -> tuple[str, ...]:
+    """The mistakes that the port of a family can have."""
+    found: tuple[str, ...] = import_module(f"porting.foreign.{MODULES[family]}").FAULTS
+    return found
+
+
+def foreign(family: str, fault: str = "") -> tuple[Any, Any]:
+    """The original, and its port with a mistake or without one."""
+    port = import_module(f"porting.foreign.{MODULES[family]}").port
+    return original(family), port(original(family), fault)

@@ -1,0 +1,99 @@
+"""The tiny transformers models that the ports are ports of."""
+
+from __future__ import annotations
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+COMMON = {
+    "vocab_size": 101,
+    "hidden_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 128,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "attn_implementation": "eager",
+}
+GATED = {**COMMON, "intermediate_size": 80, "num_key_value_heads": 2}
+CONFIGS = {
+    "gpt_neox": {**COMMON, "intermediate_size": 112, "rotary_pct": 0.5, "rope_theta": 10000.0},
+    "olmo2": {**GATED, "rms_norm_eps": 1e-5},
+    "starcoder2": {**GATED, "sliding_window": 9, "use_bias": True, "norm_epsilon": 1e-5},
+    "stablelm": {
+        **GATED,
+        "qk_layernorm": True,
+        "use_qkv_bias": True,
+        "partial_rotary_factor": 0.5,
+    },
+    "cohere": {**GATED, "logit_scale": 0.25, "use_qk_norm": False},
+    "glm": {**GATED, "head_dim": 16, "attention_bias": True, "partial_rotary_factor": 0.5},
+    "deepseek_v3": {
+        **GATED,
+        "num_key_value_heads": 4,
+        "moe_intermediate_size": 24,
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 3,
+        "n_shared_experts": 1,
+        "n_group": 2,
+        "topk_group": 1,
+        "first_k_dense_replace": 1,
+        "kv_lora_rank": 20,
+        "q_lora_rank": 28,
+        "qk_rope_head_dim": 8,
+        "qk_nope_head_dim": 12,
+        "v_head_dim": 10,
+        "routed_scaling_factor": 1.7,
+        "norm_topk_prob": True,
+    },
+    "gpt2": {
+        "vocab_size": 101,
+        "n_embd": 48,
+        "n_layer": 3,
+        "n_head": 4,
+        "n_positions": 128,
+        "attn_implementation": "eager",
+    },
+    "qwen3_moe": {
+        **GATED,
+        "head_dim": 16,
+        "num_experts": 6,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 24,
+        "norm_topk_prob": True,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+    },
+    "gemma2": {
+        **GATED,
+        "head_dim": 16,
+        "query_pre_attn_scalar": 20,
+        "sliding_window": 8,
+        "attn_logit_softcapping": 6.0,
+        "final_logit_softcapping": 9.0,
+    },
+}
+
+
+def original(family: str) -> PreTrainedModel:
+    """A model with weights as large as trained ones: norms near one, biases not zero."""
+    given = dict(CONFIGS[family])
+    implementation = given.pop("attn_implementation")
+    config = AutoConfig.for_model(family, **given)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation=implementation)
+    draw = torch.Generator().manual_seed(11)
+    with torch.no_grad():
+        for name, value in sorted(model.named_parameters()):
+            noise = torch.randn(value.shape, generator=draw)
+            if value.ndim > 1:
+                size = 0.8 if "embed" in name or "wte" in name else 1.2 * value.shape[-1] ** -0.5
+                value.copy_(noise * size)
+            elif name.endswith("bias"):
+                value.copy_(0.3 * noise)
+            else:
+                value.copy_((0.0 if family == "gemma2" else 1.0) + 0.25 * noise)
+        for name, value in sorted(model.named_buffers()):
+            if name.endswith("e_score_correction_bias"):
+                value.copy_(0.1 * torch.randn(value.shape, generator=draw))
+    return model.eval()
