@@ -42,9 +42,7 @@ def worst(verdicts: Iterable[Verdict]) -> Verdict:
 
 def worst_of_model(verdicts: Iterable[Verdict]) -> Verdict:
     """A model's verdict: its worst probe, where a skipped probe counts only if nothing else ran."""
-    seen = list(verdicts)
-    ran = [verdict for verdict in seen if verdict is not Verdict.SKIP]
-    return worst(ran) if ran else Verdict.SKIP
+    return worst(verdict for verdict in verdicts if verdict is not Verdict.SKIP)
 
 
 STRICT = frozenset({Verdict.VACUOUS, Verdict.WARN, Verdict.NOISE})

@@ -123,8 +123,8 @@ class Session:
         begun: Callable[[], Iterator[Placed]],
     ) -> Report:
         """Take in the reports of jobs that run elsewhere, each with its place among them, in which
-        the report lists them. Where the run is stopped, `begun` yields what was found on those that
-        are not `finished`.
+        the report lists them. Where the run is stopped, `begun` yields what was found so far, also on
+        those that `finished` has not come to.
         """
         self._expect(jobs)
         targets: dict[int, TargetReport] = {}
@@ -144,7 +144,8 @@ class Session:
                         break
         except KeyboardInterrupt:
             for place, target in begun():
-                take(place, target)
+                if place not in targets:
+                    take(place, target)
             raise
         return self._completed()
 

@@ -69,6 +69,8 @@ class Sweep:
             for task in self._tasks:
                 known = task.saved() if task.known else None
                 if known is None:
+                    if not task.known:
+                        task.forget()  # it may be of other weights
                     waiting.append(task)
                 else:
                     yield task.place, known
@@ -76,12 +78,14 @@ class Sweep:
             yield from pool(self.workers, self.limits).run(waiting)
 
     def begun(self) -> Iterator[Placed]:
-        """What a run that was stopped had found on targets that it has not finished."""
+        """What a run that was stopped had found, also on targets that it has not finished."""
         for task in self._tasks:
             report = task.read()
-            if report is not None and report.incomplete:
-                words = f"{task.job.target}: stopped after {report.incomplete}"
-                yield task.place, replace(report.targets[0], error=words)
+            if report is None:
+                continue
+            words = f"{task.job.target}: stopped after {report.incomplete}"
+            found = report.targets[0]
+            yield task.place, replace(found, error=words) if report.incomplete else found
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -14,6 +15,7 @@ from attncheck.core.measurement import (
     Comparison,
     Figure,
     Measurement,
+    low_only,
     skipped,
     verdict_of,
 )
@@ -118,3 +120,31 @@ def test_merging_an_empty_comparison_compares_nothing() -> None:
 def test_a_skipped_case_says_why() -> None:
     case = skipped("4D mask", "the model takes none")
     assert (verdict_of(case), case.note) == (Verdict.SKIP, "the model takes none")
+
+
+def levels(low: float, top: float) -> tuple[PrecisionLevel, ...]:
+    below = PrecisionLevel(dtype="bfloat16", max_abs=low, budget=1e-2)
+    return (below, PrecisionLevel(dtype="float64", max_abs=top, budget=1e-14))
+
+
+@pytest.mark.parametrize(
+    ("case", "alone"),
+    [
+        (compared(ladder=levels(1e-1, 1e-15)), True),
+        (compared(ladder=levels(1e-3, 1e-15), nonfinite=1), True),
+        (compared(ladder=levels(1e-3, 1e-15)), False),
+        (compared(ladder=levels(1e-1, 1e-1)), False),
+        (compared(ladder=levels(1e-1, 1e-1), nonfinite=1), False),
+        (compared(ladder=levels(1e-1, 1e-15), expect="differ"), False),
+        (compared(1e-1), False),
+    ],
+)
+def test_a_difference_of_the_lower_precision_alone(case: Measurement, alone: bool) -> None:
+    assert low_only(case) is alone
+
+
+def test_what_a_case_follows_from_is_no_part_of_what_it_measured() -> None:
+    case = AtMost("case", 0.0)
+    later = dataclasses.replace(case, follows="decode-paths")
+    assert later == case
+    assert "decode-paths" not in repr(later)

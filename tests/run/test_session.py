@@ -166,7 +166,7 @@ def test_a_sweep_that_is_stopped_keeps_what_was_begun() -> None:
 
     one = session()
     with pytest.raises(KeyboardInterrupt):
-        one.collect(jobs("t0", "t1", "t2"), stopped(), lambda: placed(1))
+        one.collect(jobs("t0", "t1", "t2"), stopped(), lambda: placed(1, 2))
     assert [each.target for each in one.report.targets] == ["t1", "t2"]
     assert (one.report.exit_code, one.report.incomplete) == (130, "1 of 3 targets")
 

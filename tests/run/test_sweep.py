@@ -1,6 +1,7 @@
 """A sweep: globs, one process a target, limits, resuming."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,11 @@ import pytest
 from attncheck.core.errors import TargetError, UsageError
 from attncheck.core.settings import Settings
 from attncheck.core.verdict import Verdict
-from attncheck.report.model import TargetReport
+from attncheck.report.model import Report, TargetReport
+from attncheck.report.record import to_json
 from attncheck.run import pool, sweep
 from attncheck.run.sweep import Sweep
-from attncheck.run.task import Limits
+from attncheck.run.task import Limits, Task
 from attncheck.suite.plan import Job
 
 PROBES = (("future-token", dict[str, Any]()),)
@@ -77,6 +79,7 @@ def test_what_was_found_before_a_crash_is_kept(tmp_path: Path) -> None:
 
 ENDING = """
 import os
+from dataclasses import replace
 from dataclasses import dataclass
 from attncheck.probing import Probe
 
@@ -89,6 +92,20 @@ class Mine(Probe):
         os._exit(0)
         yield
 """
+
+
+def test_a_report_that_nobody_took_yet_counts_when_a_run_is_stopped(tmp_path: Path) -> None:
+    job = Job(target="config:nosuch", settings=Settings(), probes=PROBES)
+    sweep = Sweep(jobs=[job], workers=1, limits=Limits(), folder=tmp_path)
+    whole = Report(attncheck="1", command="", started="2026-11-30T00:00:00Z")
+    half = TargetReport(target="config:nosuch", results=())
+    path = Task(0, job, tmp_path).path
+    path.write_text(to_json(replace(whole, targets=(half,))), encoding="utf-8")
+    assert [(place, found.error) for place, found in sweep.begun()] == [(0, None)]
+    begun = replace(whole, targets=(half,), incomplete="1 of 2 probes")
+    path.write_text(to_json(begun), encoding="utf-8")
+    ((_, found),) = sweep.begun()
+    assert found.error == "config:nosuch: stopped after 1 of 2 probes"
 
 
 def test_two_runs_in_one_folder_say_that_they_do_not_share_it(tmp_path: Path) -> None:

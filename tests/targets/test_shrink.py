@@ -165,6 +165,13 @@ def test_a_type_with_parts_of_its_own_runs(name: str) -> None:
     assert subject.dtype_name == "float64"
 
 
+def test_windows_and_blocks_that_rows_are_filled_up_to_become_short() -> None:
+    kinds = transformers.LEDConfig, transformers.PegasusXConfig
+    led, pegasus = (shrink(kind(), rules.Wanted()) for kind in kinds)
+    assert led.attention_window == 8
+    assert pegasus.block_size == 16
+
+
 def test_windows_that_a_type_leaves_off_are_explored() -> None:
     subject = load("config:qwen2", Settings())
     assert subject.facts.window == rules.WINDOW

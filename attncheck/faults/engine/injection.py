@@ -159,7 +159,8 @@ def tokens_before(subject: Subject, call: dict[str, Any]) -> int:
 
 
 def decoder_layers(subject: Subject) -> list[nn.Module]:
-    """The longest numbered list of layers that run over all T tokens of the main input at once.
+    """The longest numbered list of layers that run over all T tokens of the main input at once, be
+    their hidden states (B, T, W) or (T, B, W).
 
     Raises:
         CannotInject: there is none.
@@ -169,7 +170,7 @@ def decoder_layers(subject: Subject) -> list[nn.Module]:
     def hook(module: nn.Module, args: Any, output: Any) -> None:
         # layers of a text or picture encoder beside the decoder return another length
         hidden = output[0] if isinstance(output, tuple) and output else output
-        if isinstance(hidden, Tensor) and hidden.ndim == 3 and hidden.shape[1] == length:
+        if isinstance(hidden, Tensor) and hidden.ndim == 3 and length in hidden.shape[:2]:
             ran.add(id(module))
 
     every = (layer for layers in lists for layer in layers)

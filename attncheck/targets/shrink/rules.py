@@ -88,6 +88,7 @@ temporal_patch_size|in_channels|out_channels|chunk_size_lm_head|num_mem_blocks|
 patching_batch_size|attention_k|routed_scaling_factor|hidden_act|expansion_ratio|mamba_expand|
 expand|.*(seed|dropout|_eps)"""
 WINDOWS = r"""sliding_window|sliding_window_size|attention_chunk_size|attention_window_size|
+attention_window|
 window_size|local_attention|local_attention_window_len|index_topk|index_topk_blocks|
 keep_window_size|indexer_budget|mamba_chunk_size|chunk_size"""
 CONTEXTS = r"""max_position_embeddings|n_positions|n_ctx|max_seq_len|model_max_length|
@@ -120,6 +121,7 @@ _TABLE: tuple[tuple[str, Size], ...] = (
     (r"ngram_vocab_size_base", exactly(64)),
     (WINDOWS, window),
     (r"index_block_size", exactly(BLOCK)),
+    (r"block_size", at_most(16)),
     (CONTEXTS, at_most(CONTEXT)),
     (r"original_max_position_embeddings", at_most(SWITCH)),
     (r"max_source_positions", exactly(32)),
