@@ -123,8 +123,8 @@ class Session:
         begun: Callable[[], Iterator[Placed]],
     ) -> Report:
         """Take in the reports of jobs that run elsewhere, each with its place among them, in which
-        the report lists them. Where the run is stopped, `begun` yields what was found so far, also on
-        those that `finished` has not come to.
+        the report lists them. Where the run is stopped, `begun` yields what was found so far, also
+        on those that `finished` has not come to.
         """
         self._expect(jobs)
         targets: dict[int, TargetReport] = {}
