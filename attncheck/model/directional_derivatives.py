@@ -6,8 +6,10 @@ Axes: B batch, T positions, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import final
 
@@ -21,6 +23,7 @@ from attncheck.model.placement import why_not_nudged
 from attncheck.model.precision import widens
 from attncheck.model.refusal import REFUSALS
 from attncheck.model.subject import Subject
+from attncheck.numerics.budget import HEADROOM
 from attncheck.numerics.rebuilt import Rebuilding
 from attncheck.numerics.shift import Direction, Shift, drawn
 
@@ -47,7 +50,29 @@ class DirectionalDerivative:
     numeric: float
     trust: float
 
+    @property
+    def size(self) -> float:
+        """The larger of both values."""
+        return max(abs(self.analytic), abs(self.numeric))
 
+    @property
+    def budget(self) -> float:
+        """How far both may differ."""
+        return HEADROOM * self.trust
+
+    @property
+    def decides(self) -> bool:
+        """Whether the difference can be trusted: at a kink, or of zero, it cannot."""
+        return self.budget <= RESOLVED * self.size
+
+    @property
+    def wrong(self) -> bool:
+        """Whether autograd gives another derivative than the central difference."""
+        return self.decides and abs(self.analytic - self.numeric) > self.budget
+
+
+RESOLVED = 1e-3
+"""The part of a derivative that its budget may be at most."""
 AGREED = 1e-6
 """Neighbouring steps that agree to this part need no smaller one."""
 STEPS = (1e-3, 1e-4, 2.5e-5, 6e-6, 1.5e-6)
@@ -76,11 +101,48 @@ def directional_derivative(subject: Subject, *kinds: str) -> DirectionalDerivati
     directions = [
         each for kind in kinds for each in drawn(found[kind], seed + list(PROJECTIONS).index(kind))
     ]
+    return derivative_along(subject, directions)
+
+
+def derivative_along(subject: Subject, directions: Sequence[Direction]) -> DirectionalDerivative:
+    """The derivative of the same mixture along these directions together.
+
+    Raises:
+        Unsupported: a kernel has no gradient.
+    """
+    with _wide(subject) as wide:
+        return _derivative(wide, directions)
+
+
+def gradient_by_rows(subject: Subject, direction: Direction, columns: bool = False) -> Tensor:
+    """What each row, or column, of a weight adds to the derivative along its direction, by
+    autograd.
+
+    Raises:
+        Unsupported: a kernel has no gradient.
+    """
+    shape = (1, len(direction.right_I)) if columns else (len(direction.left_O), 1)
+    step = torch.zeros(shape, dtype=torch.float64, requires_grad=True)
+    with _wide(subject) as wide:
+        return _by_autograd(wide, partial(_value, wide, [direction]), step).flatten()
+
+
+@contextlib.contextmanager
+def _wide(subject: Subject) -> Iterator[Subject]:
+    """The subject in float64, its weights as they are."""
     with subject.at("float64", cast=False) as wide:
         try:
-            return _derivative(wide, directions)
+            yield wide
         except REFUSALS as error:
             raise Unsupported(f"a derivative in float64 raises {first_line(error)}") from error
+
+
+def _value(subject: Subject, directions: Sequence[Direction], step: Tensor) -> Tensor:
+    """The mixture of the logits with weights moved by a step."""
+    inputs = subject.inputs
+    row = inputs.row if inputs.boundaries else inputs.row[:ENOUGH]
+    with subject.numerics(), Shift(directions, step):
+        return mixture(subject, subject.passes.call((row,), use_cache=False).logits_BTV)
 
 
 def _derivative(subject: Subject, directions: Sequence[Direction]) -> DirectionalDerivative:
@@ -88,14 +150,9 @@ def _derivative(subject: Subject, directions: Sequence[Direction]) -> Directiona
     value, and their distance (with the rounding of the mixture over the step) the trust: a kink
     keeps neighbours from agreeing.
     """
-    inputs = subject.inputs
-    row = inputs.row if inputs.boundaries else inputs.row[:ENOUGH]
-
-    def value(step: Tensor) -> Tensor:
-        with subject.numerics(), Shift(directions, step):
-            return mixture(subject, subject.passes.call((row,), use_cache=False).logits_BTV)
-
-    analytic, size = _by_autograd(subject, value), 0.0
+    value, size = partial(_value, subject, directions), 0.0
+    start = torch.zeros((), dtype=torch.float64, requires_grad=True)
+    analytic = float(_by_autograd(subject, value, start))
     values: list[float] = []
     for step in STEPS:
         steps = (torch.tensor(sign * step, dtype=torch.float64) for sign in (1, -1))
@@ -114,12 +171,11 @@ def _derivative(subject: Subject, directions: Sequence[Direction]) -> Directiona
     )
 
 
-def _by_autograd(subject: Subject, value: Callable[[Tensor], Tensor]) -> float:
+def _by_autograd(subject: Subject, value: Callable[[Tensor], Tensor], step: Tensor) -> Tensor:
     """Only the step has a gradient, no weight, so that autograd need not keep the weights."""
-    step = torch.zeros((), dtype=torch.float64, requires_grad=True)
     with room(subject), torch.enable_grad(), frozen(subject.model), Rebuilding():
         total = value(step)
         if not total.requires_grad:
-            return 0.0
+            return torch.zeros_like(step)
         (found,) = torch.autograd.grad(total, [step], allow_unused=True)
-    return 0.0 if found is None else float(found)
+    return torch.zeros_like(step) if found is None else found

@@ -33,7 +33,13 @@ class Direction:
 
     def moved(self, step: Tensor) -> Tensor:
         """weight_OI in float64, `step` along the direction."""
-        return self.weight_OI.double() + (step * self.left_O)[:, None] * self.right_I
+        return self.weight_OI.double() + self.change(step)
+
+    def change(self, step: Tensor) -> Tensor:
+        """What is added to weight_OI. The step is one number, or one for each row, (O, 1), or
+        column, (1, I).
+        """
+        return step.to(self.left_O.device) * self.left_O[:, None] * self.right_I
 
 
 def drawn(weights: Iterable[nn.Parameter], seed: int) -> list[Direction]:
@@ -85,6 +91,8 @@ class Shift(TorchFunctionMode):
         out_BTO = F.linear(x_BTI, weight, bias)
         if direction is None:
             return out_BTO
+        if self.step.ndim:
+            return out_BTO + F.linear(x_BTI.double(), direction.change(self.step))
         return (
             out_BTO
             + (self.step * (x_BTI.double() @ direction.right_I))[..., None] * direction.left_O

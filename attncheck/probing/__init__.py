@@ -56,6 +56,7 @@ from attncheck.model.attempts import attempt
 from attncheck.model.caches import CachedTensor, key_values, repeated_heads
 from attncheck.model.compat import cache_of, cached_length, text_config
 from attncheck.model.compiling import compiled, why_not_compiled
+from attncheck.model.cut_gradient import cut_gradient
 from attncheck.model.decoding import decode_chunks, reference_forward, rollback_cache
 from attncheck.model.directional_derivatives import (
     directional_derivative,
@@ -209,6 +210,7 @@ __all__ = [
     "compiled",
     "counting",
     "cross_entropy",
+    "cut_gradient",
     "decode_chunks",
     "decoded",
     "describe",

@@ -10,14 +10,16 @@ import pytest
 import torch
 from conftest import tiny_llama
 from probing import case, caught_by, finding, loaded
-from torch import Tensor
+from torch import Tensor, nn
 
 from attncheck.core.measurement import verdict_of
 from attncheck.core.verdict import Verdict
+from attncheck.diagnosis.diagnose import diagnose
 from attncheck.model.directional_derivatives import directional_derivative, projections
 from attncheck.model.gradients import input_gradient
 from attncheck.model.subject import Subject
 from attncheck.model.training import training
+from attncheck_probes.gradient.cuts import last_cut
 
 
 @pytest.fixture
@@ -74,6 +76,75 @@ def test_keys_that_are_all_detached_have_no_slope(double: Subject) -> None:
     slope = directional_derivative(double, "key")
     assert slope.analytic == 0.0
     assert abs(slope.numeric) > 100 * slope.trust
+
+
+@pytest.mark.parametrize(
+    ("module", "upto", "text", "place"),
+    [
+        ("1.self_attn.k_proj", None, "model.layers.1.self_attn.k_proj", "1.self_attn.k_proj"),
+        (
+            "0.self_attn.v_proj",
+            8,
+            "rows 0..7 (of 16) of model.layers.0.self_attn.v_proj; from model.layers.1 on, "
+            "gradients are right",
+            "0.self_attn.v_proj",
+        ),
+        (
+            "1.mlp",
+            None,
+            "model.layers.1.mlp.gate_proj, model.layers.1.mlp.up_proj, "
+            "model.layers.1.mlp.down_proj",
+            "1.mlp",
+        ),
+        ("1", None, "any matrix of model.layers.1", "1"),
+    ],
+)
+def test_what_is_detached_is_named_by_layer_and_projection(
+    double: Subject, module: str, upto: int | None, text: str, place: str
+) -> None:
+    def cut(module: nn.Module, args: Any, output: Tensor) -> Tensor:
+        kept = output[..., :0] if upto is None else output[..., upto:]
+        return torch.cat([output[..., :upto].detach(), kept], -1)
+
+    layer = double.model.get_submodule(f"model.layers.{module}")
+    layer.register_forward_hook(cut)
+    found = last_cut(double)
+    assert verdict_of(found) is Verdict.FAIL
+    assert found.note == f"no gradient reaches {text}"
+    assert found.cause.module == f"model.layers.{place}"
+
+
+def test_a_detached_part_of_a_fused_projection_is_named_by_its_columns() -> None:
+    subject = loaded("config:gpt2")
+
+    def cut(module: nn.Module, args: Any, output: Tensor) -> Tensor:
+        query, key, value = output.chunk(3, -1)
+        return torch.cat([query, key.detach(), value], -1)
+
+    subject.model.transformer.h[1].attn.c_attn.register_forward_hook(cut)
+    found = diagnose(subject, finding(subject, "gradient"))
+    assert found.verdict is Verdict.FAIL
+    assert found.diagnosis is not None
+    assert found.diagnosis.fault == "gradient-detached"
+    assert found.diagnosis.sentence == (
+        "No gradient reaches columns 64..127 (of 192) of transformer.h.1.attn.c_attn; from "
+        "transformer.h.2 on, gradients are right."
+    )
+    assert found.location is not None
+    assert found.location.module == "transformer.h.1.attn.c_attn"
+
+
+def test_a_gradient_that_is_there_but_off_is_a_warning(double: Subject) -> None:
+    def damped(module: nn.Module, args: Any, output: Tensor) -> Tensor:
+        return output.detach() + 0.5 * (output - output.detach())
+
+    double.model.model.layers[0].self_attn.k_proj.register_forward_hook(damped)
+    found = last_cut(double)
+    assert verdict_of(found) is Verdict.WARN
+    assert found.note == (
+        "the gradient of model.layers.0.self_attn.k_proj is not the derivative; from "
+        "model.layers.1 on, gradients are right"
+    )
 
 
 def test_derivatives_of_a_float32_model_are_taken_in_float64_without_casting_it() -> None:

@@ -14,16 +14,23 @@ Why it matters
 How it measures
     Embeddings become leaves, and a fixed random mixture of logits is differentiated. The derivative
     along a random direction of all projections is compared with a central difference in float64,
-    and that of each kind alone where the two disagree. There are several steps; how well
+    and that of each kind alone where the two disagree. Then the layers are halved until the last
+    one with a wrong gradient is found, and each of its matrices is asked alone, with the rows and
+    columns that get none. There are several steps; how well
     neighbouring ones agree is the budget, and a kink (a router, a clipped activation) that keeps
     them from agreeing skips the case. A row of 12 tokens is enough where no border depends on
     length. The weights stay as they are: operators are given moved ones, widened one at a time.
     Training mode runs with every dropout at zero.
 
+    A weight that moves the logits and gets no gradient at all, or a row or column of which gets
+    none, never trains: that is a `fail`. A gradient that is there and is not the derivative is a
+    `warn`.
+
 False alarms
-    Some models cut their gradient on purpose (steps of a recurrence without one): a derivative that
-    is off, but not zero, is a `warn`. Routers that draw at random in training mode differ between
-    two equal calls: checkpointing is then skipped. Models that read ahead by design are not asked.
+    Some models cut their gradient on purpose (steps of a recurrence without one), which leaves a
+    gradient that is off but not zero: hence the `warn`. Routers that draw at random in training
+    mode differ between two equal calls: checkpointing is then skipped. Models that read ahead by
+    design are not asked.
 
 References
     Griewank and Walther 2008 (central differences and their steps). Chen et al. 2016 (gradient
@@ -36,7 +43,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from attncheck.probing import (
-    HEADROOM,
     Cause,
     Comparison,
     Divergence,
@@ -57,12 +63,11 @@ from attncheck.probing import (
     verdict_of,
     why_no_derivative,
 )
-from attncheck_probes.gradient import checkpoints
+from attncheck_probes.gradient import checkpoints, cuts
 
 # Axes: B batch, T positions, W hidden width.
 
 CUTS = 3
-RESOLVED = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,23 +140,22 @@ class Gradient(Probe):
         for kind in kinds:
             alone = f"derivative along {kind} weights"
             yield attempt(alone, _derivative, subject, alone, kind)
+        if together.judged:
+            yield attempt(cuts.NAME, cuts.last_cut, subject)
 
 
 def _derivative(subject: Subject, name: str, *kinds: str) -> Measurement:
-    slope = directional_derivative(subject, *kinds)
-    size = max(abs(slope.numeric), abs(slope.analytic))
-    budget = HEADROOM * slope.trust
-    if not budget <= RESOLVED * size:
-        return skipped(
-            name, f"a kink, or nothing to see: differences agree to {slope.trust:.1g} of {size:.1g}"
-        )
+    found = directional_derivative(subject, *kinds)
+    if not found.decides:
+        seen = f"differences agree to {found.trust:.1g} of {found.size:.1g}"
+        return skipped(name, f"a kink, or nothing to see: {seen}")
     return Comparison(
         name,
-        Divergence(max_abs=abs(slope.analytic - slope.numeric), scale=size, positions=1),
-        budget,
+        Divergence(max_abs=abs(found.analytic - found.numeric), scale=found.size, positions=1),
+        found.budget,
         "two neighbouring steps of the central difference",
-        broken=Verdict.FAIL if slope.analytic == 0.0 else Verdict.WARN,
+        broken=Verdict.FAIL if found.analytic == 0.0 else Verdict.WARN,
         unit="derivatives",
-        note=f"autograd says {slope.analytic:.6g}, the central difference {slope.numeric:.6g}",
-        cause=Cause("gradient-detached" if slope.analytic == 0.0 else ""),
+        note=f"autograd says {found.analytic:.6g}, the central difference {found.numeric:.6g}",
+        cause=Cause("gradient-detached" if found.analytic == 0.0 else ""),
     )
