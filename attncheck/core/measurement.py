@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar, final
 
 from attncheck.core.divergence import Divergence, PrecisionLevel, excess
 from attncheck.core.errors import CallFailed, Unsupported
+from attncheck.core.observed_part import ObservedPart
 from attncheck.core.verdict import Verdict
 
 BEYOND_ROUNDING = 1e3
@@ -36,13 +37,15 @@ Relation = Literal["equal", "differ", "figure"]
 class Cause:
     """The explanation that a case computed itself: the fault whose prediction its numbers
     reproduce, the largest deviation from that prediction, and the module. With `repaired` it is
-    shown by repairing just that, and the residual is what is left of the difference.
+    shown by repairing just that, and the residual is what is left of the difference. `parts` are
+    the changes that it measured where no fault of the catalogue is meant.
     """
 
     fault: str = ""
     residual: float | None = None
     module: str = ""
     repaired: bool = False
+    parts: tuple[ObservedPart, ...] = ()
 
 
 @final

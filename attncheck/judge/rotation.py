@@ -15,13 +15,16 @@ from typing import final
 import torch
 from torch import Tensor
 
+from attncheck.attention.layers import layer_number
 from attncheck.attention.rope_spec import COMPUTED_IN, RopeSpec
 from attncheck.attention.rotary_tables import made_in, stored_tables
 from attncheck.core.divergence import Divergence
 from attncheck.core.measurement import Cause, Comparison, Measurement, skipped
+from attncheck.core.observed_part import ObservedPart
 from attncheck.core.verdict import Verdict
 from attncheck.judge.projections import COARSE, resolution
 from attncheck.judge.rotated_states import RotatedStates, RotationReader
+from attncheck.judge.rotation_words import rotation_in_numbers
 from attncheck.model.precision import NAMES
 from attncheck.model.subject import Subject
 from attncheck.numerics.budget import HEADROOM
@@ -98,6 +101,7 @@ class _RotationCheck:
         exempt, reason = False, ""
         if wrong and all(each.states.pairs for each in wrong):
             exempt, reason = self._throughout(own)
+        text = self._in_numbers(shown.states) if wrong else None
         place = f"{shown.states.name}: {shown.states.what}"
         positions = sum(each.observed.factor_BTP.shape[1] for each in self.found)
         return Comparison(
@@ -107,8 +111,8 @@ class _RotationCheck:
             "rounding of the frequencies in float32, times the position",
             broken=Verdict.WARN if exempt else Verdict.FAIL,
             unit="angles in radians",
-            note=f"{place}: {shown.text}{more}{reason}" if wrong else "",
-            cause=Cause(module=shown.states.name if wrong else ""),
+            note=f"{place}: {text or shown.text}{more}{reason}" if wrong else "",
+            cause=_cause(shown.states) if wrong else Cause(),
         )
 
     def _throughout(self, own: str) -> tuple[bool, str]:
@@ -127,11 +131,27 @@ class _RotationCheck:
                 return NAMES[low] == own, text
         return False, ""
 
+    def _in_numbers(self, states: RotatedStates) -> str | None:
+        """Base, width and factor of a wrong rotation, where these give every angle."""
+        specs, source = self._specs(states)
+        spec = min(specs, key=lambda each: self._against(states, each, source).excess)
+
+        def gives(inv_freq_P: Tensor) -> bool:
+            order = states.observed.inv_freq_P.abs().argsort(descending=True).argsort()
+            expected_P = _padded(inv_freq_P, len(order))[order]
+            return self._angles(states, spec, expected_P, source).excess <= 1
+
+        return rotation_in_numbers(states.observed.inv_freq_P, spec, source, gives)
+
+    def _specs(self, states: RotatedStates) -> tuple[list[RopeSpec], str]:
+        """The rotations that are expected, and who says so."""
+        if isinstance(states.specs, str):
+            return [self._usual(states.kind)], "most layers of its kind"
+        return states.specs, "config"
+
     def difference(self, states: RotatedStates) -> AngleDifference:
         """From the config, or from the layers of the same kind where it does not say."""
-        specs, source = states.specs, "config"
-        if isinstance(specs, str):
-            specs, source = [self._usual(states.kind)], "most layers of its kind"
+        specs, source = self._specs(states)
         return min(
             (self._against(states, spec, source) for spec in specs), key=lambda each: each.excess
         )
@@ -221,6 +241,13 @@ class _RotationCheck:
             yield AngleDifference(
                 states=states, radians=radians, budget=float(budget_P[worst]), text=text
             )
+
+
+def _cause(states: RotatedStates) -> Cause:
+    number = layer_number(states.name)
+    layers = () if number is None else (number,)
+    part = ObservedPart(what=states.what, how="rotated", layers=layers)
+    return Cause(module=states.name, parts=(part,))
 
 
 def _rounded(states: RotatedStates, low: torch.dtype) -> RotatedStates:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from attncheck.attention.reference import AttentionParams, grouped
-from attncheck.core.finding import What
+from attncheck.core.observed_part import What
 from attncheck.numerics.divergence import max_abs
 from attncheck.observation.cells import readable_tokens
 from attncheck.observation.deviation import Deviation

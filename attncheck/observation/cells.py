@@ -12,7 +12,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from attncheck.core.finding import How
+from attncheck.core.observed_part import How
 
 
 @final

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from attncheck.core.finding import How, What
+from attncheck.core.observed_part import How, What
 
 
 @final

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from attncheck.attention.layers import layer_number
-from attncheck.core.finding import What
+from attncheck.core.observed_part import What
 from attncheck.faults.engine.expected import chunk_bounds
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.numerics.divergence import max_abs

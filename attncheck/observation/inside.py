@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from attncheck.attention.call import AttentionCall, suspend_recording, weights_of
 from attncheck.attention.reference import grouped
 from attncheck.core.errors import Unsupported
-from attncheck.core.finding import ObservedPart
+from attncheck.core.observed_part import ObservedPart
 from attncheck.numerics.divergence import max_abs
 from attncheck.numerics.hooks import hooked
 

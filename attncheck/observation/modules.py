@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from attncheck.attention.layers import layer_number
-from attncheck.core.finding import What
+from attncheck.core.observed_part import What
 from attncheck.numerics.divergence import max_abs
 from attncheck.numerics.module_outputs import last_calls
 from attncheck.observation.deviation import Deviation

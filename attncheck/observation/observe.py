@@ -12,7 +12,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from attncheck.core.finding import ObservedPart
+from attncheck.core.observed_part import ObservedPart
 from attncheck.faults.engine.expected import chunk_bounds
 from attncheck.faults.engine.trusted import Trusted
 from attncheck.model.forward_spec import ForwardSpec, Mask2D

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from attncheck.attention.reference import AttentionParams
-from attncheck.core.finding import How
+from attncheck.core.observed_part import How
 from attncheck.numerics.divergence import max_abs
 from attncheck.observation.kernel import Used
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import final
 
-from attncheck.core.finding import ObservedPart
+from attncheck.core.observed_part import ObservedPart
 from attncheck.observation.deviation import Deviation
 
 CALLS = ("prefill", "chunk", "step")

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from attncheck.core.finding import How
+from attncheck.core.observed_part import How
 from attncheck.observation.edits import edits
 
 

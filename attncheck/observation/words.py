@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from attncheck.core.finding import ObservedPart
+from attncheck.core.observed_part import ObservedPart
 from attncheck.observation.rules import cell_rule
 from attncheck.observation.summary import Extent, Group, ranges
 

@@ -10,6 +10,7 @@ import math
 import torch
 from torch import Tensor
 
+from attncheck.attention import frequency_law
 from attncheck.attention.rope import Pairing
 from attncheck.compare.decoder.spec import RotarySpec
 
@@ -96,16 +97,4 @@ def _speeds(ratio_TP: Tensor) -> tuple[Tensor, Tensor]:
 
 def base_of(rotary: RotarySpec) -> float | None:
     """The base b whose speeds b^(-2p/R) these are; None where they have another form."""
-    speeds_P = rotary.inv_freq_P
-    if len(speeds_P) < 2 or not bool((speeds_P > 0).all()):
-        return None
-    ratio = float(speeds_P[0] / speeds_P[1])
-    base = ratio ** len(speeds_P)
-    wanted_P = power_speeds(base, rotary.width) * speeds_P[0]
-    fits = bool(((wanted_P - speeds_P).abs() <= 1e-4 * wanted_P + MEASURED).all())
-    return base if fits and abs(float(speeds_P[0]) - 1) < 1e-4 else None
-
-
-def power_speeds(base: float, width: int, over: int | None = None) -> Tensor:
-    """inv_freq_P of the plain scheme; `over` is the width in the exponent where it is another."""
-    return base ** (-torch.arange(0, width, 2, dtype=torch.float64) / (over or width))
+    return frequency_law.base_of(rotary.inv_freq_P, 1e-4, MEASURED)

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from attncheck.attention.frequency_law import power_speeds
 from attncheck.attention.rope import Pairing
-from attncheck.compare.decoder.fit_rotation import base_of, power_speeds
+from attncheck.compare.decoder.fit_rotation import base_of
 from attncheck.compare.decoder.schemes import both_roundings, rounded_otherwise
 from attncheck.compare.decoder.spec import LayerSpec, RotarySpec
 from attncheck.compare.edits.edit import ROUNDING_ONLY, Edit, Fields

@@ -7,7 +7,8 @@ that was explained: the logits were reproduced, so the name is judged by what it
 from __future__ import annotations
 
 from attncheck.attention.layers import layer_number
-from attncheck.core.finding import Diagnosis, Finding, Location, ObservedPart
+from attncheck.core.finding import Diagnosis, Finding, Location
+from attncheck.core.observed_part import ObservedPart
 from attncheck.run.random_faults.parts import CELLS, EVERY, PLACINGS, RandomFault
 
 SLOTS = ("cache-wrong-slot", "cache-drops-token", "cache-stale", "cache-crop")
@@ -105,6 +106,8 @@ def explains(fault: RandomFault, layer: int | None, found: Diagnosis | None) -> 
     """
     if found is None or found.how not in ("reproduced", "measured"):
         return None
+    if not found.fault and not found.parts:
+        return None  # it says where, and not what
     if any(_measured(fault, layer, part) for part in found.parts):
         return True
     return found.fault in right_names(fault)

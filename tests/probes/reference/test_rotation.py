@@ -154,6 +154,18 @@ def _gain_ignored() -> Any:
     return model
 
 
+def _yarn_ignored() -> Any:
+    model = _llama(**YARN)
+    _frequencies(model, lambda frequencies: 10000.0 ** (-torch.arange(0, 16, 2) / 16))
+    return model
+
+
+def _stretched() -> Any:
+    model, base = _llama(), 10000.0 * 4 ** (16 / 14)
+    _frequencies(model, lambda frequencies: base ** (-torch.arange(0, 16, 2) / 16))
+    return model
+
+
 def _part_ignored() -> Any:
     model = _model(transformers.StableLmConfig(**SIZES))
     _frequencies(model, lambda frequencies: 10000.0 ** (-torch.arange(0, 16, 2) / 16))
@@ -185,22 +197,12 @@ def _one_layer_not_turned() -> Any:
 
 
 BROKEN: list[tuple[Callable[[], Any], str, int]] = [
-    (
-        _swapped,
-        "pair 7 rotates by 5.623e-06 instead of 0.0003162 per token (config: rope_theta 10000, 16 channels)",
-        0,
-    ),
-    (
-        _base_of_one_layer,
-        "instead of 0.0003162 per token (config: rope_theta 10000, 16 channels)",
-        2,
-    ),
-    (
-        _scaling_ignored,
-        "pair 0 rotates by 1 instead of 0.25 per token (config: rope_theta 10000, 16 channels, linear by 4)",
-        0,
-    ),
-    (_part_ignored, "instead of 0 per token (config: rope_theta 10000, 4 channels)", 0),
+    (_swapped, "queries: rotary base 1e+06 where the config says 10000 (and 3 more layers)", 0),
+    (_base_of_one_layer, "queries: rotary base 1e+06 where the config says 10000", 2),
+    (_scaling_ignored, "queries: positions multiplied by 1 where the config says 0.25", 0),
+    (_yarn_ignored, "queries: rotary base 10000 where the config says rope_theta 10000, 16", 0),
+    (_stretched, "queries: rotary base 48760.5 where the config says 10000, as after NTK sca", 0),
+    (_part_ignored, "queries: 16 rotated channels where the config says 4", 0),
     (_rounded, "every layer uses the expected frequencies rounded to bfloat16", 0),
     (_sense_of_one_layer, "rotates in the opposite direction", 1),
     (_gain_ignored, "rotated channels are multiplied by 1 instead of 1.13863", 0),

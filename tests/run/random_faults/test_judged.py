@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from attncheck.core.finding import Diagnosis, Location, ObservedPart
+from attncheck.core.finding import Diagnosis, Location
+from attncheck.core.observed_part import ObservedPart
 from attncheck.run.random_faults.judged import explains, places
 from attncheck.run.random_faults.parts import CHANGES, PLACINGS, WHATS, parse
 
