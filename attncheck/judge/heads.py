@@ -11,11 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, final
+from typing import Any, Literal, final
 
-from attncheck.attention.layers import layer_type
+from attncheck.attention.layers import layer_number, layer_type
 from attncheck.core.errors import Unsupported
 from attncheck.core.measurement import AtMost, Cause, Measurement, not_measured
+from attncheck.core.observed_part import ObservedPart
+from attncheck.judge.carried_values import CarriedValues, carried_values, value_cases
 from attncheck.judge.layer_calls import LayerCall, read_layers
 from attncheck.judge.projections import COARSE, resolution, source_of
 from attncheck.judge.rotated_states import RotationReader
@@ -25,20 +27,22 @@ from attncheck.model.subject import Subject
 
 
 def projection_cases(subject: Subject) -> Iterator[Measurement]:
-    """Rotation, order of heads and shared keys in one forward; skipped with the reason where no
-    attention can be recorded.
+    """Rotation, order of heads, values and shared keys in one forward; skipped with the reason
+    where no attention can be recorded.
     """
     tokens = subject.inputs.tokens
     length = len(tokens[0])
     rotation = RotationReader(subject, length)
     orders: list[HeadOrder] = []
     keys: list[_Keys] = []
+    values: list[CarriedValues] = []
 
     def reader(layer: LayerCall) -> None:
         if layer.over(length):
             rotation(layer)
             orders.extend(_orders_of(layer))
             keys.extend(_keys_of(layer, subject.text_config))
+            values.extend(carried_values(layer, subject))
 
     try:
         read_layers(subject, ForwardSpec(tokens), reader)
@@ -47,6 +51,7 @@ def projection_cases(subject: Subject) -> Iterator[Measurement]:
         return
     yield from rotation_cases(rotation)
     yield from _order_cases(orders)
+    yield from value_cases(values)
     yield from _shared_cases(keys)
 
 
@@ -56,7 +61,7 @@ class HeadOrder:
     """Which block of which stage each head of a layer's queries, keys or values is."""
 
     name: str
-    what: str
+    what: Literal["queries", "keys", "values"]
     stage: str
     blocks: tuple[int, ...]
 
@@ -64,6 +69,14 @@ class HeadOrder:
     def rises(self) -> bool:
         """Whether the heads are in the order of the blocks; several heads may be one block."""
         return all(first <= second for first, second in pairwise(self.blocks))
+
+    @property
+    def cause(self) -> Cause:
+        """The layer, and that its heads are others."""
+        number = layer_number(self.name)
+        layers = () if number is None else (number,)
+        part = ObservedPart(what=self.what, how="other head", layers=layers)
+        return Cause(module=self.name, parts=(part,))
 
     def is_like(self, other: HeadOrder) -> bool:
         """Whether another layer has the same heads from the same stage."""
@@ -80,8 +93,9 @@ def _orders_of(layer: LayerCall) -> Iterator[HeadOrder]:
     call = layer.call
     if resolution(call.query_BHTD.dtype) > COARSE:
         return
-    parts = {"queries": call.query_BHTD, "keys": call.key_BGSD, "values": call.value_BGSD}
-    for what, states in parts.items():
+    whats: tuple[Literal["queries", "keys", "values"], ...] = ("queries", "keys", "values")
+    parts = (call.query_BHTD, call.key_BGSD, call.value_BGSD)
+    for what, states in zip(whats, parts, strict=True):
         source = source_of(states, layer.stages, None)
         if source is not None and len(source.blocks) > 1:
             yield HeadOrder(name=layer.name, what=what, stage=source.stage, blocks=source.blocks)
@@ -98,7 +112,7 @@ def _order_cases(found: list[HeadOrder]) -> Iterator[Measurement]:
         "heads are not in the order of their projection",
         positions=sum(len(each.blocks) for each in found),
         note=str(wrong[0]) if wrong else "",
-        cause=Cause(module=wrong[0].name if wrong else ""),
+        cause=wrong[0].cause if wrong else Cause(),
     )
 
 
