@@ -8,7 +8,7 @@ from attncheck.attention.layers import layer_number
 from attncheck.core.finding import Diagnosis, Finding, Location
 from attncheck.core.measurement import BrokenCall, Measurement, verdict_of
 from attncheck.core.verdict import Verdict
-from attncheck.faults.registry import advice
+from attncheck.faults.registry import advice, names
 from attncheck.model.provenance import AFTER
 
 PROVEN = ("reproduced", "measured")
@@ -21,7 +21,10 @@ def named_by_the_probe(finding: Finding) -> Finding | None:
     A finding that did not fail needs no search either.
     """
     decisive = [case for case in finding.cases if verdict_of(case) is finding.verdict]
-    case = next((case for case in decisive if case.cause.fault and not case.follows), None)
+    named = [case for case in decisive if case.cause.fault and not case.follows]
+    # of the cases that name one fault, one may also say where it is
+    alike = (case for case in named if case.cause.fault == named[0].cause.fault)
+    case = next((case for case in alike if case.cause.module), next(iter(named), None))
     if decisive and all(isinstance(case, BrokenCall) for case in decisive):
         return finding  # it says itself which line raised
     if case is None:
@@ -31,8 +34,15 @@ def named_by_the_probe(finding: Finding) -> Finding | None:
         how="repaired" if case.cause.repaired else "reproduced",
         residual=case.cause.residual,
         advice=advice(case.cause.fault),
+        sentence=_sentence(case),
     )
     return replace(finding, diagnosis=found, location=_place_of(case))
+
+
+def _sentence(case: Measurement) -> str:
+    """What a case that names a module says of it."""
+    text = case.note.removeprefix(f"{case.cause.module}: ")
+    return f"{text[0].upper()}{text[1:]}." if case.cause.module and text else ""
 
 
 def is_a_guess(named: Finding) -> bool:
@@ -59,6 +69,17 @@ def about_history(finding: Finding) -> bool:
     return made is not None and made.how == AFTER
 
 
+def contradicted(finding: Finding) -> bool:
+    """Whether a failing case measured another layer to be at fault than the one explained: a model
+    may have a second fault, which other calls show.
+    """
+    place = finding.location
+    decisive = (case for case in finding.cases if verdict_of(case) is finding.verdict)
+    named = next((case.cause.module for case in decisive if case.cause.module), "")
+    layers = layer_number(named), None if place is None else layer_number(place.module)
+    return None not in layers and layers[0] != layers[1]
+
+
 def with_name(finding: Finding, named: Finding | None) -> Finding:
     """A measured finding without a name, with the one that its case gives it."""
     found, given = finding.diagnosis, named.diagnosis if named is not None else None
@@ -68,17 +89,26 @@ def with_name(finding: Finding, named: Finding | None) -> Finding:
 
 
 def as_measured(finding: Finding) -> Finding:
-    """An unexplained finding with what its worst case measured itself of one module, which no
-    forward shows better: angles, heads, what a cache holds after an operation.
+    """A finding that no fault explains with what its worst case measured itself of one module,
+    which no forward shows better: angles, heads, what a cache holds after an operation.
+
+    Where the case says in numbers what was changed, that is better than a repair, too, and than
+    a change without a name.
     """
     found = finding.diagnosis
-    decisive = (case for case in finding.cases if verdict_of(case) is finding.verdict)
-    case = next((case for case in decisive if case.cause.module and case.note), None)
-    if found is None or found.how != "unexplained" or case is None or case.rerun is not None:
+    decisive = [case for case in finding.cases if verdict_of(case) is finding.verdict]
+    placed_cases = [case for case in decisive if case.cause.module and case.note]
+    case = next(iter(sorted(placed_cases, key=lambda case: not case.cause.parts)), None)
+    if found is None or case is None or case.rerun is not None:
+        return finding
+    if found.how != "unexplained" and (found.fault in names() or not case.cause.parts):
         return finding
     text = f"{case.name}: {case.note}."
     text = f"{text[0].upper()}{text[1:]}"
-    measured = replace(found, how="measured", residual=None, sentence=text, advice=text)
+    parts = tuple(replace(each, text=text) for each in case.cause.parts)
+    measured = replace(
+        found, how="measured", residual=None, sentence=text, advice=text, parts=parts
+    )
     return placed(replace(finding, diagnosis=measured))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -21,11 +21,15 @@ from attncheck.diagnosis.locate import (
     in_attention,
     locate,
     locate_leak,
-    locate_padding,
-    locate_unsteady,
+    place_of_fault,
 )
 from attncheck.diagnosis.measured import Measured, measured, measured_alone
-from attncheck.diagnosis.outside import OutsideFault, carried_elsewhere, explained_outside
+from attncheck.diagnosis.outside import (
+    OutsideFault,
+    carried_elsewhere,
+    explained_outside,
+    within_attention,
+)
 from attncheck.diagnosis.repair import OWN_STORE, repaired
 from attncheck.diagnosis.replay import replay_of
 from attncheck.diagnosis.repro import offered
@@ -85,14 +89,6 @@ def _with_script(subject: Subject, finding: Finding, directory: Path) -> Finding
     return replace(finding, replay={**finding.replay, **script})
 
 
-ELSEWHERE: dict[str, Callable[[Failure], Location | None]] = {
-    "leak-outside-attention": locate_leak,
-    "dropout-active": locate_unsteady,
-    "padding-visible": locate_padding,
-}
-"""Faults that show best in another comparison than the one that failed."""
-
-
 def diagnose(subject: Subject, finding: Finding) -> Finding:
     """One finding explained by itself."""
     return Diagnoser()(subject, finding)
@@ -118,12 +114,14 @@ def _best(
     """
     found: Finding | None = None
     history = named if claims.about_history(finding) else None
-    sources = (partial(_plain, finding, named), partial(stand_ins, subject))
-    for cases in (source() for source in sources):
-        if cases:
+    plain = partial(_plain, finding, named)
+    for source in (plain, partial(stand_ins, subject)):
+        if cases := source():
             explained = placed(_searched(subject, finding, until, known, cases))
+            if source is not plain and claims.contradicted(explained):
+                continue
             if is_proven(explained):
-                return claims.with_name(explained, history)
+                return claims.as_measured(claims.with_name(explained, history))
             found = found or explained
     if history is not None:
         return history
@@ -185,9 +183,9 @@ def _explained(search: Search, finding: Finding) -> Finding:
         diagnosis, place = kept
     if place is None and diagnosis.sentence and not diagnosis.fault:
         place = locate_leak(failure)
-    elsewhere = ELSEWHERE.get(diagnosis.fault)
-    if elsewhere is not None and (place is None or diagnosis.fault != "padding-visible"):
-        place = elsewhere(failure) or place
+    place = place_of_fault(failure, diagnosis.fault, place)
+    if place is not None and in_attention(place.module):
+        diagnosis = within_attention(failure, diagnosis, place)
     return replace(
         finding,
         diagnosis=diagnosis,

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from attncheck.attention.layers import is_list_member, layer_number
 from attncheck.core.finding import Location
 from attncheck.diagnosis.failure import Failure, FailureSide, real_tokens
-from attncheck.diagnosis.outside import under_padding
+from attncheck.diagnosis.outside import beside_others, under_padding
 from attncheck.distributed.ranks import agreed
 from attncheck.model.forward_spec import ForwardSpec, Mask2D
 from attncheck.numerics.divergence import max_abs_diff
@@ -60,6 +60,18 @@ def locate_padding(failure: Failure) -> Location | None:
     return _location(failure, _trusted_pair(failure, usual, changed, _real(usual)))
 
 
+def locate_mixing(failure: Failure) -> Location | None:
+    """The first module that carries one sequence of a batch into another, on the trusted path."""
+    spec = failure.sides[0].spec
+    for row in range(len(spec.tokens)):
+        real_BT = _real(spec)
+        real_BT[:row], real_BT[row + 1 :] = False, False
+        found = _trusted_pair(failure, spec, beside_others(failure, spec, row), real_BT)
+        if found is not None:
+            return _location(failure, found)
+    return None
+
+
 def locate_unsteady(failure: Failure) -> Location | None:
     """The first module that answers the same call in two ways."""
     modules, shape = hidden_modules(failure.subject.model), (1, failure.subject.inputs.length)
@@ -69,6 +81,25 @@ def locate_unsteady(failure: Failure) -> Location | None:
             failure.trusted.logits(ForwardSpec(failure.subject.inputs.tokens))
         outputs.append(recorder.outputs(shape))
     return _location(failure, _compared(torch.ones(shape, dtype=torch.bool), *outputs))
+
+
+ELSEWHERE: dict[str, Callable[[Failure], Location | None]] = {
+    "leak-outside-attention": locate_leak,
+    "dropout-active": locate_unsteady,
+    "padding-visible": locate_padding,
+    "rows-mixed": locate_mixing,
+}
+"""Faults that show best in another comparison than the one that failed."""
+AS_FOUND = ("padding-visible", "rows-mixed")
+"""Those of them whose place the failing call shows as well."""
+
+
+def place_of_fault(failure: Failure, fault: str, place: Location | None) -> Location | None:
+    """The place of a fault, looked for where it shows best."""
+    elsewhere = ELSEWHERE.get(fault)
+    if elsewhere is None or (place is not None and fault in AS_FOUND):
+        return place
+    return elsewhere(failure) or place
 
 
 def _against_trusted(failure: Failure, side: FailureSide) -> Located | None:

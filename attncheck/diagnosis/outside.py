@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import final
 
+from attncheck.core.finding import Diagnosis, Location
 from attncheck.diagnosis.failure import (
     Failure,
     FailureSide,
@@ -42,6 +43,35 @@ def explained_outside(failure: Failure) -> OutsideFault | None:
     if not failure.wrong:
         return _between(failure)
     return _not_causal(failure)
+
+
+def within_attention(failure: Failure, found: Diagnosis, place: Location) -> Diagnosis:
+    """A fault of the trusted path whose place is an attention module after all: attention is not
+    said to be right there, and no mask to be at fault where the trusted path has one of its own.
+    """
+    said = f"{RIGHT[0].upper()}{RIGHT[1:]}. "
+    if not found.advice.startswith(said):
+        return found
+    if found.fault != "padding-visible" or not _is_ours(failure, place.module):
+        return replace(found, advice=found.advice.removeprefix(said))
+    text = f"What stands under the padding reaches real tokens inside {place.module}"
+    return Diagnosis(
+        fault="",
+        how="unexplained",
+        advice=f"{text}, although no real token reads padding there: look at what the module does "
+        "to queries, keys and values before its kernel.",
+        sentence=f"{text}, not by its mask.",
+        family=found.fault,
+    )
+
+
+def _is_ours(failure: Failure, module: str) -> bool:
+    """Whether the trusted path computes the attention of a module itself, with masks of its own."""
+    subject = failure.subject
+    if failure.trusted.out_of_reach is not None:
+        return False
+    own = subject.model.get_submodule(module)
+    return own in subject.record_calls(subject.inputs.tokens, lambda call: call.module)
 
 
 def unsteady(failure: Failure) -> bool:
@@ -133,13 +163,13 @@ def _mixes_sequences(failure: Failure, got: ForwardSpec) -> bool:
     for row in range(len(got.tokens)):
         here = slice(row, row + 1)
         real = None if real_BT is None else real_BT[here]
-        beside_BTV = failure.trusted.logits(_beside_others(failure, got, row))
+        beside_BTV = failure.trusted.logits(beside_others(failure, got, row))
         if failure.differ(beside_BTV[here], together_BTV[here], real):
             return True
     return False
 
 
-def _beside_others(failure: Failure, spec: ForwardSpec, row: int) -> ForwardSpec:
+def beside_others(failure: Failure, spec: ForwardSpec, row: int) -> ForwardSpec:
     """The same forward with other tokens in every sequence but one."""
     inputs = failure.subject.inputs
     rows = (
