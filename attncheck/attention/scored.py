@@ -6,6 +6,7 @@ Axes: B batch, H query heads, G key/value heads, T query positions, S key positi
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -23,6 +24,12 @@ HIDDEN = -5e3
 """Anything added to a score below this hides its key (the oldest models add -10000); biases are
 larger.
 """
+LARGE = 1e6
+"""A factor on the queries that saturates a cap."""
+INNER = 0.9
+"""Scores within this part of their cap show what they were before."""
+STEEP = 16
+"""By so much the inverse of a cap magnifies rounding there."""
 ROUNDINGS = 64
 """Scores follow a scale, and weights are those of the softmax, within this many units in the last
 place.
@@ -77,7 +84,11 @@ def _read(
         # scores of hidden keys carry no information on the scale
         seen = (blank > HIDDEN) & shifted.isfinite()
         mask = torch.where(blank > HIDDEN, blank, torch.finfo(torch.float32).min).to(query.dtype)
-        scale, caveat = _scale(raw, shifted, seen, max_abs(torch.where(seen, blank, 0.0)))
+        added = max_abs(torch.where(seen, blank, 0.0))
+        scale, caveat = _scale(raw, shifted, seen, added)
+        capped = _capped(tape, left, raw, shifted, seen, blank) if caveat else None
+        if capped is not None:
+            scale, caveat = capped[0], ""
         if changed := _after_softmax(tape, last):
             caveat = caveat or changed
             # what was set to zero after the softmax is hidden as well
@@ -86,7 +97,10 @@ def _read(
             ).reshape(shape_BHTS)
             mask = torch.where(weights > 0, mask, torch.finfo(torch.float32).min).to(query.dtype)
     options = {"scaling": scale, "is_causal": False}
-    kernel = _Replay(tape, last, mask, scale, caveat)
+    cap = None if capped is None else capped[1]
+    if cap is not None:
+        options["softcap"] = cap
+    kernel = _Replay(tape, last, mask, scale, cap, caveat)
     return AttentionCall(
         tape.owner, query, key, value, mask, options, kernel, inline=True, caveat=caveat
     )
@@ -114,6 +128,28 @@ def _scale(
     return scale, ""
 
 
+def _capped(
+    tape: Tape, left: Tensor, raw: Tensor, shifted: Tensor, seen: Tensor, blank: Tensor
+) -> tuple[float, float] | None:
+    """(scale, cap) of scores that are capped by a tanh; None where they are not. Large queries show
+    the cap, and the scores without it must be a multiple of the products.
+    """
+    assert tape.scores is not None
+    saturated = tape.replay(left * LARGE, tape.product.right, tape.scores).reshape(blank.shape)
+    raw, shifted, saturated = (
+        torch.where(seen, each, 0.0).double() for each in (raw, shifted, saturated - blank)
+    )
+    cap = max_abs(saturated)
+    if not 0 < cap < math.inf:
+        return None
+    inner = shifted.abs() < INNER * cap
+    scale = slope_between(raw * inner, cap * (shifted * inner / cap).atanh())
+    slack = ROUNDINGS * torch.finfo(blank.dtype).eps * max(cap, max_abs(blank[seen])) * STEEP
+    if not scale > 0 or beyond(shifted, cap * (scale * raw / cap).tanh(), slack):
+        return None
+    return scale, cap
+
+
 def _after_softmax(tape: Tape, last: Product) -> str:
     """A caveat where weights are changed between the softmax and the values."""
     assert tape.weights is not None
@@ -129,8 +165,17 @@ class _Replay:
     or scale, computes attention with those instead.
     """
 
-    def __init__(self, tape: Tape, last: Product, mask: Tensor, scale: float, caveat: str) -> None:
-        self.tape, self.last, self.mask, self.scale, self.caveat = tape, last, mask, scale, caveat
+    def __init__(
+        self,
+        tape: Tape,
+        last: Product,
+        mask: Tensor,
+        scale: float,
+        cap: float | None,
+        caveat: str,
+    ) -> None:
+        self.tape, self.last, self.mask = tape, last, mask
+        self.scale, self.cap, self.caveat = scale, cap, caveat
         self.__name__ = "inline_attention"
 
     def __call__(
@@ -167,7 +212,7 @@ class _Replay:
             return self._with_keys(query, key, value, allowed)
         bias = bias_in(mask)
         params = AttentionParams(
-            scale=scale, allowed=allowed, heads=heads, bias=bias, empty_row=None
+            scale=scale, allowed=allowed, heads=heads, cap=self.cap, bias=bias, empty_row=None
         )
         return attend(query, key, value, params)
 

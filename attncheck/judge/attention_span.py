@@ -252,3 +252,13 @@ def exemption(observed: ObservedKeys, others: list[ObservedKeys]) -> str:
 
 def _by_head(observed: ObservedKeys) -> Tensor:
     return observed.reads_TS if observed.reads_HTS is None else observed.reads_HTS
+
+
+def other_keys(stated: Tensor, observed: Tensor) -> str:
+    """Which heads read other keys, where not all of them do; both (B, H, T, S)."""
+    wrong_H = (observed != stated.expand(observed.shape)).any(0).flatten(1).any(1)
+    heads = wrong_H.nonzero().flatten().tolist()
+    if len(heads) in (0, len(wrong_H)):
+        return "it reads other keys than its config states"
+    named = "its head" if len(heads) == 1 else "its heads"
+    return f"{named} {' '.join(map(str, heads))} reads other keys than its config states"

@@ -24,6 +24,7 @@ PER_LAYER = ("layer_types", "attention_layers", "attn_layers")
 CHUNK = "attention_chunk_size"
 WHOLE = ("full_attention", "global", "attention", "full", "hybrid")
 PATTERNS = ("sliding_window_pattern", "_sliding_window_pattern")
+OWN_CAP = re.compile(r"(soft|logit)s?_?_?cap", re.IGNORECASE)
 CAP = re.compile(r"(?=.*attn|.*attention)(?=.*soft_?_?cap)")
 SINK = re.compile(r"sink")
 SCALES = (
@@ -176,6 +177,12 @@ def softcap_spec(config: Any) -> float | None:
     """The soft-cap of the attention scores that the config states."""
     fields = vars(config) if config is not None else {}
     return next(filter(None, (positive(fields[name]) for name in fields if CAP.search(name))), None)
+
+
+def own_softcap(module: nn.Module) -> float | None:
+    """The soft-cap of its scores that an attention module keeps as an attribute."""
+    found = (positive(value) for name, value in vars(module).items() if OWN_CAP.search(name))
+    return next(filter(None, found), None)
 
 
 def sinks_of(module: nn.Module, heads: int) -> Tensor | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -40,6 +41,29 @@ FAR = 2.0
 """
 
 
+def _cap_cases(layers: list[LayerResult]) -> Iterator[Measurement]:
+    """Soft-caps that nothing states: they may be meant where every layer has the same."""
+    caps = Counter(float(f"{layer.own_cap:.6g}") for layer in layers)
+    if set(caps) == {0.0}:
+        return
+    usual, count = caps.most_common(1)[0]
+    if len(caps) == 1:
+        why = f"the scores are capped at {usual:g}, and nothing states a soft-cap"
+        yield skipped(f"soft-cap of {count} layers not judged", f"{layers[0].name}: {why}")
+        return
+    odd = [layer for layer in layers if not math.isclose(layer.own_cap, usual, rel_tol=SAME)]
+    most = f"those of most layers at {usual:g}" if usual else "those of most layers are not"
+    own = f"are capped at {odd[0].own_cap:.6g}" if odd[0].own_cap else "are not capped"
+    yield AtMost(
+        f"soft-cap of {len(layers)} layers",
+        float(len(odd)),
+        "layers have another soft-cap than most",
+        positions=len(layers),
+        note=f"{odd[0].name}: its scores {own}, {most}",
+        cause=Cause(module=odd[0].name),
+    )
+
+
 def scale_cases(subject: Subject, layers: list[LayerResult]) -> Iterator[Measurement]:
     """Skip the layers whose scale nothing states; check the scale of the others against their width
     and their config.
@@ -49,6 +73,7 @@ def scale_cases(subject: Subject, layers: list[LayerResult]) -> Iterator[Measure
         yield skipped(
             f"scale of {len(silent)} layers not judged", f"{silent[0].name}: {silent[0].unstated}"
         )
+    yield from _cap_cases(layers)
     claimed = [layer for layer in layers if not layer.unstated]
     if not claimed:
         return

@@ -9,6 +9,7 @@ Axes: B batch, H query heads, G key/value heads, T query positions, S key positi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, final
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from attncheck.attention.call import weights_of
 from attncheck.attention.reference import AttentionParams, fitted_scale, tiled
 from attncheck.core.errors import Unsupported
+from attncheck.judge.attention_span import other_keys
 from attncheck.judge.config_spec import ScaleSpec, SpanSpec, span_spec
 from attncheck.judge.layer_calls import LayerCall
 from attncheck.judge.layer_inputs import ComputedLayer, LayerInputs, inputs_of
@@ -33,6 +35,7 @@ from attncheck.judge.layer_spec import (
     options_of,
     readable_keys,
     shape_of,
+    unstated_softcap,
 )
 from attncheck.judge.slot_order import require_token_order
 
@@ -51,7 +54,8 @@ class LayerResult:
     `max_abs_diff`, `budget` and `size` are about its output; `residual` is what a named `fault`
     leaves of the difference, and `difference` describes it. `fitted` and `heads` are read off the
     kernel's weights: in one forward, and on a cache where the layer differs. `unknown` says why the
-    layer cannot be judged, `unstated` why its scale is only the observed one, `broken` what is
+    layer cannot be judged, `unstated` why its scale is only the observed one, `own_cap`
+    a soft-cap that nothing states, `broken` what is
     wrong before any output is computed. `other_keys` means that only other keys reproduce the
     output. Later calls on a cache are checked against `prefill`.
     """
@@ -75,6 +79,7 @@ class LayerResult:
     other_keys: bool = False
     untraced: str = ""
     unstated: str = ""
+    own_cap: float = 0.0
     broken: str = ""
     prefill: PrefillState | None = None
 
@@ -155,6 +160,7 @@ def _judged(
         width=layer.call.query_BHTD.shape[-1],
         untraced="" if inputs.traced else UNTRACED,
         unstated=option.unstated,
+        own_cap=unstated_softcap(layer, context),
     )
     if inputs.fault:
         beyond = max(difference, 2 * budget)
@@ -222,18 +228,8 @@ def _variants(
     yield from _changed(case, params, result)
     # last, since a wrong mask may come with another fault that one change alone cannot show
     observed = replace(params, allowed=readable_keys(case.layer))
-    yield _Variant("reach", observed, _other_keys(params.allowed, observed.allowed))
+    yield _Variant("reach", observed, other_keys(params.allowed, observed.allowed))
     yield from _changed(case, observed, result)
-
-
-def _other_keys(stated: Tensor, observed: Tensor) -> str:
-    """Which heads read other keys, where not all of them do; both (B, H, T, S)."""
-    wrong_H = (observed != stated.expand(observed.shape)).any(0).flatten(1).any(1)
-    heads = wrong_H.nonzero().flatten().tolist()
-    if len(heads) in (0, len(wrong_H)):
-        return "it reads other keys than its config states"
-    named = "its head" if len(heads) == 1 else "its heads"
-    return f"{named} {' '.join(map(str, heads))} reads other keys than its config states"
 
 
 def _changed(
@@ -242,6 +238,10 @@ def _changed(
     if params.cap:
         difference = f"the soft-cap of {params.cap:g} is configured but absent"
         yield _Variant("softcap-missing", replace(params, cap=None), difference)
+    seen = case.layer.call.options.get("softcap")
+    if seen and params.cap and not math.isclose(seen, params.cap, rel_tol=NEARLY):
+        difference = f"the scores are capped at {seen:.6g} instead of {params.cap:g}"
+        yield _Variant("", replace(params, cap=seen), difference)
     if params.sinks_H is not None:
         difference = "the learned sinks take no part in the softmax"
         yield _Variant("sink-missing", replace(params, sinks_H=None), difference)

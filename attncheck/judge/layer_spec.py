@@ -23,6 +23,7 @@ from attncheck.judge.config_spec import (
     AttentionSpan,
     ScaleSpec,
     SpanSpec,
+    own_softcap,
     scale_specs,
     sinks_of,
     softcap_spec,
@@ -152,7 +153,8 @@ def options_of(layer: LayerCall, context: JudgeContext) -> Iterator[AttentionOpt
     if prefill:
         cap, sinks_H = prefill.option.params.cap, prefill.option.params.sinks_H
     else:
-        cap = softcap_spec(context.config) or layer.call.options.get("softcap")
+        # of an inline one, the option is what was observed
+        cap = _stated_softcap(layer, context) or layer.call.options.get("softcap")
         sinks_H = _sinks(layer)
     own_bias = _bias(layer)
     for scale, unstated in _scales(layer, context):
@@ -175,6 +177,18 @@ def options_of(layer: LayerCall, context: JudgeContext) -> Iterator[AttentionOpt
                 unstated=unstated,
                 dropped=dropped,
             )
+
+
+def _stated_softcap(layer: LayerCall, context: JudgeContext) -> float | None:
+    """The soft-cap that the config or the layer itself states."""
+    return softcap_spec(context.config) or own_softcap(layer.call.module)
+
+
+def unstated_softcap(layer: LayerCall, context: JudgeContext) -> float:
+    """The soft-cap that inline arithmetic was observed to have and nothing states; 0 for none."""
+    if not layer.call.inline or _stated_softcap(layer, context):
+        return 0.0
+    return float(layer.call.options.get("softcap") or 0.0)
 
 
 def _scales(layer: LayerCall, context: JudgeContext) -> Iterator[tuple[ScaleSpec, str]]:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from attncheck.attention.call import AttentionCall, weights_of
 from attncheck.attention.inline import observe_inline
 from attncheck.attention.masks import allowed_BHTS, with_allowed
+from attncheck.attention.reference import attend, params_of
 from attncheck.core.errors import Unsupported
 
 B, H, T, D = 2, 3, 5, 4
@@ -188,6 +189,20 @@ def _capped(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return (2 * torch.tanh(q @ k.mT / 2)).softmax(-1) @ v
 
 
+def _squared(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return (q @ k.mT).square().softmax(-1) @ v
+
+
+def test_a_soft_cap_is_recorded_with_its_scale() -> None:
+    (call,), out, _ = _observed(_capped)
+    assert not call.caveat
+    assert call.options["softcap"] == 2.0
+    assert call.options["scaling"] == pytest.approx(1.0, rel=1e-12)
+    params = params_of(call, allowed_BHTS(call))
+    ours_BTHD = attend(call.query_BHTD, call.key_BGSD, call.value_BGSD, params)
+    assert torch.allclose(ours_BTHD.transpose(1, 2), out)
+
+
 def _reweighted(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return (q @ k.mT).softmax(-1) ** 2 @ v
 
@@ -195,7 +210,7 @@ def _reweighted(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("attend", "doubt"),
     [
-        (_capped, "its scores are more than a multiple of the products of queries and keys"),
+        (_squared, "its scores are more than a multiple of the products of queries and keys"),
         (_reweighted, "its weights are changed after the softmax"),
     ],
 )

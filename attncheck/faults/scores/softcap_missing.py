@@ -30,7 +30,7 @@ OPTION = "softcap"
 def inject(subject: Subject) -> Iterator[None]:
     """Drop the soft-cap from the options of the kernel."""
     subject.can.watch.require(CannotInject)
-    caps = subject.record_calls(subject.inputs.tokens, lambda call: call.options.get(OPTION))
+    caps = subject.record_calls(subject.inputs.tokens, _passed)
     if not any(cap is not None for cap in caps):
         raise CannotInject("no layer passes its kernel a soft-cap")
 
@@ -40,6 +40,11 @@ def inject(subject: Subject) -> Iterator[None]:
 
     with injection.at_own_kernel(subject, handler):
         yield
+
+
+def _passed(call: AttentionCall) -> Any:
+    """The soft-cap that a kernel is passed; arithmetic of the model's own takes none."""
+    return None if call.inline else call.options.get(OPTION)
 
 
 def _hypotheses(forward: WrongForward) -> Iterator[Hypothesis]:
