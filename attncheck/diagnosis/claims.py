@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from attncheck.attention.layers import layer_number
@@ -86,6 +87,14 @@ def with_name(finding: Finding, named: Finding | None) -> Finding:
     if found is None or given is None or found.fault:
         return finding
     return replace(finding, diagnosis=replace(found, fault=given.fault))
+
+
+def with_equals(found: Diagnosis, equals: Sequence[str]) -> Diagnosis:
+    """A diagnosis with the faults that no call which was tried tells apart from it."""
+    if not equals:
+        return found
+    text = f"No call that was tried tells it from `{'` or `'.join(equals)}`."
+    return replace(found, advice=f"{found.advice} {text}")
 
 
 def as_measured(finding: Finding) -> Finding:

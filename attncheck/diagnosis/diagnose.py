@@ -209,6 +209,7 @@ def _diagnosis(
     if found is not None:
         guess, residual = found.hypothesis, found.residual
         diagnosis = _reproduced(guess.fault, guess.parameter, residual, _runner_up(search))
+        diagnosis = claims.with_equals(diagnosis, search.equals)
     elif outside is not None:
         diagnosis = _reproduced(outside.fault, outside.parameter, outside.residual)
     else:
@@ -223,7 +224,7 @@ def _measured(search: Search, seen: Measured) -> Diagnosis:
         return seen.diagnosis()
     guess = found.hypothesis
     named = _reproduced(guess.fault, guess.parameter, found.residual, _runner_up(search))
-    return seen.added_to(named)
+    return claims.with_equals(seen.added_to(named), search.equals)
 
 
 def _repaired(search: Search) -> Diagnosis:

@@ -14,7 +14,14 @@ from typing import final
 
 from attncheck.core.errors import Unsupported
 from attncheck.core.measurement import Measurement
-from attncheck.diagnosis.failure import Failure, FailureSide, open_case
+from attncheck.diagnosis.failure import (
+    REFUSED,
+    Failure,
+    FailureSide,
+    open_case,
+    unmeasured,
+)
+from attncheck.diagnosis.stand_ins import plain_calls
 from attncheck.distributed.ranks import agreed
 from attncheck.faults.engine.hypothesis import Hypothesis
 from attncheck.faults.registry import hypotheses
@@ -23,6 +30,8 @@ JOINED = 2
 """How many hypotheses are combined with each other one."""
 DISTINGUISHING = 3
 """How many more failing cases are tried where several faults predict the same logits."""
+FURTHER = 3
+"""How many plain calls after those."""
 UNPREDICTABLE = (Unsupported, RuntimeError, IndexError, ValueError)
 
 
@@ -45,6 +54,7 @@ class Search:
 
     `others` are more failing cases of the same probe; `known` are faults already found on this
     model, which are tried first. After `until` the search for runners-up ends once there is one.
+    `equals` are faults that give the same logits as the one found, in every call that was tried.
     """
 
     failure: Failure
@@ -53,6 +63,7 @@ class Search:
     known: tuple[str, ...] = ()
     tried: list[TriedHypothesis] = field(default_factory=list)
     found: TriedHypothesis | None = None
+    equals: tuple[str, ...] = ()
 
     @property
     def matches(self) -> list[TriedHypothesis]:
@@ -146,13 +157,22 @@ class Search:
             self.tried.append(tried)
 
     def _distinguished(self) -> TriedHypothesis:
-        """Of several matches, those that fail on other cases drop out; the first of the rest."""
+        """Of several matches, those that fail in other calls drop out; the first of the rest."""
         left = self.matches
-        for case in self.others[:DISTINGUISHING]:
+        for case in itertools.chain(self.others[:DISTINGUISHING], self._further()):
             if len({each.hypothesis.fault for each in left}) == 1:
                 break
             left = _surviving(left, self.failure, case) or left
+        names = dict.fromkeys(each.hypothesis.fault for each in left)
+        self.equals = tuple(name for name in names if name != left[0].hypothesis.fault)
         return left[0]
+
+    def _further(self) -> Iterator[Measurement]:
+        """Plain calls that the probe did not make: two of those that tell most faults apart."""
+        specs = plain_calls(self.failure.subject)
+        new = (spec for spec in specs if all(spec != side.spec for side in self.failure.sides))
+        for spec in itertools.islice(new, FURTHER):
+            yield unmeasured("a plain call", spec, spec)
 
 
 def _by_layer(
@@ -188,7 +208,7 @@ def _surviving(
 ) -> list[TriedHypothesis]:
     try:
         other = open_case(failure.subject, case)
-    except Unsupported:
+    except REFUSED:
         return left
     if not other.wrong:
         return left

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from attncheck.core.measurement import Measurement
 from attncheck.diagnosis.failure import REFUSED, open_case, unmeasured
 from attncheck.diagnosis.measured import differs_alone
@@ -13,21 +15,23 @@ from attncheck.model.subject import Subject
 
 def stand_ins(subject: Subject) -> list[Measurement]:
     """Plain forwards that show the fault, where no failing case carries its own."""
+    cases = (unmeasured("a plain call", spec, spec) for spec in plain_calls(subject))
+    return [case for case in cases if _shows(subject, case)]
+
+
+def plain_calls(subject: Subject) -> Iterator[ForwardSpec]:
+    """Ways to call a model that between them show most faults."""
     tokens, length = subject.inputs.tokens, subject.inputs.length
     third = length // 3
     chunks = (third, 1, 2, length - third - 3)
     rows = (*tokens, subject.inputs.other(subject.inputs.row, salt=3))
-    specs = (
-        ForwardSpec(tokens),
-        ForwardSpec(tokens, chunks=chunks),
-        ForwardSpec(rows, chunks=chunks),
-        ForwardSpec(tokens, mask=all_ones(tokens)),
-        ForwardSpec(tokens, chunks=chunks, cache_kind="static"),
-        pad_rows(subject).spec("left"),
-        pad_rows(subject).spec("right"),
-    )
-    cases = (unmeasured("a plain call", spec, spec) for spec in specs)
-    return [case for case in cases if _shows(subject, case)]
+    yield ForwardSpec(tokens)
+    yield ForwardSpec(tokens, chunks=chunks)
+    yield ForwardSpec(rows, chunks=chunks)
+    yield ForwardSpec(tokens, mask=all_ones(tokens))
+    yield ForwardSpec(tokens, chunks=chunks, cache_kind="static")
+    yield pad_rows(subject).spec("left")
+    yield pad_rows(subject).spec("right")
 
 
 def _shows(subject: Subject, case: Measurement) -> bool:

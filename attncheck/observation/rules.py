@@ -106,7 +106,7 @@ def _hidden(cells: CellSet, by_row: dict[int, set[tuple[int, int]]], extent: Ext
         return CellRule("queries do not read their own token")
     nearest = min(query - key for query, key in cells)
     whole = {(query, key) for query in starts for key in range(query - nearest + 1)}
-    if nearest and cells == whole and not extent.window:
+    if nearest and cells == whole:
         return CellRule(f"queries read only the last {nearest} tokens", "window size")
     if (
         extent.window

@@ -90,9 +90,7 @@ def right_names(fault: RandomFault) -> tuple[str, ...]:
     if fault.what == "states":
         return RECURRENT[fault.kind]
     if fault.what in ("hidden", "logits"):
-        # the first real position of a padded row takes the states of padding
-        shifted = ("padding-visible",) if fault.kind == "slot" else ()
-        return (*OUTSIDE, "logits-to-keep", *shifted)
+        return (*OUTSIDE, "logits-to-keep")
     if fault.what == "queries":
         return (
             (*STATES[fault.kind], "mask-top-left") if fault.kind == "slot" else STATES[fault.kind]
@@ -123,12 +121,15 @@ def _measured(fault: RandomFault, layer: int | None, part: ObservedPart) -> bool
 
 def places(fault: RandomFault, modules: tuple[str, ...], found: Location | None) -> bool:
     """Whether a location is the first module that the fault concerns, or stands in it or around it
-    within the same layer. Positions and logits belong to no layer: any place of theirs is right.
+    within the same layer. Logits belong to no layer, and positions show in the first layer that
+    has them, or in a table.
     """
     if found is None:
         return False
-    if fault.what in ("logits", "positions"):
-        return fault.what == "positions" or layer_number(found.module) is None
+    if fault.what == "logits":
+        return layer_number(found.module) is None
+    if fault.what == "positions" and layer_number(found.module) is None:
+        return True
     first = fault.at if fault.at != EVERY else next(iter(modules), "")
     inside = found.module.startswith(first) or first.startswith(found.module)
     return inside or layer_number(found.module) == layer_number(first)

@@ -182,4 +182,6 @@ class Trials:
                 for name in self.sites.hidden
                 if layer_index(self.subject.model.get_submodule(name), name) in layers
             )
+        if fault.what == "positions" and self.sites.rotary:
+            return tuple(self.sites.rotary)
         return tuple(site.module for site in self.sites.attention if not site.cross)

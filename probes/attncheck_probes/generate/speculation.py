@@ -50,18 +50,19 @@ def assisted(subject: Subject, prompt: Row, new: int) -> Measurement:
     subject.can.cache.require()
     found = answers(subject, (prompt,), new, given={"assistant_model": subject.model})
     case = _compared(subject, ITSELF, found)
-    shorter = case.beyond and _crops_nothing_wrongly(subject, prompt)
-    return replace(case, cause=Cause("crop-of-nothing")) if shorter else case
+    cropping = _crops_nothing_wrongly(subject, prompt) if case.beyond else ""
+    return replace(case, cause=Cause("crop-of-nothing", module=cropping)) if cropping else case
 
 
-def _crops_nothing_wrongly(subject: Subject, prompt: Row) -> bool:
+def _crops_nothing_wrongly(subject: Subject, prompt: Row) -> str:
+    """The operation of the cache that shortens it by cropping nothing; empty where it does not."""
     with torch.no_grad():
         cache = subject.passes.call(
             (prompt,), cache=rollback_cache(subject, ""), use_cache=True
         ).cache
     before = cached_length(cache)
     cache_kinds.crop(cache, 0)
-    return cached_length(cache) != before
+    return f"{type(cache).__name__}.crop" if cached_length(cache) != before else ""
 
 
 def _compared(subject: Subject, name: str, found: RowAnswers) -> Measurement:
