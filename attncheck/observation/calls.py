@@ -141,6 +141,7 @@ def _vectors(
             dtype=change.dtype,
             source=change.source,
             opaque=change.how == "another function",
+            base=change.base,
         )
 
 

@@ -76,6 +76,8 @@ def _name(group: Group, groups: Sequence[Group], extent: Extent) -> tuple[str, b
 def _rotation(group: Group, groups: Sequence[Group]) -> tuple[str, bool]:
     turned = {each.part.what for each in groups if each.part.how == "rotated"}
     constant = group.part.amount is not None
+    if group.members[0].base is not None:
+        return "rope-scale-switch", False
     if group.rule in ("twice", "again"):
         return "key-rotated-twice", group.part.what == "keys"
     if group.rule in ROTATIONS and (group.rule or constant):

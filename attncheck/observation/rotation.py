@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from attncheck.attention.call import AttentionCall
+from attncheck.attention.frequency_law import SLOWEST, fitted_laws
 from attncheck.core.errors import Unsupported
 from attncheck.faults.engine.trusted import Trusted
 from attncheck.judge.rotation_angles import Layout, rotation_between
@@ -27,8 +28,6 @@ NEAR = 1e-2
 """A number of positions this near to a whole one is that."""
 REPEATS = 6
 TABLE = torch.float32
-SLOWEST = 1e-7
-"""Pairs that rotate by less than this many radians per position are taken to stand still."""
 
 
 @final
@@ -48,7 +47,7 @@ class PositionRotation:
         observed_NP, right_NP = self._pairs(observed_ND), self._pairs(right_ND)
         rotated_N = ((observed_NP.abs() - right_NP.abs()).abs() <= 2 * limit).all(-1)
         rotated_N &= self._rest_agrees(observed_ND, right_ND, limit)
-        angle_NP = (observed_NP * right_NP.conj()).angle()
+        angle_NP = self._angles(observed_ND, right_ND)
         offset_N = torch.zeros_like(angle_NP[:, 0])
         for pair in self.speed_P.abs().argsort().tolist():
             if abs(float(self.speed_P[pair])) >= SLOWEST:
@@ -59,6 +58,29 @@ class PositionRotation:
         whole_N = offset_N.round()
         offset_N = torch.where((offset_N - whole_N).abs() < NEAR, whole_N, offset_N)
         return rotated_N, torch.where(fits_N, offset_N, torch.nan)
+
+    def base(self, observed_ND: Tensor, right_ND: Tensor, token_N: Tensor) -> float | None:
+        """The base whose plain frequencies rotate every vector as far as it is, each at its token
+        (N,); None where there is none.
+        """
+        angle_NP = self._angles(observed_ND, right_ND)
+        order = token_N.argsort()
+        token_N, angle_NP = token_N[order], angle_NP[order]
+        next_N = token_N.diff() == 1
+        if not bool(next_N.any()):
+            return None
+        step_P = _wrapped(angle_NP.diff(dim=0)[next_N]).median(0).values
+        for law in fitted_laws(self.speed_P.abs() + step_P * self.speed_P.sign()):
+            more_P = law.inv_freq_P[: len(step_P)]
+            if abs(law.factor - 1) > ANGLE or len(more_P) != len(step_P):
+                continue
+            turned_NP = token_N[:, None] * (more_P * self.speed_P.sign() - self.speed_P)
+            if bool((_wrapped(angle_NP - turned_NP).abs() <= ANGLE).all()):
+                return law.base
+        return None
+
+    def _angles(self, observed_ND: Tensor, right_ND: Tensor) -> Tensor:
+        return (self._pairs(observed_ND) * self._pairs(right_ND).conj()).angle()
 
     def _rest_agrees(self, observed_ND: Tensor, right_ND: Tensor, limit: float) -> Tensor:
         """Whether the channels that are not rotated are the same."""

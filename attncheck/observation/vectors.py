@@ -29,17 +29,23 @@ class Rotates(Protocol):
     def offset(self, observed_ND: Tensor, right_ND: Tensor, limit: float) -> tuple[Tensor, Tensor]:
         """Whether each vector was only rotated, and by how many positions."""
 
+    def base(self, observed_ND: Tensor, right_ND: Tensor, token_N: Tensor) -> float | None:
+        """The one base that rotates all vectors, each at its token, if there is one."""
+
 
 @final
 @dataclass(frozen=True)
 class VectorChange:
-    """What was done to one vector. `source` is (sequence, head, token) that it comes from."""
+    """What was done to one vector. `source` is (sequence, head, token) that it comes from,
+    `base` the rotary base that its angles follow.
+    """
 
     how: How
     amount: float | None = None
     dtype: str = ""
     source: tuple[int, int, int] | None = None
     layer: int | None = None
+    base: float | None = None
 
 
 @final
@@ -139,9 +145,14 @@ class Matcher:
         if rotation is None:
             return places
         rotated_N, offset_N = rotation.offset(observed, right, self.limit)
+        base = None
+        if bool(rotated_N.any()):
+            tokens_N = self._at(places[rotated_N], self.expected_BGS)
+            base = rotation.base(observed[rotated_N], right[rotated_N], tokens_N)
         for number in rotated_N.nonzero().flatten().tolist():
             amount = float(offset_N[number])
-            change = VectorChange("rotated", None if math.isnan(amount) else amount)
+            known = None if base is not None or math.isnan(amount) else amount
+            change = VectorChange("rotated", known, base=base)
             self._found(places[number], change, observed[number], matches)
         return places[~rotated_N]
 

@@ -126,7 +126,9 @@ def _verb(group: Group) -> str:
 
 
 def _rotated(group: Group) -> str:
-    amount = group.part.amount
+    amount, bases = group.part.amount, {each.base for each in group.members}
+    if len(bases) == 1 and None not in bases:
+        return f"are rotated with base {bases.pop():.6g}"
     if amount is None:
         if any(each.amount is None for each in group.members):
             return "are rotated by angles that no position gives"

@@ -6,11 +6,15 @@ from __future__ import annotations
 
 import pytest
 import torch
-from probing import loaded
+from probing import finding, loaded
 
+from attncheck.diagnosis.diagnose import diagnose
 from attncheck.faults.engine.trusted import Trusted
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.observation.rotation import measured_rotations
+from attncheck.run.random_faults.inject import Injector
+from attncheck.run.random_faults.parts import parse
+from attncheck.run.random_faults.sites import sites_of
 
 
 @pytest.mark.parametrize(
@@ -34,3 +38,14 @@ def test_every_layer_has_the_speeds_of_its_table(target: str, speeds: torch.Tens
 def test_a_model_that_does_not_rotate_has_no_rotation() -> None:
     subject = loaded("config:gpt2")
     assert measured_rotations(Trusted(subject), ForwardSpec(subject.inputs.tokens)) == {}
+
+
+def test_keys_that_a_step_rotates_with_another_base_are_said_to_be() -> None:
+    subject = loaded("builtin:gqa")
+    fault = parse("what=keys,how=base:10,at=model.layers.1.self_attn,when=step")
+    with Injector(sites_of(subject), fault).injected():
+        found = diagnose(subject, finding(subject, "decode-paths")).diagnosis
+    assert found is not None
+    assert found.how == "measured"
+    assert "rotated with base 100000, in layer 1" in found.sentence
+    assert found.family == "rope-scale-switch"
