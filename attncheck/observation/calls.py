@@ -202,7 +202,9 @@ class _CallParts:
         return self.entry.stop if keys == self.right.query_BHTD.shape[2] else keys
 
     def _needed(self, token_BGS: Tensor) -> Tensor:
-        """(B, G, S) booleans: slots that some real query reads."""
+        """(B, G, S) booleans: slots of real tokens that some real query reads. What padding holds
+        is specified nowhere: it is taken as it is.
+        """
         allowed = self.used.params.allowed
         if self.real_BT is not None:
             allowed = allowed & self.real_BT[:, None, :, None]
@@ -210,6 +212,10 @@ class _CallParts:
         needed_BGS = torch.zeros_like(token_BGS, dtype=torch.bool)
         for head, stored in enumerate(self.used.params.heads):
             needed_BGS[:, stored] |= read_BHS[:, head]
+        real_BT, tokens = self.right.real_BT, self.right.key_BGTD.shape[2]
+        if real_BT is not None and real_BT.shape[1] == tokens:
+            real_BGT = real_BT[:, None].expand(*token_BGS.shape[:2], tokens)
+            needed_BGS &= real_BGT.gather(2, token_BGS.clamp_min(0))
         return needed_BGS
 
     def _query_tokens(self) -> Tensor:

@@ -33,6 +33,9 @@ from attncheck.observation.rescaled import rescaled
 from attncheck.observation.rotation import PositionRotation, measured_rotations
 from attncheck.observation.sequence import Sequence
 
+LOGITS: Event = ("", "out")
+"""The event in which the model returns its logits."""
+
 
 @final
 @dataclass
@@ -93,6 +96,16 @@ class Explaining:
             return False
         self.changed.append(changed)
         return True
+
+    def changed_logits(self, run: Run, right_BTV: Tensor) -> ChangedOutput | None:
+        """What was done to the logits themselves; None where the model returns others in number."""
+        model, length = self.trusted.subject.model, (self.recorded or self.spec).length
+        observed_BTV = states_at(model, LOGITS, run, length)
+        if observed_BTV is None:
+            return None
+        observed_BTV = observed_BTV if self.part is None else self.part.states(observed_BTV)
+        states = observed_BTV, right_BTV
+        return changed_output(LOGITS, "logits", states, self.spec, self.real_BT, self.relative)
 
     def _changed(self, event: Event, states: tuple[Tensor, Tensor]) -> ChangedOutput | None:
         """What was done to the states of an event: to each head by itself, if that is what explains

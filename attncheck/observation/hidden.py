@@ -35,7 +35,7 @@ Run = Callable[[], object]
 def _seen(event: Event, args: Any, named: Any, output: Any) -> Tensor | None:
     """The hidden tensor of an event: what enters a module, or what leaves it."""
     if event[1] == "out":
-        return first_tensor(output)
+        return first_tensor(getattr(output, "logits", output))
     return first_tensor(args or [named[key] for key in named if "hidden" in key])
 
 

@@ -21,7 +21,6 @@ from attncheck.observation.alone import lone_rows
 from attncheck.observation.deviation import Deviation
 from attncheck.observation.explaining import Explaining
 from attncheck.observation.ledger import ledger_of
-from attncheck.observation.modules import ModuleReturns
 from attncheck.observation.names import named
 from attncheck.observation.sequence import Sequence
 from attncheck.observation.states import changed_states
@@ -86,13 +85,10 @@ def observed(
         predicted_BTV = explaining.logits()
     found, opaque = explaining.deviations, explaining.opaque
     if not agrees(predicted_BTV):
-        returns = ModuleReturns("", subject.model, relative, explaining.real_BT, whole.length, part)
-        with returns.recorded():
-            run()
-        with returns.replaced():
-            predicted_BTV = explaining.logits()
-        found = [*explaining.deviations, *returns.deviations]
-        opaque = explaining.opaque or returns.opaque
+        last = explaining.changed_logits(run, predicted_BTV)
+        if last is not None:
+            predicted_BTV = last.states_BTW
+            found, opaque = [*found, *last.deviations], opaque or last.opaque
     extent = extent_of(trusted, spec, frozenset(explaining.attended))
     return _observation(found, extent, predicted_BTV, opaque, explaining.attended)
 
