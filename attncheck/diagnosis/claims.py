@@ -115,8 +115,14 @@ def as_measured(finding: Finding) -> Finding:
     text = f"{case.name}: {case.note}."
     text = f"{text[0].upper()}{text[1:]}"
     parts = tuple(replace(each, text=text) for each in case.cause.parts)
-    measured = replace(
-        found, how="measured", residual=None, sentence=text, advice=text, parts=parts
+    measured = Diagnosis(
+        fault="",
+        how="measured",
+        sentence=text,
+        advice=text,
+        family=found.family,
+        ruled_out=found.ruled_out,
+        parts=parts,
     )
     return placed(replace(finding, diagnosis=measured))
 

@@ -15,9 +15,8 @@ from torch import Tensor
 from attncheck.core.observed_part import ObservedPart
 from attncheck.faults.engine.expected import chunk_bounds
 from attncheck.faults.engine.trusted import Trusted
-from attncheck.model.forward_spec import ForwardSpec, Mask2D
+from attncheck.model.forward_spec import ForwardSpec, Mask2D, Mask4D
 from attncheck.numerics.divergence import max_abs
-from attncheck.observation.alone import lone_rows
 from attncheck.observation.deviation import Deviation
 from attncheck.observation.explaining import Explaining
 from attncheck.observation.ledger import ledger_of
@@ -100,17 +99,16 @@ def observed_alone(
     row alone; None where that gives the logits of the batch. For faults that depend on the batch or
     its padding, which the trusted path has as well.
     """
-    rows = lone_rows(spec)
-    if not rows:
+    if isinstance(spec.mask, Mask4D):
         return None
     ledger, usual_BTV = ledger_of(trusted.subject, run), trusted.logits(spec)
     predicted_BTV, found = torch.zeros_like(usual_BTV), list[Deviation]()
+    relative = _relative(trusted, usual_BTV)
     attended, opaque = dict[int, str](), False
-    for each in rows:
-        relative = _relative(trusted, usual_BTV)
-        explaining = Explaining(trusted, each.spec, each.of(ledger), relative)
-        predicted_BTV[each.row, each.padding :] = explaining.logits()[0]
-        found += map(each.in_batch, explaining.deviations)
+    for part in (Sequence.of(spec, row) for row in range(len(spec.tokens))):
+        explaining = Explaining(trusted, part.alone(spec), ledger, relative, part, spec)
+        predicted_BTV[part.row, part.first : part.last] = explaining.logits()[0]
+        found += map(part.in_batch, explaining.deviations)
         attended |= explaining.attended
         opaque |= explaining.opaque
     if not found:

@@ -15,6 +15,7 @@ from attncheck.attention.call import AttentionCall
 from attncheck.attention.masks import allowed_BHTS
 from attncheck.model.forward_spec import ForwardSpec, Mask2D
 from attncheck.numerics.module_outputs import ModuleOutputs
+from attncheck.observation.deviation import Deviation
 from attncheck.observation.ledger import LedgerCall
 
 
@@ -41,13 +42,23 @@ class Sequence:
             kept = min(start + size, self.last) - max(start, self.first)
             chunks += [kept] if kept > 0 else []
             start += size
+        given = spec.positions
         return ForwardSpec(
             (spec.tokens[self.row][self.first : self.last],),
-            chunks=tuple(chunks),
+            chunks=tuple(chunks) if len(chunks) > 1 else (),
+            positions=None if given is None else (given[self.row][self.first : self.last],),
             use_cache=spec.use_cache,
             attn=spec.attn,
             cache_kind=spec.cache_kind,
         )
+
+    def in_batch(self, found: Deviation) -> Deviation:
+        """A deviation of this sequence by its tokens in the batch."""
+        at, key, start = (
+            each + self.first if each > least else each
+            for each, least in ((found.at, -1), (found.key, -1), (found.start, 0))
+        )
+        return replace(found, row=self.row, at=at, key=key, start=start)
 
     def states(self, states_BTX: Tensor) -> Tensor:
         """Its part of states (B, T, …)."""
@@ -62,36 +73,43 @@ class Sequence:
 
     def calls(self, entries: list[LedgerCall]) -> list[LedgerCall]:
         """Its part of the calls of one module."""
-        found = [self._call(entry) for entry in entries]
+        # slots of an encoder are no tokens of this sequence; its first call tells
+        own = bool(entries) and entries[0].call.is_self_attention
+        found = [self._call(entry, own) for entry in entries]
         return [entry for entry in found if entry is not None]
 
-    def _call(self, entry: LedgerCall) -> LedgerCall | None:
+    def _call(self, entry: LedgerCall, own: bool) -> LedgerCall | None:
         start, stop = max(entry.start, self.first), min(entry.stop, self.last)
         if start >= stop:
             return None
-        columns = slice(start - entry.start, stop - entry.start)
+        columns, seen = slice(start - entry.start, stop - entry.start), entry.stop if own else 0
         inside_BTHD = entry.inside_BTHD
         return LedgerCall(
-            self._arguments(entry.call, columns),
+            self._arguments(entry.call, columns, seen),
             entry.context_BTHD[self.row : self.row + 1, columns],
-            None if entry.inside is None else self._arguments(entry.inside, columns),
+            None if entry.inside is None else self._arguments(entry.inside, columns, seen),
             None if inside_BTHD is None else inside_BTHD[self.row : self.row + 1, columns],
             start - self.first,
             stop - self.first,
         )
 
-    def _arguments(self, call: AttentionCall, columns: slice) -> AttentionCall:
-        row = slice(self.row, self.row + 1)
+    def _arguments(self, call: AttentionCall, columns: slice, seen: int) -> AttentionCall:
+        """Its part of a call. Of `seen` tokens, cached or new, a window keeps the newest; slots of
+        padding are left out where the slots are tokens at all (`seen` is not 0).
+        """
+        row, slots = slice(self.row, self.row + 1), call.key_BGSD.shape[2]
+        old = max(0, self.first - max(0, seen - slots)) if seen else 0
         mask = call.mask
         if mask is None and not call.inline:
             mask = allowed_BHTS(call)  # what follows from the number of queries must not change
         if isinstance(mask, Tensor) and mask.ndim == 4:
             mask = mask[row] if mask.shape[0] > 1 else mask
             mask = mask[:, :, columns] if mask.shape[2] > 1 else mask
+            mask = mask[..., old:] if mask.shape[3] > 1 else mask
         return replace(
             call,
             query_BHTD=call.query_BHTD[row, :, columns],
-            key_BGSD=call.key_BGSD[row],
-            value_BGSD=call.value_BGSD[row],
+            key_BGSD=call.key_BGSD[row, :, old:],
+            value_BGSD=call.value_BGSD[row, :, old:],
             mask=mask,
         )

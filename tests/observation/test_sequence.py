@@ -7,13 +7,12 @@ from __future__ import annotations
 import pytest
 from probing import finding, loaded
 
-from attncheck.attention.call import AttentionCall
 from attncheck.core.finding import Finding
 from attncheck.diagnosis.diagnose import diagnose
 from attncheck.model.forward_spec import ForwardSpec, Mask2D
-from attncheck.observation.alone import lone_rows
 from attncheck.observation.deviation import Deviation
 from attncheck.observation.ledger import ledger_of
+from attncheck.observation.sequence import Sequence
 from attncheck.run.random_faults.inject import Injector
 from attncheck.run.random_faults.parts import parse
 from attncheck.run.random_faults.sites import sites_of
@@ -72,20 +71,13 @@ def test_rows_come_without_their_padding() -> None:
     subject = loaded("builtin:gqa")
     rows = (subject.inputs.row[:6], (0, 0, *subject.inputs.row[:4]))
     spec = ForwardSpec(rows, chunks=(3, 1, 2), mask=Mask2D(((1,) * 6, (0, 0, 1, 1, 1, 1))))
-    whole, cut = lone_rows(spec)
-    assert (whole.padding, cut.padding) == (0, 2)
-    assert cut.spec == ForwardSpec((subject.inputs.row[:4],), chunks=(1, 1, 2))
-    ledger = cut.of(ledger_of(subject, lambda: subject.passes.replay(spec)))
-    sizes = [(call.query_BHTD.shape[2], call.key_BGSD.shape[2]) for call in calls(ledger.calls)]
+    cut = Sequence.of(spec, 1)
+    assert (cut.first, cut.last) == (2, 6)
+    assert cut.alone(spec) == ForwardSpec((subject.inputs.row[:4],), chunks=(1, 1, 2))
+    ledger = ledger_of(subject, lambda: subject.passes.replay(spec))
+    entries = cut.calls(ledger.of(subject.model.get_submodule(LAYER), spec.length))
+    sizes = [(each.call.query_BHTD.shape[2], each.call.key_BGSD.shape[2]) for each in entries]
     assert sizes == [(1, 1), (1, 2), (2, 4)]
+    assert [(each.start, each.stop) for each in entries] == [(0, 1), (1, 2), (2, 4)]
     found = cut.in_batch(Deviation(what="keys", how="zero", layer=0, row=0, at=1, start=1))
     assert (found.row, found.at, found.start) == (1, 3, 3)
-
-
-def calls(entries: dict[str, list]) -> list[AttentionCall]:
-    return [entry.call for entry in entries[LAYER]]
-
-
-def test_padding_on_the_right_is_left_to_the_trusted_path() -> None:
-    mask = Mask2D(((1, 1, 1), (1, 1, 0)))
-    assert lone_rows(ForwardSpec(((1, 2, 3), (4, 5, 0)), mask=mask)) == []
