@@ -90,15 +90,13 @@ ELSEWHERE: dict[str, Callable[[Failure], Location | None]] = {
     "rows-mixed": locate_mixing,
 }
 """Faults that show best in another comparison than the one that failed."""
-AS_FOUND = ("padding-visible", "rows-mixed")
-"""Those of them whose place the failing call shows as well."""
 
 
 def place_of_fault(failure: Failure, fault: str, place: Location | None) -> Location | None:
     """The place of a fault, looked for where it shows best."""
     elsewhere = ELSEWHERE.get(fault)
-    if elsewhere is None or (place is not None and fault in AS_FOUND):
-        return place
+    if elsewhere is None or (place is not None and fault == "padding-visible"):
+        return place  # of padding, the failing call shows the place as well
     return elsewhere(failure) or place
 
 
