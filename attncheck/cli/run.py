@@ -91,6 +91,7 @@ def run(
         attn=tuple(attn or ()),
         selection=selection.selection(),
         quick=selection.quick,
+        budget=selection.budget,
     ).plan()
     fail_on = failing(gate.fail_on or (), gate.strict or plan.strict) | plan.fail_on
     listed = selection.listed is not None
@@ -199,8 +200,8 @@ def _checked(
 ) -> None:
     """Run the jobs in this process."""
     from attncheck.run.deadline import time_limit
+    from attncheck.run.examining import usual_examination
     from attncheck.run.held import hold_also
-    from attncheck.run.session import usual_examination
 
     if limits.timeout is not None:
         session.limit = partial(time_limit, limits.timeout)

@@ -55,7 +55,10 @@ class SelectionOptions:
         None, "Run these probes (name, glob or FILE.py:Class; repeatable).", "NAME"
     )
     skip: Texts = _select(None, "Skip these probes (globs, repeatable).", "NAME")
-    quick: bool = _select(False, "Skip expensive probes.")
+    quick: bool = _select(False, "Ask the few cases that catch nearly all faults.")
+    budget: str | None = _select(
+        None, "Ask what fits in this time, most telling first: 30s, 2m.", "TIME"
+    )
 
     def selection(self) -> Selection:
         """The part of a suite, or of the installed probes, that runs."""

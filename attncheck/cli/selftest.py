@@ -12,6 +12,7 @@ from attncheck.cli.options import ModelOptions, argument, expanded, option
 from attncheck.cli.outputs import check_files, written
 from attncheck.cli.random_faults import given_faults, random_faults
 from attncheck.cli.streams import guarded
+from attncheck.cli.worth import measure_worth
 from attncheck.targets.target import DEFAULT
 
 if TYPE_CHECKING:
@@ -37,6 +38,12 @@ def selftest(
     random: int | None = _faults(
         None, "Compose N faults at random, drawn by --seed, instead of the known ones.", "N", min=1
     ),
+    cases: bool = _faults(
+        False, "Measure which cases catch the known faults, and --random ones; choose for --quick."
+    ),
+    choice: Path | None = _faults(
+        None, "With --cases: write the order of cases here, from which --quick takes.", "FILE"
+    ),
     record: Path | None = _faults(
         None, "Keep random faults here as JSON lines; a rerun goes on from them.", "FILE"
     ),
@@ -52,6 +59,19 @@ def selftest(
     check_files([] if coverage is None else [(f"--coverage {coverage}", coverage)])
     coverage = coverage and coverage.absolute()
     names = registry.select(probe or ())
+    if cases:
+        code = measure_worth(
+            targets or [],
+            settings,
+            probes=names,
+            faults=_chosen(fault),
+            each=each or 1,
+            random=random or 0,
+            record=record,
+            choice=choice,
+            page=coverage,
+        )
+        raise typer.Exit(code)
     if random is not None:
         code = random_faults(
             targets or [], random, settings, names, record=record, coverage=coverage
@@ -59,8 +79,20 @@ def selftest(
         raise typer.Exit(code)
     if composed := [each for each in fault or () if "what=" in each]:
         raise typer.Exit(given_faults(targets or [DEFAULT], composed, settings, names))
+    raise typer.Exit(_known_faults(targets or [DEFAULT], settings, names, fault, each, coverage))
+
+
+def _known_faults(
+    targets: list[str],
+    settings: Settings,
+    names: list[str],
+    fault: list[str] | None,
+    each: int | None,
+    coverage: Path | None,
+) -> int:
+    """Inject the known faults and print each; the exit code is 1 where one is missed."""
     rows: list[Row] = []
-    for target in targets or [DEFAULT]:
+    for target in targets:
         remaining = left(_chosen(fault), rows, each)
         rows += _one(target, settings, names, remaining, thorough=coverage is not None)
     if coverage is not None:
@@ -73,7 +105,7 @@ def selftest(
     typer.echo(
         f"\n{injected} injected, {injected - len(missed)} caught, {named} named" + _said(missed)
     )
-    raise typer.Exit(1 if missed else 0)
+    return 1 if missed else 0
 
 
 def _chosen(fault: list[str] | None) -> list[str]:

@@ -127,7 +127,8 @@ class Trap:
 class Finding:
     """Everything one probe has to say about one model. `as_dict` is the JSON of the contract.
 
-    `shared_by` is a reference model of the library that has each failing case as well.
+    `shared_by` is a reference model of the library that has each failing case as well; `left` are
+    the questions that a run with `--quick` or `--budget` did not ask.
     """
 
     probe: str
@@ -145,6 +146,7 @@ class Finding:
     known: KnownFinding | None = None
     traps: tuple[Trap, ...] = ()
     shared_by: str = ""
+    left: tuple[str, ...] = ()
 
     @property
     def broken(self) -> list[Measurement]:

@@ -26,6 +26,7 @@ class SkipKind:
 
 
 KINDS = (
+    SkipKind("left-out", (r"^left out by ",), "`--quick` or `--budget` does not ask it."),
     SkipKind(
         "one-dtype",
         (r"model does not run in \w+:", r"weights cannot be cast to"),

@@ -14,6 +14,8 @@ from attncheck.core.measurement import Skipped
 from attncheck.core.skip_kinds import KINDS
 from attncheck.core.verdict import Verdict
 
+LEFT_OUT = "left-out"
+"""The kind of what a run with `--quick` or `--budget` does not ask."""
 OTHER = "other"
 """The kind of a reason that no pattern matches."""
 
@@ -56,7 +58,12 @@ def skip_reasons(finding: Finding) -> list[str]:
     """The reason of each question of a probe that was not asked."""
     reasons = [case.note for case in finding.cases if isinstance(case, Skipped)]
     whole = finding.verdict is Verdict.SKIP and not reasons
-    return [finding.skip_reason or finding.summary] if whole else reasons
+    return [finding.skip_reason or finding.summary] if whole else reasons + left_out(finding)
+
+
+def left_out(finding: Finding) -> list[str]:
+    """A reason for each question of a probe that a run with `--quick` or `--budget` left out."""
+    return [f"left out by --quick or --budget: {name}" for name in finding.left]
 
 
 def accepted_skips(names: Iterable[str]) -> tuple[str, ...] | None:

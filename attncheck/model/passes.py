@@ -137,9 +137,9 @@ class Passes:
         """Forget one forward, so that it runs again."""
         self._memory.pop((spec, (), self.faults(spec)), None)
 
-    def forget(self) -> None:
-        """Forget every forward."""
-        self._memory.clear()
+    def forget(self) -> list[ForwardSpec]:
+        """Forget every forward, and say which they were."""
+        return [self._memory.popitem()[0][0] for _ in range(len(self._memory))]
 
     @contextlib.contextmanager
     def under(self, fault: str, on_cache_only: bool) -> Iterator[None]:

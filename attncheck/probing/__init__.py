@@ -3,9 +3,10 @@
 A probe measures a model and judges what it measured, in two steps that never mix: `measure` touches
 the model and decides nothing; `judge` is pure, so that a saved report can be judged again.
 
-- The probe, `Probe`, `attempt`, and its cases, each a `Measurement`: a `Comparison` of two tensors
-  (from `subject.compare`), a number `AtMost` a limit, a `Figure` only shown, or `skipped`; with
-  `Divergence`, `Cause`, `Rerun`, `merged`, `verdict_of`, `Evidence`, `Ruling`, `Verdict`.
+- The probe, `Probe`, `attempt` (or `chosen`, where one computation gives several cases), and its
+  cases, each a `Measurement`: a `Comparison` of two tensors (from `subject.compare`), a number
+  `AtMost` a limit, a `Figure` only shown, or `skipped`; with `Divergence`, `Cause`, `Rerun`,
+  `merged`, `verdict_of`, `Evidence`, `Ruling`, `Verdict`.
 - The model: `Subject` (`subject.logits`, `subject.compare`, `subject.inputs`, `subject.can`), with
   `Capability`, `Unsupported` and `REFUSALS`, the exceptions that a model may answer a call with.
 - A forward: `ForwardSpec`, its tokens, positions and masks; `Padded` and `pad_rows` for batches;
@@ -22,6 +23,7 @@ from attncheck.attention.layers import key_value_projections
 from attncheck.attention.recorder import capture
 from attncheck.attention.rotary_tables import stored_tables
 from attncheck.core.capability import Capability
+from attncheck.core.choice import chosen
 from attncheck.core.divergence import Divergence
 from attncheck.core.errors import CallFailed, Unsupported, first_line
 from attncheck.core.finding import Control, Evidence, Ruling
@@ -204,6 +206,7 @@ __all__ = [
     "caller_shifts",
     "capture",
     "changed",
+    "chosen",
     "classified",
     "compare_gradients",
     "compare_rows",

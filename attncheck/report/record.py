@@ -63,6 +63,9 @@ class FindingRecord(Record):
     shared_by: str = Field(
         "", description="A reference model of the library that has each failing case as well."
     )
+    left: tuple[str, ...] = Field(
+        (), description="What a run with --quick or --budget did not ask of it."
+    )
 
     @field_serializer("diagnosis", "location")
     def _part(self, part: Diagnosis | Location | None) -> dict[str, Any] | None:

@@ -40,7 +40,7 @@ SCHEMA = "attncheck/1"
 ONE_BELOW_THE_OTHER = re.compile(r"\[\n((?:\s*-?\d[\d.eE+-]*,?\n)+)\s*\]")
 ADDED = (
     *("sentence", "family", "parts", "source"),
-    *("questions", "accepted_skips", "incomplete", "shard", "place"),
+    *("questions", "accepted_skips", "incomplete", "shard", "place", "left"),
 )
 BROKEN = "broken calls"
 Piece = TypeVar("Piece")

@@ -34,7 +34,7 @@ def finding_line(finding: Finding, width: int) -> Text:
     if finding.verdict not in COUNTED or not finding.cases:
         return _closed(line.append(_sentence(finding)), time, width)
     line.append_text(amount_text(finding.cases))
-    line.append(f"{len(finding.cases)} cases".rjust(CASES), style="dim")
+    line.append(_cases(finding).rjust(CASES), style="dim")
     line.append(_controls(finding).rjust(CONTROLS), style="dim")
     if width > 100 or (finding.known is not None):
         line.append(f"  {_sentence(finding)}", style="dim")
@@ -50,6 +50,11 @@ def _closed(line: Text, time: str, width: int) -> Text:
 def _sentence(finding: Finding) -> str:
     known = f"does not count: {finding.known}; " if finding.known is not None else ""
     return f"{known}{' '.join(finding.summary.split())}"
+
+
+def _cases(finding: Finding) -> str:
+    asked, left = len(finding.cases), len(finding.left)
+    return f"{asked} of {asked + left}" if left else f"{asked} cases"
 
 
 def _controls(finding: Finding) -> str:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from attncheck.core.extent import RunExtent
 from attncheck.golden.answer import PROBE
 from attncheck.golden.file import Golden, load
 from attncheck.golden.gate import check_same, gate_finding
 from attncheck.model.subject import Subject
 from attncheck.probing import Probe
+from attncheck.run.examining import Examine
 from attncheck.run.runner import Event, ProbeFinished, ProbeStarted
-from attncheck.run.session import Examine, Loader, Session
+from attncheck.run.session import Loader, Session
 from attncheck.suite.plan import Job
 
 
@@ -37,8 +39,8 @@ def _checked(golden: Golden, loader: Loader) -> Loader:
 
 
 def _with_gate(golden: Golden, examine: Examine) -> Examine:
-    def examined(subject: Subject, probes: Sequence[Probe]) -> Iterator[Event]:
-        yield from examine(subject, probes)
+    def examined(subject: Subject, probes: Sequence[Probe], extent: RunExtent) -> Iterator[Event]:
+        yield from examine(subject, probes, extent)
         yield ProbeStarted(subject.name, PROBE)
         yield ProbeFinished(subject.name, gate_finding(golden, subject))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from attncheck.core.choice import kept
 from attncheck.core.errors import Unsupported
 from attncheck.core.measurement import BrokenCall, Measurement, not_measured, verdict_of
 from attncheck.core.verdict import worst
@@ -19,10 +20,11 @@ LOWER = "float32"
 
 def measured_cases(probe: Probe, subject: Subject) -> Iterator[Measurement]:
     """The cases of a probe; where processes share the model, each from the process where it is
-    worst.
+    worst. What the run does not ask is dropped.
     """
     for case in probe.measure(subject):
-        yield _worst(gathered(f"the cases of {probe.name}", case))
+        if kept(case.name, case.note):
+            yield _worst(gathered(f"the cases of {probe.name}", case))
 
 
 def _worst(cases: Sequence[Measurement]) -> Measurement:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import time
 import traceback
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, final
 
+from attncheck.core.choice import only
 from attncheck.core.errors import ENDING, CallFailed, Unsupported, first_line
 from attncheck.core.finding import DECIDED_IN, Control, Evidence, Finding, skipped_finding
 from attncheck.core.measurement import (
@@ -61,6 +62,22 @@ class ProbeFinished:
     finding: Finding
 
 
+@final
+@dataclass(frozen=True)
+class Backing:
+    """The controls that back a pass: so many, these first. Each of the first ones is known to be
+    noticed by one question, which is asked alone before the others are.
+    """
+
+    first: Mapping[str, str] = field(default_factory=dict)
+    count: int = CONTROLS
+
+    def of(self, probe: Probe) -> tuple[str, ...]:
+        """The faults to inject, in order."""
+        return tuple(dict.fromkeys((*self.first, *probe.controls))) if self.count else ()
+
+
+USUAL, NONE = Backing(), Backing(count=0)
 Event = ProbeStarted | ControlStarted | ProbeFinished
 Examination = Generator[Event, None, Finding]
 Diagnose = Callable[[Subject, Finding], Finding]
@@ -71,14 +88,14 @@ def run_probes(
     subject: Subject,
     probes: Iterable[Probe],
     diagnose: Diagnose | None = None,
-    controls: bool = True,
+    backing: Backing = USUAL,
     traps: Settle | None = None,
 ) -> Iterator[Event]:
     """Every probe on one subject; a probe that raises becomes an `error` and the next one runs.
 
     `diagnose` gets every finding that failed or warned, and returns it with its diagnosis; it never
-    raises. Without `controls` a pass is not backed by injected faults. `traps` sets aside the cases
-    that warn of any model of this library.
+    raises. `backing` says which injected faults back a pass. `traps` sets aside the cases that warn
+    of any model of this library.
     """
     causes: dict[str, str] = {}
     for probe in probes:
@@ -87,7 +104,7 @@ def run_probes(
         started = time.perf_counter()
         try:
             with _as_loaded(subject):
-                finding = yield from _examined(subject, probe, controls)
+                finding = yield from _examined(subject, probe, backing)
             finding = traps(subject, probe, finding) if traps else finding
             if diagnose is not None and finding.verdict in (Verdict.FAIL, Verdict.WARN):
                 finding = replace(finding, seconds=time.perf_counter() - started)
@@ -139,7 +156,7 @@ def _following(finding: Finding, causes: dict[str, str]) -> Finding:
 
 def finding_of(subject: Subject, probe: Probe, diagnose: Diagnose | None = None) -> Finding:
     """The finding of one probe without its controls."""
-    events = run_probes(subject, [probe], diagnose, controls=False)
+    events = run_probes(subject, [probe], diagnose, NONE)
     return next(event.finding for event in events if isinstance(event, ProbeFinished))
 
 
@@ -165,7 +182,7 @@ def crashed(probe: str, error: BaseException) -> Finding:
     )
 
 
-def _examined(subject: Subject, probe: Probe, controls: bool) -> Examination:
+def _examined(subject: Subject, probe: Probe, backing: Backing) -> Examination:
     """Measure, again in a higher precision where rounding leaves a doubt, judge, and back a pass by
     controls.
     """
@@ -190,8 +207,7 @@ def _examined(subject: Subject, probe: Probe, controls: bool) -> Examination:
     if not any(case.judged and verdict_of(case) in WITHIN for case in decision.cases):
         return replace(finding, controls_missing="no case passed, so no control was run")
     with subject.at(decision.dtype) as decided_at:
-        faults = probe.controls if controls else ()
-        return (yield from _controlled(decided_at, probe, finding, faults))
+        return (yield from _controlled(decided_at, probe, finding, backing))
 
 
 def _missing(subject: Subject, probe: Probe) -> Finding | None:
@@ -206,22 +222,23 @@ def _missing(subject: Subject, probe: Probe) -> Finding | None:
     return None
 
 
-def _controlled(
-    subject: Subject, probe: Probe, finding: Finding, faults: Sequence[str]
-) -> Examination:
+def _controlled(subject: Subject, probe: Probe, finding: Finding, backing: Backing) -> Examination:
     """Run the probe again with faults injected; one that goes unnoticed makes the pass vacuous."""
     controls: list[Control] = []
     reasons: list[str] = []
+    faults = backing.of(probe)
     for name in faults:
-        if len(controls) == CONTROLS:
+        if len(controls) == backing.count:
             break
         yield ControlStarted(subject.name, probe.name, name)
         try:
-            controls.append(control(subject, probe, fault(name), finding.cases))
+            found = _control(subject, probe, name, finding, backing.first.get(name))
+            if found.detected or name in probe.controls:
+                controls.append(found)
         except Unsupported as reason:
             reasons.append(f"{name}: {reason}")
-    missed = [control.fault for control in controls if not control.detected]
-    missing = "; ".join(reasons) if len(controls) < CONTROLS else ""
+    missed = [each.fault for each in controls if not each.detected]
+    missing = "; ".join(reasons) if len(controls) < backing.count else ""
     finding = replace(finding, controls=tuple(controls), controls_missing=missing)
     if missed:
         return finding.with_verdict(
@@ -232,3 +249,15 @@ def _controlled(
             Verdict.VACUOUS, f"no fault could be injected that would have failed it: {missing}"
         )
     return finding
+
+
+def _control(
+    subject: Subject, probe: Probe, name: str, finding: Finding, question: str | None
+) -> Control:
+    """One control; where one question is known to notice it, the others are not asked."""
+    if question is not None:
+        with only(question):
+            found = control(subject, probe, fault(name), finding.cases)
+        if found.detected:
+            return found
+    return control(subject, probe, fault(name), finding.cases)

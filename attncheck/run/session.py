@@ -9,8 +9,6 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from functools import partial
-from pathlib import Path
 from typing import final
 
 from attncheck.core import registry
@@ -24,24 +22,26 @@ from attncheck.core.errors import (
 )
 from attncheck.core.finding import Finding
 from attncheck.core.shard import Shard
-from attncheck.core.skips import questions
+from attncheck.core.skips import LEFT_OUT, questions
 from attncheck.core.verdict import Verdict
 from attncheck.core.version import __version__
 from attncheck.core.visible import made_visible, shortened
-from attncheck.diagnosis.diagnose import Diagnoser
 from attncheck.golden.answer import PROBE
 from attncheck.model.kept_state import process_untouched
 from attncheck.model.subject import Subject
-from attncheck.probing import Probe
 from attncheck.report.model import Report, TargetReport, exit_code
 from attncheck.run.beginning import environment, failed_to_load, loaded_report
 from attncheck.run.deadline import TimeUp, at_home, hung
 from attncheck.run.events import TargetFinished, TargetLoaded, TargetStarted
+from attncheck.run.examining import Examine, usual_examination
 from attncheck.run.gate import Gate
 from attncheck.run.implicit import implicit_findings
 from attncheck.run.on_engine import engine_findings, on_engine
-from attncheck.run.runner import ControlStarted, Event, ProbeFinished, ProbeStarted, run_probes
-from attncheck.run.traps import Traps
+from attncheck.run.runner import (
+    ControlStarted,
+    ProbeFinished,
+    ProbeStarted,
+)
 from attncheck.suite.plan import Job
 from attncheck.targets.load import load
 
@@ -51,19 +51,11 @@ SessionEvent = (
 Placed = tuple[int, TargetReport]
 Listener = Callable[[SessionEvent, Report], None]
 Loader = Callable[[Job], Subject]
-Examine = Callable[[Subject, Sequence[Probe]], Iterator[Event]]
 
 
 def load_job(job: Job) -> Subject:
     """The subject of a job, loaded the usual way."""
     return load(job.target, job.settings)
-
-
-def usual_examination(repro: Path | None = None) -> Examine:
-    """Probes with controls and diagnosis; traps of the library are set aside. Each failure leaves a
-    script of its own in the folder `repro`.
-    """
-    return partial(run_probes, diagnose=Diagnoser(repro), traps=Traps())
 
 
 @final
@@ -231,7 +223,7 @@ class Session:
         self._tell(TargetLoaded(loaded))
         for finding in implicit_findings(subject):
             self._found(job, finding, started)
-        for event in self.examine(subject, probes):
+        for event in self.examine(subject, probes, job.extent):
             if isinstance(event, ProbeFinished):
                 found = self._found(job, event.finding, started)
                 if self.fail_fast and found.verdict is Verdict.FAIL and found.known is None:
@@ -287,6 +279,9 @@ class Session:
             report = replace(report, notes=(*report.notes, words))
         if self.shard is not None and not self._jobs:
             words = f"shard {self.shard} has none of the {self.shard.jobs} targets"
+            report = replace(report, notes=(*report.notes, words))
+        if left := report.questions.reasons.get(LEFT_OUT, 0):
+            words = f"{left} cases and probes left out by --quick or --budget: no whole run"
             report = replace(report, notes=(*report.notes, words))
         self.report = replace(report, exit_code=exit_code(report, self.fail_on), incomplete="")
         return self.report

@@ -54,7 +54,7 @@ class Task:
         job = self.job
         how = (job.target, str(job.home), vars(job.settings), job.probes, str(self.repro or ""))
         here = {name: value for name, value in environment().items() if name != "platform"}
-        return digest(how, here, self._identity, code_of(job))
+        return digest((*how, *job.extent.options), here, self._identity, code_of(job))
 
     @cached_property
     def _identity(self) -> str | None:

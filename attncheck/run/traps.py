@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import final
 
+from attncheck.core.choice import Choice, choosing
 from attncheck.core.errors import AttncheckError, Unsupported
 from attncheck.core.finding import Evidence, Finding, Trap
 from attncheck.core.measurement import Measurement, Quantity, verdict_of
@@ -201,9 +202,10 @@ def broken_cases(subject: Subject | None, probe: Probe) -> Broken:
         return {}
     found: Broken = {}
     try:
-        for case in measured_cases(probe, subject):
-            if verdict_of(case) in BROKEN:
-                found[case.name] = case
+        with choosing(Choice()):  # what is found is remembered, whatever this run asks
+            for case in measured_cases(probe, subject):
+                if verdict_of(case) in BROKEN:
+                    found[case.name] = case
     except UNASKABLE:
         return found
     return found

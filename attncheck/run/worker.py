@@ -19,13 +19,13 @@ from attncheck.report.model import Report
 from attncheck.report.write import Writer, write_text
 from attncheck.run.deadline import time_limit
 from attncheck.run.events import TargetFinished
+from attncheck.run.examining import usual_examination
 from attncheck.run.identity import of_loaded
 from attncheck.run.runner import ProbeFinished
 from attncheck.run.session import (
     Session,
     SessionEvent,
     load_job,
-    usual_examination,
 )
 from attncheck.run.task import Limits, Task
 from attncheck.suite.plan import Job

@@ -56,6 +56,8 @@ def _with_gate(parts: tuple[Part, ...], plan: Plan) -> Plan:
             fail_fast=plan.fail_fast if suite.fail_fast is None else suite.fail_fast,
             fail_on=plan.fail_on | frozenset(suite.fail_on) - {Verdict.PASS},
             shard=suite.shard or plan.shard,
+            quick=plan.quick if suite.quick is None else suite.quick,
+            budget=suite.budget or plan.budget,
             baseline=Path(part.path(suite.baseline)) if suite.baseline else plan.baseline,
             reports=(*plan.reports, *reports),
         )

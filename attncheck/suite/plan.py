@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, final
 
+from attncheck.core.extent import WHOLE, RunExtent
 from attncheck.core.settings import Settings
 from attncheck.core.verdict import Verdict
 
@@ -52,6 +53,7 @@ class Job:
     home: Path = Path()
     where: str = ""
     place: int = 0
+    extent: RunExtent = WHOLE
 
 
 @final
@@ -94,4 +96,6 @@ class Plan:
     fail_fast: bool = False
     baseline: Path | None = None
     shard: str | None = None
+    quick: bool = False
+    budget: str | None = None
     reports: tuple[tuple[str, Path], ...] = field(default_factory=tuple)

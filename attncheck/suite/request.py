@@ -11,6 +11,7 @@ from typing import Any, final
 
 from attncheck.core import registry
 from attncheck.core.errors import UsageError
+from attncheck.core.extent import RunExtent, seconds_of
 from attncheck.core.settings import Settings
 from attncheck.suite.listed import ListedTarget, read_targets
 from attncheck.suite.plan import Job, Plan, ProbeCall, Selection
@@ -32,6 +33,7 @@ class RunRequest:
     attn: tuple[str, ...] = ()
     selection: Selection = field(default_factory=Selection)
     quick: bool = False
+    budget: str | None = None
 
     def plan(self) -> Plan:
         """The plan; without targets and suite, that of `attncheck.yaml` above this folder or of
@@ -46,10 +48,18 @@ class RunRequest:
             raise UsageError("give targets or --suite, not both: a suite names its own models")
         suite = self.suite if named else self.suite or _suite_above()
         if suite is not None:
-            return self._of_suite(suite)
+            return self._limited(self._of_suite(suite))
         if self.selection.tags:
             raise UsageError("--tag selects from a suite, and there is none: give --suite FILE")
-        return Plan(file=NO_SUITE, jobs=tuple(self._jobs(self._targets() or _default_targets())))
+        jobs = self._jobs(self._targets() or _default_targets())
+        return self._limited(Plan(file=NO_SUITE, jobs=tuple(jobs)))
+
+    def _limited(self, plan: Plan) -> Plan:
+        """The plan, each job of it within the extent that the options, or else the suite, allow."""
+        budget = self.budget or plan.budget
+        seconds = seconds_of(budget) if budget is not None else None
+        extent = RunExtent(self.quick or plan.quick, seconds)
+        return replace(plan, jobs=tuple(replace(job, extent=extent) for job in plan.jobs))
 
     def _targets(self) -> tuple[ListedTarget, ...]:
         """The targets of the command line and those of the list."""
@@ -58,8 +68,7 @@ class RunRequest:
 
     def _jobs(self, targets: Sequence[ListedTarget]) -> list[Job]:
         names = registry.select(self.selection.probes, self.selection.skip)
-        calls: list[ProbeCall] = [(name, {}) for name in names]
-        probes = self._affordable(calls, Path.cwd())
+        probes: tuple[ProbeCall, ...] = tuple((name, {}) for name in names)
         return [
             Job(target=each.target, settings=settings, probes=probes, home=Path.cwd())
             for each in targets
@@ -74,7 +83,7 @@ class RunRequest:
         plan = load_plan(suite, self.selection)
         overrides = self.settings.changes()
         jobs = [
-            replace(job, settings=settings, probes=self._affordable(job.probes, job.home))
+            replace(job, settings=settings)
             for job in plan.jobs
             for settings in self._settings(replace(job.settings, **overrides))
         ]
@@ -86,13 +95,6 @@ class RunRequest:
         settings = replace(usual, **own)
         several = () if "attn" in own else self.attn
         return [replace(settings, attn=attn) for attn in several or (settings.attn,)]
-
-    def _affordable(self, calls: Sequence[ProbeCall], home: Path) -> tuple[ProbeCall, ...]:
-        return tuple(
-            call
-            for call in calls
-            if not self.quick or registry.load(*call, home=home).cost == "cheap"
-        )
 
 
 def _suite_above() -> Path | None:

@@ -192,6 +192,8 @@ class SuiteFile(_Entry):
     strict: bool | None = _key("Count vacuous, warn and noise as failure.")
     fail_on: Many[Verdict | Literal["trap"]] = _key("Count these verdicts as failure too.", list)
     fail_fast: bool | None = None
+    quick: bool | None = _key("Ask the chosen cases only, which catch nearly all faults.")
+    budget: Word | None = _key("Ask what fits in this time for each model, such as 30s or 2m.")
     shard: Word | None = _key("I/N: run part I of N of the targets (docs/scale.md).")
     baseline: Word | None = _key("File of accepted findings, relative to this file.")
     reports: dict[Format, Word] = _key("Reports to write, relative to this file.", dict)

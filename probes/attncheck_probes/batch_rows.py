@@ -35,6 +35,7 @@ from attncheck.probing import (
     Subject,
     Tokens,
     attempt,
+    chosen,
     decode_chunks,
     media_batches,
     merged,
@@ -61,26 +62,30 @@ class BatchRows(Probe):
         """The neighbour changed, the order changed, each row alone; then on a cache."""
         row, other = subject.inputs.row, subject.inputs.other
         rows = (row, other(row, salt=11), other(row, salt=12))
-        yield _neighbour(subject, rows)
-        yield _reordered(subject, rows)
-        yield _alone(subject, "alone", rows)
+        for name, measured in {
+            "another row changed": _neighbour,
+            "rows in another order": _reordered,
+            "alone": _alone,
+        }.items():
+            if chosen(name):
+                yield measured(subject, name, rows)
         name = "alone, decoded on one cache"
         yield attempt(name, _decoded, subject, name, rows)
         yield from media_batches.beside(subject)
 
 
-def _neighbour(subject: Subject, rows: Tokens) -> Measurement:
+def _neighbour(subject: Subject, name: str, rows: Tokens) -> Measurement:
     usual = ForwardSpec(rows)
     changed = ForwardSpec((rows[0], subject.inputs.other(rows[1], salt=13), rows[2]))
     got_BTV, want_BTV = (subject.logits(each)[::2] for each in (changed, usual))
-    name, note = "another row changed", "the rows beside it stay"
+    note = "the rows beside it stay"
     return subject.compare(name, got_BTV, want_BTV, note=note, spec=(changed, usual))
 
 
-def _reordered(subject: Subject, rows: Tokens) -> Measurement:
+def _reordered(subject: Subject, name: str, rows: Tokens) -> Measurement:
     usual, reordered = ForwardSpec(rows), ForwardSpec(tuple(rows[i] for i in ORDER))
     got_BTV, want_BTV = subject.logits(reordered), subject.logits(usual)[list(ORDER)]
-    return subject.compare("rows in another order", got_BTV, want_BTV, spec=(reordered, usual))
+    return subject.compare(name, got_BTV, want_BTV, spec=(reordered, usual))
 
 
 def _decoded(subject: Subject, name: str, rows: Tokens) -> Measurement:

@@ -46,6 +46,7 @@ from attncheck.probing import (
     Unsupported,
     all_ones,
     attempt,
+    chosen,
     ends_compared,
     media_cases,
     merged,
@@ -96,6 +97,8 @@ class FutureToken(Probe):
     def _cases(
         self, subject: Subject, how: str, usual: ForwardSpec, turn: int, kinds: tuple[str, ...]
     ) -> Iterator[Measurement]:
+        if not chosen(how):
+            return
         changes = {f"{kind}, {how}": self._futures(subject, kind) for kind in kinds}
         try:
             if usual.mask is not None:

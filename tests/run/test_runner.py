@@ -21,7 +21,7 @@ from attncheck.core.verdict import Verdict
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.subject import Subject
 from attncheck.probing import Probe
-from attncheck.run.runner import ProbeFinished, run_probes
+from attncheck.run.runner import NONE, ProbeFinished, run_probes
 from attncheck.targets.amplify import amplify
 from attncheck.targets.load import load
 
@@ -122,7 +122,7 @@ def test_what_a_longer_row_leaves_behind_is_for_repeatability_alone() -> None:
     amplify(model, 0)
     subject = Subject.of(model, dtype="float64")
     probes = [registry.load(name) for name in ("future-token", "batch-rows", "repeatability")]
-    events = run_probes(subject, probes, controls=False)
+    events = run_probes(subject, probes, backing=NONE)
     found = {e.finding.probe: e.finding for e in events if isinstance(e, ProbeFinished)}
     assert found["future-token"].verdict is Verdict.PASS
     alone = next(each for each in found["batch-rows"].cases if each.name == "alone")

@@ -16,7 +16,7 @@ from attncheck.report.failures import failure_causes
 from attncheck.report.model import Report, TargetReport, exit_code
 from attncheck.report.record import from_json, to_json
 from attncheck.run import traps
-from attncheck.run.runner import ProbeFinished, run_probes
+from attncheck.run.runner import NONE, ProbeFinished, run_probes
 from attncheck.run.traps import Traps, trap_name
 from attncheck.targets.load import load
 from tests.conftest import tiny_llama
@@ -41,7 +41,7 @@ class Odd(Probe):
 
 
 def finding_of(subject: Subject, probe: Probe) -> Any:
-    events = run_probes(subject, [probe], controls=False, traps=Traps())
+    events = run_probes(subject, [probe], backing=NONE, traps=Traps())
     return next(event.finding for event in events if isinstance(event, ProbeFinished))
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from attncheck.core import registry
 from attncheck.core.errors import UsageError
+from attncheck.core.extent import RunExtent
 from attncheck.core.settings import Settings
 from attncheck.suite.plan import Selection
 from attncheck.suite.request import RunRequest
@@ -43,14 +44,26 @@ def test_each_target_runs_under_each_implementation(folder: Path) -> None:
     assert {tuple(name for name, _ in job.probes) for job in jobs} == {("kv-repeat",)}
 
 
-def test_quick_skips_expensive_probes_of_targets_and_of_suites(folder: Path) -> None:
+def test_quick_and_a_time_are_an_extent_of_every_job(folder: Path) -> None:
     (folder / "attncheck.yaml").write_text("models: [builtin:gqa]\n")
-    every = set(registry.installed())
-    cheap = {name for name in every if registry.load(name).cost == "cheap"}
-    assert cheap < every
-    for asked in (request(quick=True), request(quick=True, targets=("builtin:gqa",))):
-        (job,) = asked.plan().jobs
-        assert {name for name, _ in job.probes} == cheap
+    every = tuple(registry.select())
+    for given in ({"targets": ("builtin:gqa",)}, {}):
+        (job,) = request(quick=True, budget="2m", **given).plan().jobs
+        assert tuple(name for name, _ in job.probes) == every
+        assert job.extent == RunExtent(quick=True, seconds=120.0)
+    assert request().plan().jobs[0].extent.whole
+
+
+def test_a_suite_has_an_extent_that_options_override(folder: Path) -> None:
+    text = "models: [builtin:gqa]\nquick: true\nbudget: 30s\n"
+    (folder / "attncheck.yaml").write_text(text)
+    assert request().plan().jobs[0].extent == RunExtent(quick=True, seconds=30.0)
+    assert request(budget="5s").plan().jobs[0].extent == RunExtent(quick=True, seconds=5.0)
+
+
+def test_a_time_that_is_none_is_refused(folder: Path) -> None:
+    with pytest.raises(UsageError, match="--budget soon: expected a time such as 30s or 2m"):
+        request(targets=("builtin:gqa",), budget="soon").plan()
 
 
 def test_options_override_the_settings_of_a_suite(folder: Path) -> None:

@@ -47,6 +47,7 @@ from attncheck.probing import (
     Verdict,
     all_ones,
     attempt,
+    chosen,
     require_one_code,
 )
 from attncheck_probes.document_leakage.packed_rows import Packed, blocked, isolated, pack
@@ -83,7 +84,8 @@ class DocumentLeakage(Probe):
         for how, call in calls.items():
             name = f"restarted positions, {how}"
             yield attempt(name, _isolated, subject, name, *call)
-        yield self._over_eos(subject, first)
+        if chosen("EOS alone"):
+            yield self._over_eos(subject, first)
         yield attempt("loss across the border", _boundary_loss, subject, first)
 
     def _over_eos(self, subject: Subject, packed: Packed) -> Measurement:

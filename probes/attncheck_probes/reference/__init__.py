@@ -46,6 +46,7 @@ from attncheck.probing import (
     Unsupported,
     Verdict,
     all_ones,
+    chosen,
     layer_results,
     left_padded,
     not_measured,
@@ -88,8 +89,9 @@ class Reference(Probe):
         except Unsupported as reason:
             yield not_measured("attention of every layer", reason)
             return
-        yield from layer_cases(subject, "one forward", results)
-        if subject.can.mask_2d:
+        if chosen("one forward"):
+            yield from layer_cases(subject, "one forward", results)
+        if subject.can.mask_2d and chosen("one forward, 2D mask"):
             masked = layer_results.judge_forward(
                 subject, ForwardSpec(tokens, mask=all_ones(tokens))
             )
@@ -97,12 +99,13 @@ class Reference(Probe):
         if results.prefills:
             yield from _decoded(subject, results)
         layers = results.layers
-        yield from scale_cases(subject, layers)
+        if chosen("scale"):
+            yield from scale_cases(subject, layers)
         # Where no attention was judged, no injected fault can show, so a pass would prove nothing.
-        for case in projection_cases(subject):
+        for case in projection_cases(subject) if chosen("rotation and heads") else ():
             if layers or verdict_of(case) is not Verdict.PASS:
                 yield case
-        if layers:
+        if layers and chosen("scale"):
             yield from fits(layers)
 
 
@@ -112,9 +115,11 @@ def _decoded(subject: Subject, results: layer_results.LayerResults) -> Iterator[
     spec, can = ForwardSpec(subject.inputs.tokens, chunks=sizes), subject.can
     first = ("prefill with a cache", "a chunk on the cache")[: len(sizes) - 1]
     calls = (*first, "a step on the cache")
-    yield from _chunks(subject, spec, calls, results, can.steps)
-    spec = left_padded(subject, pad_rows(subject), chunks=(length - 1, 1))
-    yield from _chunks(subject, spec, PADDED, results, can.steps & can.mask_2d)
+    if chosen("on a cache"):
+        yield from _chunks(subject, spec, calls, results, can.steps)
+    if chosen("left padding"):
+        spec = left_padded(subject, pad_rows(subject), chunks=(length - 1, 1))
+        yield from _chunks(subject, spec, PADDED, results, can.steps & can.mask_2d)
 
 
 def _chunks(

@@ -21,6 +21,7 @@ from attncheck.probing import (
     Measurement,
     Subject,
     Unsupported,
+    chosen,
     finitely_beyond,
     first_line,
     following,
@@ -38,6 +39,8 @@ def argument_cases(subject: Subject) -> Iterator[Measurement]:
     """Token ids, mask, positions and embeddings are bit for bit what they were before a forward,
     and a second forward over the same embeddings gives the same logits.
     """
+    if not chosen(KEPT):
+        return
     ids_BT = subject.passes.ids(subject.inputs.tokens)
     tokens = {**subject.forward_adapter.token_arguments(ids_BT), **_beside(subject, ids_BT)}
     _, written = _watched(subject, tokens)

@@ -14,8 +14,11 @@ from attncheck.probing import (
     Subject,
     as_numbers,
     changed,
+    chosen,
     weights_in_memory,
 )
+
+WEIGHTS = "weights changed by a forward"
 
 
 def samples(subject: Subject) -> dict[str, Tensor]:
@@ -31,9 +34,11 @@ def changes(
     subject: Subject, before: dict[str, Tensor], buffers: dict[str, Tensor]
 ) -> Iterator[Measurement]:
     """Weights that changed, and the number of buffers that did."""
+    if not chosen(WEIGHTS):
+        return
     now = samples(subject)
     weights = sorted(name for name in now if not torch.equal(now[name], before[name]))
-    name, compared = "weights changed by a forward", len(before) + len(buffers)
+    name, compared = WEIGHTS, len(before) + len(buffers)
     note = ", ".join(weights[:3])
     yield AtMost(name, float(len(weights)), "weights", positions=compared, note=note)
     name, found = "buffers changed by a forward", sorted(changed(subject.model, buffers))

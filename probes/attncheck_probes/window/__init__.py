@@ -47,6 +47,7 @@ from attncheck.probing import (
     Unsupported,
     Verdict,
     all_ones,
+    chosen,
     not_measured,
     span_spec,
     wrong_pairs,
@@ -92,6 +93,8 @@ class Window(Probe):
 
 
 def _cases(subject: Subject, how: str, spec: ForwardSpec, can: Capability) -> Iterator[Measurement]:
+    if not chosen(how):
+        return
     try:
         can.require()
         groups = _by_spec(subject, observed(subject, spec))

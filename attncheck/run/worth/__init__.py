@@ -1,0 +1,1 @@
+"""What each question of a probe is worth: the faults that it catches, and the forwards it costs."""
