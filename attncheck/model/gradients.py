@@ -56,7 +56,9 @@ def _embeddings(model: nn.Module, ids_BT: Tensor) -> Iterator[list[Tensor]]:
     own = set(table) if isinstance(table, nn.ModuleList) else {table}
     leaves: list[Tensor] = []
 
-    def hook(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
+    def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+        if isinstance(output, tuple):  # a quantised table returns its scale too
+            return (hook(module, args, output[0]), *output[1:])
         if module not in own and not any(
             isinstance(each, Tensor) and torch.equal(each, ids_BT) for each in args
         ):

@@ -35,7 +35,7 @@ HEADS: Mapping[str, tuple[str, str]] = {
 """The kinds of model in the order in which a bare type is looked up: auto class, and its table of
 class names by type.
 """
-TRIED = (11, 12, 13, 14)
+TRIED = tuple(range(11, 19))
 DECODER_PARTS: Mapping[str, str] = {
     "musicgen": "MusicgenDecoderConfig",
     "musicgen_melody": "MusicgenMelodyDecoderConfig",

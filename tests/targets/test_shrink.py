@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import transformers
+from transformers import CONFIG_MAPPING
 
 from attncheck.core.errors import TargetError
 from attncheck.core.settings import Settings
@@ -170,6 +171,20 @@ def test_windows_and_blocks_that_rows_are_filled_up_to_become_short() -> None:
     led, pegasus = (shrink(kind(), rules.Wanted()) for kind in kinds)
     assert led.attention_window == 8
     assert pegasus.block_size == 16
+
+
+@FIVE
+def test_heads_are_not_shared_where_the_class_refuses_it() -> None:
+    small = shrink(CONFIG_MAPPING["esmc"](), rules.Wanted())
+    assert (small.num_attention_heads, small.num_key_value_heads) == (rules.HEADS, rules.HEADS)
+
+
+@FIVE
+def test_one_layer_of_each_kind_is_kept_where_the_kinds_alone_say_how_many() -> None:
+    kinds = ["linear_attention", "moe", "full_attention", "mlp"]
+    config = transformers.NemotronHConfig(layers_block_type=kinds * 5)
+    small = shrink(config, rules.Wanted())
+    assert sorted(small.layers_block_type) == sorted(kinds)
 
 
 def test_windows_that_a_type_leaves_off_are_explored() -> None:

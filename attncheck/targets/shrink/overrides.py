@@ -16,6 +16,7 @@ from attncheck.targets.shrink.rules import (
     HIDDEN,
     INDEX_HEADS,
     INNER,
+    VOCAB,
     WINDOW,
 )
 
@@ -48,6 +49,7 @@ OVERRIDES: Mapping[str, Mapping[str, Any]] = {
         },
     },
     "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"] * 2},
+    "esm": {"vocab_size": VOCAB, "pad_token_id": 1, "mask_token_id": VOCAB - 1},
     "lfm2": {"layer_types": ["conv", "full_attention"] * 2},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2},
     "hrm_text": {"num_hidden_layers": 1, "num_layers_per_stack": UNSET},

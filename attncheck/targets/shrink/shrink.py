@@ -21,6 +21,7 @@ from attncheck.targets.shrink.rules import (
     HEAD_DIM,
     HEADS,
     ROTARY_DIM,
+    SHARED_HEADS,
     SWITCH,
     VOCAB,
     Wanted,
@@ -46,7 +47,7 @@ NOT_SIZES = (
 )
 LISTS_OF_NUMBERS = (
     *("moe_layers", "full_attn_idxs", "hybrid_layer_ids", "cross_attention_layers"),
-    *("mlp_only_layers", "ple_layer_ids", "layers_block_type", "block_types"),
+    *("mlp_only_layers", "ple_layer_ids", "block_types"),
 )
 """Lists that name layers by number or repeat a pattern: they have no entry per layer, whatever
 their length.
@@ -90,7 +91,7 @@ class _Shrinker:
         if "qk_rope_head_dim" in names:
             changed.pop("head_dim", None)
         changed |= OVERRIDES.get(getattr(kind, "model_type", ""), {})
-        return kind(**{name: value for name, value in changed.items() if value is not UNSET})
+        return _made(kind, {key: value for key, value in changed.items() if value is not UNSET})
 
     def _field(
         self, name: str, value: Any, wanted: Wanted, kept: list[int], names: list[str]
@@ -116,6 +117,17 @@ class _Shrinker:
         if not isinstance(value, int) or isinstance(value, bool) or value < FEW:
             return value
         return ORDINARY + next(self.numbers) % (VOCAB - ORDINARY)
+
+
+def _made(kind: type, fields: dict[str, Any]) -> Any:
+    """A config of these fields; without shared heads where its class allows none."""
+    try:
+        return kind(**fields)
+    except Exception:  # each release has its own class for it
+        shared = [name for name in fields if re.fullmatch(SHARED_HEADS, name)]
+        if not shared:
+            raise
+        return kind(**{**fields, **dict.fromkeys(shared, HEADS)})
 
 
 def field_names(kind: type) -> list[str]:

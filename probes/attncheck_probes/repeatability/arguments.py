@@ -122,6 +122,8 @@ def _embedded(subject: Subject, ids_BT: Tensor) -> dict[str, Any]:
             embeddings_BTW = token_table(subject.model)(ids_BT)
     except REFUSALS as error:
         raise Unsupported(f"the table of embeddings raises {first_line(error)}") from error
+    if not isinstance(embeddings_BTW, Tensor):
+        raise Unsupported("the table of embeddings returns more than the embeddings")
     return {subject.forward_adapter.ids_name: None, EMBEDDINGS: embeddings_BTW.clone()}
 
 

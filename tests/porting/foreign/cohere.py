@@ -43,7 +43,10 @@ def attention(x, w, n, c, fault):
     q = (x @ w[n + "q_proj.weight"].t()).view(B, T, H, -1)
     k = (x @ w[n + "k_proj.weight"].t()).view(B, T, G, -1)
     v = (x @ w[n + "v_proj.weight"].t()).view(B, T, G, -1)
-    q, k = rope(q, c.rope_parameters["rope_theta"], fault), rope(k, c.rope_parameters["rope_theta"], fault)
+    q, k = (
+        rope(q, c.rope_parameters["rope_theta"], fault),
+        rope(k, c.rope_parameters["rope_theta"], fault),
+    )
     heads = []
     for h in range(H):
         g = h * G // H
@@ -55,7 +58,9 @@ def attention(x, w, n, c, fault):
 
 
 def mlp(x, w, n):
-    return (F.silu(x @ w[n + "gate_proj.weight"].t()) * (x @ w[n + "up_proj.weight"].t())) @ w[n + "down_proj.weight"].t()
+    return (F.silu(x @ w[n + "gate_proj.weight"].t()) * (x @ w[n + "up_proj.weight"].t())) @ w[
+        n + "down_proj.weight"
+    ].t()
 
 
 def run(ids, *, w, c, fault):
@@ -67,7 +72,11 @@ def run(ids, *, w, c, fault):
         a = attention(h, w, n + "self_attn.", c, fault)
         if fault == "sequential":
             x = x + a
-            x = x + mlp(layer_norm(x, w[n + "input_layernorm.weight"], c.layer_norm_eps, fault), w, n + "mlp.")
+            x = x + mlp(
+                layer_norm(x, w[n + "input_layernorm.weight"], c.layer_norm_eps, fault),
+                w,
+                n + "mlp.",
+            )
         else:
             x = x + a + mlp(h, w, n + "mlp.")
     x = layer_norm(x, w["model.norm.weight"], c.layer_norm_eps, fault)
@@ -77,4 +86,6 @@ def run(ids, *, w, c, fault):
 
 def port(model, fault=""):
     """The port as a function of ids."""
-    return partial(run, w={k: v.clone() for k, v in model.state_dict().items()}, c=model.config, fault=fault)
+    return partial(
+        run, w={k: v.clone() for k, v in model.state_dict().items()}, c=model.config, fault=fault
+    )

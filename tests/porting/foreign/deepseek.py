@@ -8,8 +8,16 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-FAULTS = ("router-not-normalised", "no-q-latent-norm", "scale-without-rope", "rope-halves", "no-routed-scale",
-          "no-shared-expert", "bias-in-weights", "groups-ignored")
+FAULTS = (
+    "router-not-normalised",
+    "no-q-latent-norm",
+    "scale-without-rope",
+    "rope-halves",
+    "no-routed-scale",
+    "no-shared-expert",
+    "bias-in-weights",
+    "groups-ignored",
+)
 
 
 class MLA(nn.Module):
@@ -18,7 +26,11 @@ class MLA(nn.Module):
         self.c, self.fault = c, fault
         w = lambda n: nn.Parameter(s[p + n + ".weight"].clone())  # noqa: E731
         self.wq_a, self.q_scale, self.wq_b = w("q_a_proj"), w("q_a_layernorm"), w("q_b_proj")
-        self.wkv_a, self.kv_scale, self.wkv_b = w("kv_a_proj_with_mqa"), w("kv_a_layernorm"), w("kv_b_proj")
+        self.wkv_a, self.kv_scale, self.wkv_b = (
+            w("kv_a_proj_with_mqa"),
+            w("kv_a_layernorm"),
+            w("kv_b_proj"),
+        )
         self.wo = w("o_proj")
 
     def norm(self, x, scale):
@@ -27,8 +39,13 @@ class MLA(nn.Module):
     def rope(self, x):
         """(B, T, H, R), neighbours are pairs."""
         B, T, H, R = x.shape
-        f = self.c.rope_parameters["rope_theta"] ** (-torch.arange(0, R, 2, device=x.device).float() / R)
-        cis = torch.polar(torch.ones(T, R // 2, device=x.device), torch.outer(torch.arange(T, device=x.device).float(), f))
+        f = self.c.rope_parameters["rope_theta"] ** (
+            -torch.arange(0, R, 2, device=x.device).float() / R
+        )
+        cis = torch.polar(
+            torch.ones(T, R // 2, device=x.device),
+            torch.outer(torch.arange(T, device=x.device).float(), f),
+        )
         y = x.float().reshape(B, T, H, R // 2, 2)
         if self.fault == "rope-halves":
             y = x.float().reshape(B, T, H, 2, R // 2).transpose(-1, -2)
@@ -47,7 +64,9 @@ class MLA(nn.Module):
         latent = self.norm(kv, self.kv_scale)
         wkv = self.wkv_b.view(H, N + V, -1)
         q_lat = torch.einsum("bthn,hnc->bthc", q_nope, wkv[:, :N])
-        s = torch.einsum("bthc,bsc->bhts", q_lat, latent) + torch.einsum("bthr,bsr->bhts", q_pe, k_pe)
+        s = torch.einsum("bthc,bsc->bhts", q_lat, latent) + torch.einsum(
+            "bthr,bsr->bhts", q_pe, k_pe
+        )
         s = s * (N if self.fault == "scale-without-rope" else N + R) ** -0.5
         s = s.masked_fill(torch.ones(T, T, device=x.device).triu(1).bool(), -torch.inf).softmax(-1)
         o = torch.einsum("bhts,bsc->bthc", s, latent)
@@ -71,8 +90,12 @@ class MoE(nn.Module):
         self.router = nn.Parameter(s[p + "gate.weight"].clone())
         self.register_buffer("router_bias", s[p + "gate.e_score_correction_bias"].clone())
         gu, down = s[p + "experts.gate_up_proj"], s[p + "experts.down_proj"]
-        self.experts = nn.ModuleList(Glu(*gu[e].chunk(2, 0), down[e]) for e in range(c.n_routed_experts))
-        self.shared = Glu(*(s[p + f"shared_experts.{n}_proj.weight"] for n in ("gate", "up", "down")))
+        self.experts = nn.ModuleList(
+            Glu(*gu[e].chunk(2, 0), down[e]) for e in range(c.n_routed_experts)
+        )
+        self.shared = Glu(
+            *(s[p + f"shared_experts.{n}_proj.weight"] for n in ("gate", "up", "down"))
+        )
 
     def forward(self, x):
         c, shape = self.c, x.shape
@@ -104,14 +127,25 @@ class DeepSeek(nn.Module):
     def __init__(self, s, c, fault):
         super().__init__()
         P = lambda n: nn.Parameter(s[n].clone())  # noqa: E731
-        self.emb, self.head, self.norm = P("model.embed_tokens.weight"), P("lm_head.weight"), P("model.norm.weight")
-        self.mixers, self.ffns, self.n1, self.n2 = nn.ModuleList(), nn.ModuleList(), nn.ParameterList(), nn.ParameterList()
+        self.emb, self.head, self.norm = (
+            P("model.embed_tokens.weight"),
+            P("lm_head.weight"),
+            P("model.norm.weight"),
+        )
+        self.mixers, self.ffns, self.n1, self.n2 = (
+            nn.ModuleList(),
+            nn.ModuleList(),
+            nn.ParameterList(),
+            nn.ParameterList(),
+        )
         self.eps = c.rms_norm_eps
         for i in range(c.num_hidden_layers):
             p = f"model.layers.{i}."
             self.mixers.append(MLA(s, p + "self_attn.", c, fault))
             if i < 1:
-                self.ffns.append(Glu(*(s[p + f"mlp.{n}_proj.weight"] for n in ("gate", "up", "down"))))
+                self.ffns.append(
+                    Glu(*(s[p + f"mlp.{n}_proj.weight"] for n in ("gate", "up", "down")))
+                )
             else:
                 self.ffns.append(MoE(s, p + "mlp.", c, fault))
             self.n1.append(P(p + "input_layernorm.weight"))

@@ -7,7 +7,17 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-FAULTS = ("no-softcap", "no-final-cap", "embeddings-unscaled", "norm-plain", "mask-off-by-one", "scale-of-head", "windows-exchanged", "window-off-by-one", "no-post-norm")
+FAULTS = (
+    "no-softcap",
+    "no-final-cap",
+    "embeddings-unscaled",
+    "norm-plain",
+    "mask-off-by-one",
+    "scale-of-head",
+    "windows-exchanged",
+    "window-off-by-one",
+    "no-post-norm",
+)
 
 
 class Einsum(nn.Module):
@@ -52,12 +62,17 @@ class Attn(nn.Module):
         self.q_einsum = Einsum("btd,ndh->btnh", split("q_proj.weight", c.num_attention_heads))
         kv = torch.stack([split(f"{x}_proj.weight", c.num_key_value_heads) for x in "kv"])
         self.kv_einsum = Einsum("bsd,ckdh->cbskh", kv)
-        self.o_einsum = Einsum("btnh,nhd->btd", s[p + "o_proj.weight"].T.reshape(c.num_attention_heads, h, d))
+        self.o_einsum = Einsum(
+            "btnh,nhd->btd", s[p + "o_proj.weight"].T.reshape(c.num_attention_heads, h, d)
+        )
 
     def forward(self, x):
         c = self.c
         q, (k, v) = self.q_einsum(x), self.kv_einsum(x)
-        q = rope(q) * (c.head_dim if self.fault == "scale-of-head" else c.query_pre_attn_scalar) ** -0.5
+        q = (
+            rope(q)
+            * (c.head_dim if self.fault == "scale-of-head" else c.query_pre_attn_scalar) ** -0.5
+        )
         k = rope(k)
         b, t, n, h = q.shape
         q = q.view(b, t, k.shape[2], -1, h)
@@ -69,7 +84,9 @@ class Attn(nn.Module):
         if self.local:
             seen = seen & (j > i - c.sliding_window - int(self.fault == "window-off-by-one"))
         s = torch.where(seen[None, :, None, None], s, -2.38e38)
-        return self.o_einsum(torch.einsum("btkgs,bskh->btkgh", s.softmax(-1), v).reshape(b, t, n, h))
+        return self.o_einsum(
+            torch.einsum("btkgs,bskh->btkgh", s.softmax(-1), v).reshape(b, t, n, h)
+        )
 
 
 class Transformer(nn.Module):
@@ -82,15 +99,19 @@ class Transformer(nn.Module):
             p = f"model.layers.{i}."
             local = (i % 2 == 0) != (fault == "windows-exchanged")
             gating = torch.stack([s[p + "mlp.gate_proj.weight"].T, s[p + "mlp.up_proj.weight"].T])
-            self.layers.append(nn.ModuleDict({
-                "pre_attn": Scale(s[p + "input_layernorm.weight"], fault),
-                "attn": Attn(s, p + "self_attn.", c, local, fault),
-                "post_attn": Scale(s[p + "post_attention_layernorm.weight"], fault),
-                "pre_ffw": Scale(s[p + "pre_feedforward_layernorm.weight"], fault),
-                "gating": Einsum("btd,cdf->cbtf", gating),
-                "linear": Einsum("btf,fd->btd", s[p + "mlp.down_proj.weight"].T),
-                "post_ffw": Scale(s[p + "post_feedforward_layernorm.weight"], fault),
-            }))
+            self.layers.append(
+                nn.ModuleDict(
+                    {
+                        "pre_attn": Scale(s[p + "input_layernorm.weight"], fault),
+                        "attn": Attn(s, p + "self_attn.", c, local, fault),
+                        "post_attn": Scale(s[p + "post_attention_layernorm.weight"], fault),
+                        "pre_ffw": Scale(s[p + "pre_feedforward_layernorm.weight"], fault),
+                        "gating": Einsum("btd,cdf->cbtf", gating),
+                        "linear": Einsum("btf,fd->btd", s[p + "mlp.down_proj.weight"].T),
+                        "post_ffw": Scale(s[p + "post_feedforward_layernorm.weight"], fault),
+                    }
+                )
+            )
         self.final = Scale(s["model.norm.weight"], fault)
 
     def forward(self, ids):
@@ -101,7 +122,9 @@ class Transformer(nn.Module):
             y = l["attn"](l["pre_attn"](x))
             x = x + (y if self.fault == "no-post-norm" and i == 2 else l["post_attn"](y))
             gate, up = l["gating"](l["pre_ffw"](x))
-            x = x + l["post_ffw"](l["linear"](torch.nn.functional.gelu(gate, approximate="tanh") * up))
+            x = x + l["post_ffw"](
+                l["linear"](torch.nn.functional.gelu(gate, approximate="tanh") * up)
+            )
         y = self.final(x) @ self.table.T
         return y if self.fault == "no-final-cap" else cap(y, self.c.final_logit_softcapping)
 

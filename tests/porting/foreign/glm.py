@@ -10,20 +10,37 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-FAULTS = ("gate-up-swapped", "rope-halves", "scale", "no-k-bias", "residual-after-norm", "norm-missing")
+FAULTS = (
+    "gate-up-swapped",
+    "rope-halves",
+    "scale",
+    "no-k-bias",
+    "residual-after-norm",
+    "norm-missing",
+)
 
 
 def convert(model, path):
     """Write the weights with queries, keys and values fused."""
     s, out = model.state_dict(), {}
-    out["wte"], out["head"], out["ln_f"] = s["model.embed_tokens.weight"], s["lm_head.weight"], s["model.norm.weight"]
+    out["wte"], out["head"], out["ln_f"] = (
+        s["model.embed_tokens.weight"],
+        s["lm_head.weight"],
+        s["model.norm.weight"],
+    )
     for i in range(model.config.num_hidden_layers):
         p = f"model.layers.{i}."
         out[f"h{i}.qkv.w"] = torch.cat([s[f"{p}self_attn.{x}_proj.weight"] for x in "qkv"])
         out[f"h{i}.qkv.b"] = torch.cat([s[f"{p}self_attn.{x}_proj.bias"] for x in "qkv"])
         out[f"h{i}.o.w"] = s[p + "self_attn.o_proj.weight"]
-        out[f"h{i}.gu.w"], out[f"h{i}.d.w"] = s[p + "mlp.gate_up_proj.weight"], s[p + "mlp.down_proj.weight"]
-        out[f"h{i}.n1"], out[f"h{i}.n2"] = s[p + "input_layernorm.weight"], s[p + "post_attention_layernorm.weight"]
+        out[f"h{i}.gu.w"], out[f"h{i}.d.w"] = (
+            s[p + "mlp.gate_up_proj.weight"],
+            s[p + "mlp.down_proj.weight"],
+        )
+        out[f"h{i}.n1"], out[f"h{i}.n2"] = (
+            s[p + "input_layernorm.weight"],
+            s[p + "post_attention_layernorm.weight"],
+        )
     save_file({k: v.contiguous().clone() for k, v in out.items()}, path)
 
 
@@ -40,7 +57,13 @@ class Layer(nn.Module):
     def __init__(self, t, i, c, fault):
         super().__init__()
         g = lambda k: nn.Parameter(t[f"h{i}.{k}"])  # noqa: E731
-        self.qkv_w, self.qkv_b, self.o_w, self.gu_w, self.d_w = g("qkv.w"), g("qkv.b"), g("o.w"), g("gu.w"), g("d.w")
+        self.qkv_w, self.qkv_b, self.o_w, self.gu_w, self.d_w = (
+            g("qkv.w"),
+            g("qkv.b"),
+            g("o.w"),
+            g("gu.w"),
+            g("d.w"),
+        )
         self.n1, self.n2 = Norm(t[f"h{i}.n1"], c.rms_norm_eps), Norm(t[f"h{i}.n2"], c.rms_norm_eps)
         self.c, self.fault, self.i = c, fault, i
         if fault == "no-k-bias":
@@ -51,7 +74,9 @@ class Layer(nn.Module):
     def rope(self, x):
         d = x.shape[-1] // 2
         pos = torch.arange(x.shape[-2], device=x.device, dtype=torch.float32)
-        ang = pos[:, None] / self.c.rope_parameters["rope_theta"] ** (torch.arange(0, d, 2, device=x.device) / d)
+        ang = pos[:, None] / self.c.rope_parameters["rope_theta"] ** (
+            torch.arange(0, d, 2, device=x.device) / d
+        )
         cos, sin = ang.cos().to(x.dtype), ang.sin().to(x.dtype)
         y, rest = x[..., :d], x[..., d:]
         if self.fault == "rope-halves":

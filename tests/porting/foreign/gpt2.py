@@ -8,7 +8,15 @@ import math
 
 import torch
 
-FAULTS = ("gelu-exact", "positions-from-one", "no-final-norm", "no-scale", "proj-transposed", "residual-of-norm", "mask-off-by-one")
+FAULTS = (
+    "gelu-exact",
+    "positions-from-one",
+    "no-final-norm",
+    "no-scale",
+    "proj-transposed",
+    "residual-of-norm",
+    "mask-off-by-one",
+)
 
 
 def gelu(x):
@@ -30,8 +38,13 @@ class Bare:
     def mha(self, x, blk, layer):
         n = x.shape[1]
         qkv = x @ blk["c_attn.weight"] + blk["c_attn.bias"]
-        q, k, v = [z.reshape(*z.shape[:2], self.heads, -1).swapaxes(1, 2) for z in qkv.split(x.shape[-1], -1)]
-        tri = torch.ones(n, n, device=x.device, dtype=x.dtype).tril(1 if self.fault == "mask-off-by-one" else 0)
+        q, k, v = [
+            z.reshape(*z.shape[:2], self.heads, -1).swapaxes(1, 2)
+            for z in qkv.split(x.shape[-1], -1)
+        ]
+        tri = torch.ones(n, n, device=x.device, dtype=x.dtype).tril(
+            1 if self.fault == "mask-off-by-one" else 0
+        )
         s = q @ k.swapaxes(-1, -2)
         if self.fault != "no-scale":
             s = s / math.sqrt(q.shape[-1])
@@ -67,7 +80,21 @@ def port(model, fault=""):
     pair = lambda n: (s[n + ".weight"], s[n + ".bias"])  # noqa: E731
     blocks = []
     for i in range(model.config.n_layer):
-        part = lambda n: {k.removeprefix(f"h.{i}.{n}."): v for k, v in s.items() if k.startswith(f"h.{i}.{n}.")}  # noqa: B023, E731
-        blocks.append({"ln_1": pair(f"h.{i}.ln_1"), "ln_2": pair(f"h.{i}.ln_2"), "attn": part("attn"), "mlp": part("mlp")})
-    params = {"wte": s["wte.weight"], "wpe": s["wpe.weight"], "ln_f": pair("ln_f"), "blocks": blocks}
+        part = lambda n: {
+            k.removeprefix(f"h.{i}.{n}."): v for k, v in s.items() if k.startswith(f"h.{i}.{n}.")
+        }  # noqa: B023, E731
+        blocks.append(
+            {
+                "ln_1": pair(f"h.{i}.ln_1"),
+                "ln_2": pair(f"h.{i}.ln_2"),
+                "attn": part("attn"),
+                "mlp": part("mlp"),
+            }
+        )
+    params = {
+        "wte": s["wte.weight"],
+        "wpe": s["wpe.weight"],
+        "ln_f": pair("ln_f"),
+        "blocks": blocks,
+    }
     return Bare(params, model.config.n_head, fault)

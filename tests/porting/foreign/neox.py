@@ -9,7 +9,14 @@ import math
 import torch
 from torch import Tensor, nn
 
-FAULTS = ("rope-interleaved", "gelu-tanh", "sequential", "qkv-by-blocks", "rope-width", "no-qkv-bias")
+FAULTS = (
+    "rope-interleaved",
+    "gelu-tanh",
+    "sequential",
+    "qkv-by-blocks",
+    "rope-width",
+    "no-qkv-bias",
+)
 
 
 class SelfAttention(nn.Module):

@@ -54,8 +54,12 @@ def port(model, fault=""):
         v = einsum("bnd,dk->bnk", x, params[p + "v_proj/kernel"])
         b, n, _ = q.shape
         if fault == "qk-norm-per-head":
-            q = rms(q.reshape(b, n, heads, -1), params[p + "q_norm/scale"].reshape(heads, -1), eps).reshape(b, n, -1)
-            k = rms(k.reshape(b, n, groups, -1), params[p + "k_norm/scale"].reshape(groups, -1), eps).reshape(b, n, -1)
+            q = rms(
+                q.reshape(b, n, heads, -1), params[p + "q_norm/scale"].reshape(heads, -1), eps
+            ).reshape(b, n, -1)
+            k = rms(
+                k.reshape(b, n, groups, -1), params[p + "k_norm/scale"].reshape(groups, -1), eps
+            ).reshape(b, n, -1)
         elif fault != "no-qk-norm":
             q, k = rms(q, params[p + "q_norm/scale"], eps), rms(k, params[p + "k_norm/scale"], eps)
         q = rotate(q.reshape(b, n, heads, -1), base)
@@ -82,13 +86,18 @@ def port(model, fault=""):
     def feed(p, x):
         gate = einsum("bnd,df->bnf", x, params[p + "gate_proj/kernel"])
         up = einsum("bnd,df->bnf", x, params[p + "up_proj/kernel"])
-        return einsum("bnf,fd->bnd", gate * torch.sigmoid(gate) * up, params[p + "down_proj/kernel"])
+        return einsum(
+            "bnf,fd->bnd", gate * torch.sigmoid(gate) * up, params[p + "down_proj/kernel"]
+        )
 
     def apply(ids):
         x = params["embed_tokens/embedding"][ids]
         for i in range(cfg.num_hidden_layers):
             p = f"layer_{i}/"
-            n1, n2 = params[p + "post_attention_layernorm/scale"], params[p + "post_feedforward_layernorm/scale"]
+            n1, n2 = (
+                params[p + "post_attention_layernorm/scale"],
+                params[p + "post_feedforward_layernorm/scale"],
+            )
             if fault == "pre-norm":
                 x = x + attention(p + "self_attn/", rms(x, n1, eps))
                 x = x + feed(p + "mlp/", rms(x, n2, eps))

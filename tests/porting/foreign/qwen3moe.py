@@ -8,7 +8,14 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-FAULTS = ("router-not-normalised", "experts-reversed", "norm-after-rope", "no-q-norm", "one-plus-norm", "silu-to-gelu")
+FAULTS = (
+    "router-not-normalised",
+    "experts-reversed",
+    "norm-after-rope",
+    "no-q-norm",
+    "one-plus-norm",
+    "silu-to-gelu",
+)
 
 
 class RMS(nn.Module):
@@ -17,8 +24,13 @@ class RMS(nn.Module):
         self.gain, self.eps, self.plus = nn.Parameter(torch.ones(d)), eps, plus
 
     def forward(self, x):
-        return F.normalize(x, dim=-1, eps=0) * x.shape[-1] ** 0.5 * (self.plus + self.gain) if self.eps == 0 else (
-            (x.float() * (x.float().square().mean(-1, True) + self.eps) ** -0.5).type_as(x) * (self.plus + self.gain)
+        return (
+            F.normalize(x, dim=-1, eps=0) * x.shape[-1] ** 0.5 * (self.plus + self.gain)
+            if self.eps == 0
+            else (
+                (x.float() * (x.float().square().mean(-1, True) + self.eps) ** -0.5).type_as(x)
+                * (self.plus + self.gain)
+            )
         )
 
 
@@ -57,7 +69,9 @@ class Mixer(nn.Module):
         else:
             q, k = self.rope(self.qn(q)), self.rope(self.kn(k))
         n = q.shape[1] // k.shape[1]
-        y = F.scaled_dot_product_attention(q, k.repeat_interleave(n, 1), v.repeat_interleave(n, 1), is_causal=True)
+        y = F.scaled_dot_product_attention(
+            q, k.repeat_interleave(n, 1), v.repeat_interleave(n, 1), is_causal=True
+        )
         return self.out(y.transpose(1, 2).flatten(-2))
 
 
@@ -67,7 +81,10 @@ class Sparse(nn.Module):
         self.k, self.fault = c.num_experts_per_tok, fault
         e, d, f = c.num_experts, c.hidden_size, c.moe_intermediate_size
         self.gate = nn.Linear(d, e, bias=False)
-        self.up_gate, self.down = nn.Parameter(torch.empty(e, 2 * f, d)), nn.Parameter(torch.empty(e, d, f))
+        self.up_gate, self.down = (
+            nn.Parameter(torch.empty(e, 2 * f, d)),
+            nn.Parameter(torch.empty(e, d, f)),
+        )
 
     def forward(self, x):
         p = self.gate(x).float().softmax(-1)
@@ -89,7 +106,8 @@ class Qwen(nn.Module):
         self.e = nn.Embedding(c.vocab_size, c.hidden_size)
         n = lambda: RMS(c.hidden_size, c.rms_norm_eps, plus)  # noqa: E731
         self.l = nn.ModuleList(
-            nn.ModuleDict({"a": n(), "m": Mixer(c, fault), "b": n(), "s": Sparse(c, fault)}) for _ in range(c.num_hidden_layers)
+            nn.ModuleDict({"a": n(), "m": Mixer(c, fault), "b": n(), "s": Sparse(c, fault)})
+            for _ in range(c.num_hidden_layers)
         )
         self.n, self.o = n(), nn.Linear(c.hidden_size, c.vocab_size, bias=False)
 
@@ -105,13 +123,21 @@ def port(model, fault=""):
     """The port as modules of other names."""
     c, s = model.config, model.state_dict()
     made, new = Qwen(c, fault), {}
-    new["e.weight"], new["o.weight"], new["n.gain"] = (s[k + ".weight"] for k in ("model.embed_tokens", "lm_head", "model.norm"))
+    new["e.weight"], new["o.weight"], new["n.gain"] = (
+        s[k + ".weight"] for k in ("model.embed_tokens", "lm_head", "model.norm")
+    )
     for i in range(c.num_hidden_layers):
         a, m, p = f"model.layers.{i}.self_attn.", f"model.layers.{i}.mlp.", f"l.{i}."
-        new[p + "m.to_q.weight"], new[p + "m.out.weight"] = s[a + "q_proj.weight"], s[a + "o_proj.weight"]
+        new[p + "m.to_q.weight"], new[p + "m.out.weight"] = (
+            s[a + "q_proj.weight"],
+            s[a + "o_proj.weight"],
+        )
         new[p + "m.to_kv.weight"] = torch.cat((s[a + "k_proj.weight"], s[a + "v_proj.weight"]))
         new[p + "m.qn.gain"], new[p + "m.kn.gain"] = s[a + "q_norm.weight"], s[a + "k_norm.weight"]
-        new[p + "s.gate.weight"], new[p + "s.up_gate"] = s[m + "gate.weight"], s[m + "experts.gate_up_proj"]
+        new[p + "s.gate.weight"], new[p + "s.up_gate"] = (
+            s[m + "gate.weight"],
+            s[m + "experts.gate_up_proj"],
+        )
         new[p + "s.down"] = s[m + "experts.down_proj"]
         new[p + "a.gain"] = s[f"model.layers.{i}.input_layernorm.weight"]
         new[p + "b.gain"] = s[f"model.layers.{i}.post_attention_layernorm.weight"]

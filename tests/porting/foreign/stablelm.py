@@ -20,7 +20,9 @@ class StableLM(nn.Module):
     def __init__(self, model, fault):
         super().__init__()
         self.c, self.fault = model.config, fault
-        self.p = nn.ParameterDict({k.replace(".", "_"): nn.Parameter(v.clone()) for k, v in model.state_dict().items()})
+        self.p = nn.ParameterDict(
+            {k.replace(".", "_"): nn.Parameter(v.clone()) for k, v in model.state_dict().items()}
+        )
 
     def ln(self, x, name, weight=None):
         bias = self.p.get(name + "_bias") if name + "_bias" in self.p else None
@@ -35,7 +37,9 @@ class StableLM(nn.Module):
     def cis(self, n, d):
         theta = 100000.0 if self.fault == "rope-base" else self.c.rope_parameters["rope_theta"]
         speeds = theta ** -(torch.arange(0, d, 2).double() / d)
-        return torch.polar(torch.ones(n, d // 2).double(), torch.outer(torch.arange(n).double(), speeds))
+        return torch.polar(
+            torch.ones(n, d // 2).double(), torch.outer(torch.arange(n).double(), speeds)
+        )
 
     def rope(self, x, cis):
         d = cis.shape[-1] * 2
@@ -45,10 +49,27 @@ class StableLM(nn.Module):
     def attend(self, x, l):
         c = self.c
         B, T, D = x.shape
-        q, k, v = (self.lin(x, f"{l}_self_attn_{s}_proj").unflatten(-1, (-1, D // c.num_attention_heads)).transpose(1, 2) for s in "qkv")
+        q, k, v = (
+            self.lin(x, f"{l}_self_attn_{s}_proj")
+            .unflatten(-1, (-1, D // c.num_attention_heads))
+            .transpose(1, 2)
+            for s in "qkv"
+        )
         if self.fault != "no-qk-norm":
-            q = torch.stack([self.ln(q[:, h], f"{l}_self_attn_q_layernorm_norms_{h}") for h in range(q.shape[1])], 1)
-            k = torch.stack([self.ln(k[:, h], f"{l}_self_attn_k_layernorm_norms_{h}") for h in range(k.shape[1])], 1)
+            q = torch.stack(
+                [
+                    self.ln(q[:, h], f"{l}_self_attn_q_layernorm_norms_{h}")
+                    for h in range(q.shape[1])
+                ],
+                1,
+            )
+            k = torch.stack(
+                [
+                    self.ln(k[:, h], f"{l}_self_attn_k_layernorm_norms_{h}")
+                    for h in range(k.shape[1])
+                ],
+                1,
+            )
         width = q.shape[-1] if self.fault == "rope-all" else q.shape[-1] // 2
         cis = self.cis(T + 1, width).to(x.device)
         q = self.rope(q, cis[:T])
@@ -57,7 +78,10 @@ class StableLM(nn.Module):
         return self.lin(y.transpose(1, 2).flatten(2), f"{l}_self_attn_o_proj")
 
     def mlp(self, x, l):
-        return self.lin(F.silu(self.lin(x, f"{l}_mlp_gate_proj")) * self.lin(x, f"{l}_mlp_up_proj"), f"{l}_mlp_down_proj")
+        return self.lin(
+            F.silu(self.lin(x, f"{l}_mlp_gate_proj")) * self.lin(x, f"{l}_mlp_up_proj"),
+            f"{l}_mlp_down_proj",
+        )
 
     def forward(self, ids):
         x = F.embedding(ids, self.p["model_embed_tokens_weight"])

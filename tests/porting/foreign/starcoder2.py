@@ -22,7 +22,9 @@ class CoreAttention(nn.Module):
         v = v.repeat_interleave(h // v.shape[2], dim=2)
         q = q.reshape(t, b * h, d).transpose(0, 1)
         k = k.reshape(t, b * h, d).permute(1, 2, 0)
-        scores = torch.baddbmm(torch.zeros(1, dtype=q.dtype, device=q.device), q, k, beta=0, alpha=d**-0.5)
+        scores = torch.baddbmm(
+            torch.zeros(1, dtype=q.dtype, device=q.device), q, k, beta=0, alpha=d**-0.5
+        )
         i = torch.arange(t, device=q.device)
         gone = i[None, :] > i[:, None]
         if self.window:
@@ -58,9 +60,15 @@ class ParallelBlock(nn.Module):
         q, k, v = qkv.split([d, self.g * self.hd, self.g * self.hd], -1)
         q, k, v = (y.reshape(t, b, -1, self.hd) for y in (q, k, v))
         y = self.core(self.turn(q), self.turn(k), v)
-        y = F.linear(y, self.linear_proj.weight, None if self.fault == "no-out-bias" else self.linear_proj.bias)
+        y = F.linear(
+            y,
+            self.linear_proj.weight,
+            None if self.fault == "no-out-bias" else self.linear_proj.bias,
+        )
         x = x + y
-        mid = F.gelu(self.fc1(self.norm_b(x)), approximate="none" if self.fault == "gelu-exact" else "tanh")
+        mid = F.gelu(
+            self.fc1(self.norm_b(x)), approximate="none" if self.fault == "gelu-exact" else "tanh"
+        )
         return x + self.fc2(mid)
 
 
