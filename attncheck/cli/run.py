@@ -74,7 +74,7 @@ def run(
 ) -> None:
     """Run probes on one or more models.
 
-    Without targets: the suite attncheck.yaml in this folder or above, else builtin:gqa.
+    Without targets: attncheck.yaml in this folder or above, else builtin:gqa.
     """
     settings = replace(
         loading.settings(),

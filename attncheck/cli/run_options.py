@@ -57,7 +57,7 @@ class SelectionOptions:
     skip: Texts = _select(None, "Skip these probes (globs, repeatable).", "NAME")
     quick: bool = _select(False, "Ask the few cases that catch nearly all faults.")
     budget: str | None = _select(
-        None, "Ask what fits in this time, most telling first: 30s, 2m.", "TIME", rare=True
+        None, "Ask what fits in this time, most telling first: 30s, 2m.", "TIME"
     )
 
     def selection(self) -> Selection:
