@@ -51,15 +51,20 @@ def _encoder(subject: Subject) -> bool:
 
 
 def _decoder(subject: Subject) -> bool:
-    return not _encoder(subject) and not _encoder_decoder(subject)
+    """Whether it decodes, be it behind an encoder: it has all that a plain decoder has."""
+    return not _encoder(subject)
+
+
+def _windowed_encoder(subject: Subject) -> bool:
+    return _encoder(subject) and subject.facts.window is not None
 
 
 def _windowed(subject: Subject) -> bool:
     """Whether it has windows, or its cache forgets the first keys otherwise, as chunks allow."""
     if not _decoder(subject) or subject.facts.window is not None:
         return _decoder(subject)
-    if not subject.can.steps:
-        return False
+    if _encoder_decoder(subject) or not subject.can.steps:
+        return False  # what it keeps of a short encoder looks like a window
     cache = subject.passes.cache(ForwardSpec(subject.inputs.tokens, use_cache=True))
     length = subject.inputs.length
     return any(each.tensor.shape[-2] < length for each in key_values(cache))
@@ -94,6 +99,7 @@ REFERENCES: tuple[tuple[str, Feature], ...] = (
     ("config:seq2seq/bart", _encoder_decoder),
     ("config:seq2seq/t5", _encoder_decoder),
     ("config:masked/bert", _encoder),
+    ("config:masked/modernbert", _windowed_encoder),
 )
 """Each reference, and the feature of a model that makes it a model of its kind."""
 

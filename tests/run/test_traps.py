@@ -114,7 +114,7 @@ def test_a_reference_that_lacks_the_feature_is_not_asked() -> None:
     ("target", "expected"),
     [
         ("config:mamba2", ["builtin:gqa", "config:mamba2", "config:qwen3_next"]),
-        ("config:seq2seq/t5", ["config:seq2seq/bart", "config:seq2seq/t5"]),
+        ("config:seq2seq/t5", ["builtin:gqa", "config:seq2seq/bart", "config:seq2seq/t5"]),
         ("config:masked/bert", ["config:masked/bert"]),
     ],
 )
