@@ -9,7 +9,7 @@ import itertools
 import math
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import final
 
 from attncheck.core.errors import Unsupported
@@ -143,7 +143,7 @@ class Search:
             yield guess
 
     def _try(self, guesses: Iterable[Hypothesis]) -> None:
-        trusted, budget = self.failure.trusted, self.failure.budget
+        budget = self.failure.budget
         for guess in guesses:
             # processes of a sharded model must stop at the same hypothesis, or they wait forever
             known = bool(self.matches) and self.best_other is not None
@@ -152,9 +152,18 @@ class Search:
             tried = tried_on(guess, self.failure)
             if tried is None:
                 continue
-            if tried.residual <= budget and guess.holds is not None and not guess.holds(trusted):
+            if tried.residual <= budget and not self._is_possible(guess):
                 continue
             self.tried.append(tried)
+
+    def _is_possible(self, guess: Hypothesis) -> bool:
+        """Whether the model can have a fault that matches, and the fault makes the match."""
+        if guess.holds is not None and not guess.holds(self.failure.trusted):
+            return False
+        if guess.without is None:
+            return True
+        healthy = tried_on(replace(guess, predict=guess.without, change=None), self.failure)
+        return healthy is None or healthy.residual > self.failure.budget
 
     def _distinguished(self) -> TriedHypothesis:
         """Of several matches, those that fail in other calls drop out; the first of the rest."""

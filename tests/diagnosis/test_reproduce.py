@@ -6,9 +6,12 @@ import contextlib
 
 import pytest
 from diagnosing import explained, rotary
-from probing import loaded
+from probing import finding, loaded
 
 from attncheck.core.finding import Diagnosis, Finding
+from attncheck.diagnosis.failure import failing, open_case
+from attncheck.diagnosis.reproduce import Search
+from attncheck.faults.engine.hypothesis import Hypothesis
 from attncheck.faults.engine.trusted import Trusted
 from attncheck.faults.registry import fault, hypotheses
 from attncheck.model.forward_spec import ForwardSpec
@@ -124,3 +127,17 @@ def test_no_table_is_guessed_where_none_depends_on_the_length() -> None:
     subject = loaded("builtin:gqa")
     guesses = hypotheses(Trusted(subject), ForwardSpec(subject.inputs.tokens, chunks=(8, 1, 2, 13)))
     assert not any("longer call" in guess.parameter for guess in guesses)
+
+
+def test_an_edit_without_effect_reproduces_nothing() -> None:
+    subject = loaded("builtin:gqa")
+    with fault("position-restart").inject(subject), subject.passes.under("restart", False):
+        failure = open_case(subject, failing(finding(subject, "decode-paths"))[0])
+    side = failure.sides[0]
+    assert side.trusted_BTV is not None
+    wrong_BTV, right_BTV = side.observed_BTV, side.trusted_BTV
+    search = Search(failure, [], 0.0)
+    search._try([Hypothesis(predict=lambda *_: wrong_BTV, without=lambda *_: wrong_BTV)])
+    assert not search.tried
+    search._try([Hypothesis(predict=lambda *_: wrong_BTV, without=lambda *_: right_BTV)])
+    assert len(search.matches) == 1

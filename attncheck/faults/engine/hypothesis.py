@@ -63,7 +63,8 @@ class Hypothesis:
 
     `change` is a `Change`, or makes one for a forward; `predict` serves where no `Change` can
     express the fault. `holds` asks the model itself whether the fault is possible, where the logits
-    alone cannot decide. `everywhere` says that no single layer can have it.
+    alone cannot decide. `without` predicts the same path without the fault: where that gives the
+    same logits, the fault explains nothing. `everywhere` says that no single layer can have it.
     The registry adds the name of the fault.
     """
 
@@ -71,6 +72,7 @@ class Hypothesis:
     change: Change | Callable[[ForwardSpec], Change] | None = None
     predict: Predict | None = None
     holds: Callable[[Trusted], bool] | None = None
+    without: Predict | None = None
     everywhere: bool = False
     fault: str = ""
 

@@ -105,7 +105,12 @@ def stored(parameter: str, edit: Callable[[], Edit]) -> Hypothesis:
     def predict(trusted: Trusted, spec: ForwardSpec) -> Tensor:
         return scheduled_logits(trusted, spec, edit())
 
-    return Hypothesis(parameter, predict=predict)
+    return Hypothesis(parameter, predict=predict, without=_unedited)
+
+
+def _unedited(trusted: Trusted, spec: ForwardSpec) -> Tensor:
+    """What the same calls on the store give where nothing is changed in it."""
+    return scheduled_logits(trusted, spec, lambda store: None)
 
 
 def stored_everywhere(parameter: str, change: Callable[[Held], None]) -> Hypothesis:
