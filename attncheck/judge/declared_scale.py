@@ -44,7 +44,7 @@ FAR = 2.0
 def _cap_cases(layers: list[LayerResult]) -> Iterator[Measurement]:
     """Soft-caps that nothing states: they may be meant where every layer has the same."""
     caps = Counter(float(f"{layer.own_cap:.6g}") for layer in layers)
-    if set(caps) == {0.0}:
+    if not any(caps):
         return
     usual, count = caps.most_common(1)[0]
     if len(caps) == 1:

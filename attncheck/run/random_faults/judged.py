@@ -130,7 +130,8 @@ def places(fault: RandomFault, modules: tuple[str, ...], found: Location | None)
         return layer_number(found.module) is None
     if fault.what == "positions" and layer_number(found.module) is None:
         return True
-    first = fault.at if fault.at != EVERY else next(iter(modules), "")
+    concerned = modules[1:] if fault.kind == "layer" else modules  # the first has none before it
+    first = fault.at if fault.at != EVERY else next(iter(concerned), "")
     inside = found.module.startswith(first) or first.startswith(found.module)
     return inside or layer_number(found.module) == layer_number(first)
 

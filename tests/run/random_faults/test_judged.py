@@ -56,3 +56,17 @@ def test_places() -> None:
     assert not places(ROUNDED, MODULES, None)
     assert places(EVERYWHERE, MODULES, Location(module="model.layers.0.self_attn", layer=0))
     assert not places(EVERYWHERE, MODULES, Location(module="model.layers.1.self_attn", layer=1))
+    other = parse("what=keys,how=layer")
+    assert not places(other, MODULES, Location(module="model.layers.0.self_attn", layer=0))
+    assert places(other, MODULES, Location(module="model.layers.1.self_attn", layer=1))
+
+
+def test_positions_show_in_the_first_layer_that_has_them_or_in_a_table() -> None:
+    moved = parse("what=positions,how=offset:1")
+    assert places(moved, MODULES, Location(module="model.layers.0.self_attn", layer=0))
+    assert places(moved, MODULES, Location(module="transformer.wpe"))
+    assert not places(moved, MODULES, Location(module="model.layers.1.self_attn", layer=1))
+
+
+def test_a_place_without_a_change_claims_nothing() -> None:
+    assert explains(ROUNDED, 1, Diagnosis(fault="", how="measured")) is None
