@@ -10,6 +10,7 @@ Axes: P pairs of channels.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, final
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 
 from attncheck.attention.layers import layer_type, of_layer
+from attncheck.attention.rope import Pairing
 from attncheck.numerics.divergence import max_abs
 
 BASES = ("rope_theta", "rotary_emb_base")
@@ -27,6 +29,7 @@ WIDTH = "rotary_dim"
 ORIGINAL = "original_max_position_embeddings"
 COMPUTED_IN = torch.float32
 """The dtype in which models compute their frequencies, whatever their own."""
+INTERLEAVED = re.compile(r"^(rope|rotary)_interleaved?$")
 OLD_NAMES = {"su": "longrope", "mrope": "default", "none": "default"}
 
 
@@ -98,6 +101,17 @@ def _spec(rope: Parameters, kind: str, width: int, length: int) -> RopeSpec:
         rounding=max(torch.finfo(COMPUTED_IN).eps, *errors),
         origin=f"rope_theta {rope['rope_theta']:g}, {width} channels{named}",
     )
+
+
+def stated_pairing(config: Any) -> Pairing | None:
+    """Which channels of a projection the config says are a pair: neighbours, or halves; None where
+    it does not say.
+    """
+    fields = vars(config) if config is not None else {}
+    stated = next((fields[name] for name in fields if INTERLEAVED.search(name)), None)
+    if not isinstance(stated, bool):
+        return None
+    return "pairs" if stated else "half"
 
 
 def _first(config: Any, names: tuple[str, ...], index: int | None) -> Any:

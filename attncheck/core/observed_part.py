@@ -30,6 +30,7 @@ How = Literal[
     "missing",
     "twice",
     "visible",
+    "empty",
     "hidden",
     "cap",
     "sinks",

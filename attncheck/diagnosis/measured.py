@@ -99,6 +99,7 @@ class Measured:
             for group in self.observation.groups
             for each in group.members
             if (each.what, each.layer, each.at) == ("cells", place.layer, place.query_position)
+            and each.key >= 0
         ]
         return replace(place, source_position=min(keys)) if keys else place
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from attncheck.attention.layers import layer_type
-from attncheck.attention.rope_spec import rope_parameters
+from attncheck.attention.rope_spec import PART, rope_parameters
 from attncheck.core.measurement import AtMost, Cause, Measurement, skipped
 from attncheck.core.verdict import Verdict
 from attncheck.judge.config_spec import SAME, positive
@@ -83,6 +83,7 @@ def scale_cases(subject: Subject, layers: list[LayerResult]) -> Iterator[Measure
         layer
         for layer in unexpected
         if _far_off(layer)
+        or _lacks_scheme(subject, layer)
         or _mistaken_size(subject, layer)
         or _has_siblings(subject, layer, explained)
     ]
@@ -107,7 +108,8 @@ def _explained(subject: Subject, layer: LayerResult) -> bool:
     config, usual = _config_of(subject, layer), layer.width**-0.5
     if hasattr(config, layer.scale.source):
         return True
-    factors = (1.0, _widening(subject, layer), *_scheme_factors(config, layer.index))
+    wider = (1.0, _widening(subject, layer))
+    factors = [one * other for one in _scheme_factors(config, layer.index) for other in wider]
     known = [usual * each for each in factors] + [1.0]
     # normed heads have products as large as the width, so 1/width is a sound scale
     if _has_head_norms(subject, layer):
@@ -148,11 +150,22 @@ def _widening(subject: Subject, layer: LayerResult) -> float:
 
 
 def _scheme_factors(config: Any, index: int | None) -> list[float]:
-    """What a rotary scheme multiplies scores by: the square of its gain over all channels."""
+    """What a rotary scheme multiplies scores by: the square of its gain over all channels. Where
+    all channels rotate, their tables may have it; where only a part does, the scale must.
+    """
     rope = rope_parameters(config, index)
     if not isinstance(rope, dict) or not rope.get("factor") or not rope.get("mscale_all_dim"):
-        return []
-    return [(0.1 * rope["mscale_all_dim"] * math.log(rope["factor"]) + 1) ** 2]
+        return [1.0]
+    squared = (0.1 * rope["mscale_all_dim"] * math.log(rope["factor"]) + 1) ** 2
+    in_part = getattr(config, PART, None) and rope["rope_type"] != "default"
+    return [squared] if in_part else [squared, 1.0]
+
+
+def _lacks_scheme(subject: Subject, layer: LayerResult) -> float:
+    """The factor of the rotary scheme that the scale lacks; 0 where it lacks none."""
+    factors = _scheme_factors(_config_of(subject, layer), layer.index)
+    usual = abs(layer.scale.value * math.sqrt(layer.width) - 1) < SAME
+    return factors[0] if usual and 1.0 not in factors else 0.0
 
 
 def _mistaken_size(subject: Subject, layer: LayerResult) -> str:
@@ -185,4 +198,7 @@ def _difference(subject: Subject, layer: LayerResult) -> str:
     size, scale = _mistaken_size(subject, layer), layer.scale
     root = f", 1/sqrt({size})" if size else ""
     usual = f"1/sqrt({layer.width}) = {layer.width**-0.5:.6g}"
+    lacking = _lacks_scheme(subject, layer)
+    if lacking:
+        return f"{scale.value:.6g} lacks the factor {lacking:.6g} of the config's mscale_all_dim"
     return f"{scale.value:.6g} by {scale.source}{root}; the width of its queries gives {usual}"

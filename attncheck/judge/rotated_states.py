@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, final
 
 from attncheck.attention.layers import layer_type
-from attncheck.attention.rope_spec import RopeSpec, rope_specs
+from attncheck.attention.rope import Pairing
+from attncheck.attention.rope_spec import RopeSpec, rope_specs, stated_pairing
 from attncheck.judge.config_spec import factor_check
 from attncheck.judge.layer_calls import LayerCall
 from attncheck.judge.projections import COARSE, resolution
@@ -29,7 +30,8 @@ class RotatedStates:
     """The queries or the keys of one layer: how they were rotated, and how the config allows them
     to be (a string says why that is not known).
 
-    `is_known_factor` says whether a factor on them is a multiplier that the layer or config states.
+    `pairing` says which channels the config pairs, where it does. `is_known_factor` says whether a
+    factor on them is a multiplier that the layer or config states.
     """
 
     name: str
@@ -38,6 +40,15 @@ class RotatedStates:
     observed: ObservedRotation
     specs: list[RopeSpec] | str
     is_known_factor: Callable[[float, bool], bool]
+    pairing: Pairing | None = None
+
+    @property
+    def wrongly_paired(self) -> bool:
+        """Whether other channels are pairs than the config says (two are one either way)."""
+        layout = self.observed.layout
+        if layout is None or self.pairing is None or self.pairs < 2:
+            return False
+        return layout[2] != self.pairing
 
     @property
     def pairs(self) -> int:
@@ -94,6 +105,7 @@ class RotationReader:
                 observed=observed,
                 specs=specs,
                 is_known_factor=factor_check(config, self.subject.model, layer.call.module),
+                pairing=stated_pairing(config),
             )
         )
 

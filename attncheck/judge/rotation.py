@@ -22,6 +22,7 @@ from attncheck.core.divergence import Divergence
 from attncheck.core.measurement import Cause, Comparison, Measurement, skipped
 from attncheck.core.observed_part import ObservedPart
 from attncheck.core.verdict import Verdict
+from attncheck.judge.pairing import pairing_case
 from attncheck.judge.projections import COARSE, resolution
 from attncheck.judge.rotated_states import RotatedStates, RotationReader
 from attncheck.judge.rotation_words import rotation_in_numbers
@@ -59,6 +60,7 @@ def rotation_cases(reader: RotationReader) -> Iterator[Measurement]:
     judged = _rotated(reader)
     if judged and rounding <= COARSE:
         yield _RotationCheck(judged, rounding).case(own)
+        yield from pairing_case(judged)
     elif judged:
         stored = f"its rotary tables are stored in {own}, which is too coarse"
         yield skipped("rotation of every layer", stored)

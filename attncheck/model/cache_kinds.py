@@ -192,21 +192,33 @@ def crop(cache: Any, remove: int) -> None:
     _attempt(cache, "crop", lambda: cache.crop(-remove))
 
 
-def rearrange(cache: Any, how: str, index: tuple[int, ...], device: torch.device) -> None:
-    """Beam search's operations on the rows of a cache: afterwards row i is the former row
-    `index[i]`.
+OWN_REORDER = "_reorder_cache"
+"""The method of a model that generate() prefers to the cache's own."""
+
+
+def operation(how: str, model: Any) -> str:
+    """The method that beam search calls for `how`: the model's own, if it has one to reorder."""
+    return OWN_REORDER if how == "reorder_cache" and hasattr(model, OWN_REORDER) else how
+
+
+def rearrange(cache: Any, how: str, index: tuple[int, ...], model: Any) -> Any:
+    """The cache after beam search's operation on its rows: row i is the former row `index[i]`.
 
     `how` is `reorder_cache`, `batch_select_indices` or `batch_repeat_interleave` (two of each row).
+    Where the model has a method of its own to reorder, that is what beam search calls.
 
     Raises:
         Unsupported: this cache has no such operation, or refuses it.
     """
+    repeats = how == "batch_repeat_interleave"
+    rows = torch.tensor(index, device=next(model.parameters()).device)
+    if operation(how, model) == OWN_REORDER:
+        return _attempt(cache, OWN_REORDER, lambda: getattr(model, OWN_REORDER)(cache, rows))
     method = getattr(cache, how, None)
     if method is None:
         raise Unsupported(f"{type(cache).__name__} has no `{how}`")
-    repeats = how == "batch_repeat_interleave"
-    argument = index.count(index[0]) if repeats else torch.tensor(index, device=device)
-    _attempt(cache, how, lambda: method(argument))
+    _attempt(cache, how, lambda: method(index.count(index[0]) if repeats else rows))
+    return cache
 
 
 def copied(cache: Any) -> Any:

@@ -16,7 +16,7 @@ from torch import Tensor
 from attncheck.attention.reference import AttentionParams, grouped
 from attncheck.core.observed_part import What
 from attncheck.numerics.divergence import max_abs
-from attncheck.observation.cells import readable_tokens
+from attncheck.observation.cells import readable_tokens, reading_empty
 from attncheck.observation.deviation import Deviation
 from attncheck.observation.kernel import Used, agrees, context_of, used_by
 from attncheck.observation.ledger import LedgerCall
@@ -259,7 +259,10 @@ class _CallParts:
         entry, right, params = self.entry, self.right, self.used.params
         cells = readable_tokens(params.allowed, token_BGS, params.heads, right.key_BGTD.shape[2])
         expected = right.params.allowed[:, :, entry.start : entry.stop]
-        for how, (b, h, t, k) in cells.differing(expected.expand(cells.count_BHTK.shape)):
+        blank_BGS = ~(self.used.key_BGSD.bool().any(-1) | self.used.value_BGSD.bool().any(-1))
+        empty_BHS = (blank_BGS & (token_BGS < 0))[:, list(params.heads)]
+        found = cells.differing(expected.expand(cells.count_BHTK.shape))
+        for how, (b, h, t, k) in (*found, *reading_empty(params.allowed, empty_BHS)):
             if self.real_BT is None or bool(self.real_BT[b, t]):
                 yield Deviation(
                     what="cells",

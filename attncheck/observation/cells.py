@@ -46,3 +46,11 @@ def readable_tokens(
     one_hot_BHSK = torch.nn.functional.one_hot(token_BHS + 1, length + 1)[..., 1:]
     count_BHTK = (allowed_BHTS.double() @ one_hot_BHSK.double()).round().long()
     return Cells(count_BHTK, one_hot_BHSK.any(2))
+
+
+def reading_empty(
+    allowed_BHTS: Tensor, empty_BHS: Tensor
+) -> Iterator[tuple[How, tuple[int, int, int, int]]]:
+    """The queries that read slots of a buffer which hold no token yet, as cells of token -1."""
+    for b, h, t in (allowed_BHTS & empty_BHS[:, :, None]).any(-1).nonzero().tolist():
+        yield "empty", (b, h, t, -1)

@@ -30,6 +30,7 @@ CELLS = {
     "window size": "window-off-by-one",
     "missing": "cache-drops-token",
 }
+CELL_FAMILIES = {"visible": "causal-mask-missing", "empty": "padding-visible"}
 SCORES = {
     "scaled": "softmax-scale",
     "cap": "softcap-missing",
@@ -59,7 +60,7 @@ def _name(group: Group, groups: Sequence[Group], extent: Extent) -> tuple[str, b
     part = group.part
     if part.what == "cells":
         kind = cell_rule(group.members, extent).kind
-        usual = "causal-mask-missing" if part.how == "visible" else "mask-top-left"
+        usual = CELL_FAMILIES.get(part.how, "mask-top-left")
         return CELLS.get(kind, usual), kind in CELLS
     if part.what == "scores":
         return SCORES.get(part.how, "softmax-scale"), part.how in SCORES

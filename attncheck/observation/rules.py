@@ -25,7 +25,7 @@ class CellRule:
 
 
 def cell_rule(members: tuple[Deviation, ...], extent: Extent) -> CellRule:
-    """The shortest rule for cells of one kind (visible, hidden, missing, twice)."""
+    """The shortest rule for cells of one kind (visible, empty, hidden, missing, twice)."""
     by_row: dict[int, set[tuple[int, int]]] = defaultdict(set)
     for each in members:
         by_row[each.row].add((each.at, each.key))
@@ -33,6 +33,8 @@ def cell_rule(members: tuple[Deviation, ...], extent: Extent) -> CellRule:
     how = members[0].how
     if how == "missing":
         return CellRule(f"no slot holds {_tokens({key for _, key in cells})}", "missing")
+    if how == "empty":
+        return CellRule("slots that hold no token yet can be read", how)
     if how == "twice":
         return CellRule(f"{_tokens({key for _, key in cells})} can be read twice")
     return (_visible if how == "visible" else _hidden)(cells, by_row, extent)

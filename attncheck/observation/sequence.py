@@ -13,6 +13,7 @@ from torch import Tensor
 
 from attncheck.attention.call import AttentionCall
 from attncheck.attention.masks import allowed_BHTS
+from attncheck.core.errors import Unsupported
 from attncheck.model.forward_spec import ForwardSpec, Mask2D
 from attncheck.numerics.module_outputs import ModuleOutputs
 from attncheck.observation.deviation import Deviation
@@ -30,9 +31,15 @@ class Sequence:
 
     @classmethod
     def of(cls, spec: ForwardSpec, row: int) -> Sequence:
-        """The row's real tokens; they stand together."""
+        """The row's real tokens, which must stand together.
+
+        Raises:
+            Unsupported: the mask hides tokens between others, which the sequence alone would read.
+        """
         real = spec.mask.rows[row] if isinstance(spec.mask, Mask2D) else (1,) * spec.length
         found = [column for column, value in enumerate(real) if value]
+        if not all(real[found[0] : found[-1] + 1]):
+            raise Unsupported("the mask hides tokens between others")
         return cls(row, found[0], found[-1] + 1)
 
     def alone(self, spec: ForwardSpec) -> ForwardSpec:

@@ -122,13 +122,16 @@ def rows_moved(subject: Subject, name: str, how: str, index: Row, kind: str = ""
     )
     prefix = tuple(row[:half] for row in rows)
     cache = filled(subject, prefix, given or None)
-    cache_kinds.rearrange(cache, how, index, subject.passes.device)
+    cache = cache_kinds.rearrange(cache, how, index, subject.model)
     moved = tuple(rows[i] for i in index)
     got_BTV = continued(subject, cache, tuple(row[half:] for row in moved))
     want_BTV = wanted(subject, moved, half)
-    case = subject.compare(name, got_BTV, want_BTV, offset=half, note=f"`{how}`")
+    used = cache_kinds.operation(how, subject.model)
+    case = subject.compare(name, got_BTV, want_BTV, offset=half, note=f"`{used}`")
     if not case.beyond:
         return case
+    if used != how:  # the model's own method, whatever the cache
+        return replace(case, cause=Cause("cache-reorder", module=type(subject.model).__name__))
     # on a dynamic cache the same operation is a case of its own
     case = replace(case, cause=Cause("static-reorder")) if kind else case
     return case if kind else _rows_held(subject, case, how, index, prefix)
@@ -139,7 +142,7 @@ def _rows_held(
 ) -> Comparison:
     """The case with what the cache of the model's own kind holds after the operation."""
     after, right = filled(subject, prefix), filled(subject, tuple(prefix[i] for i in index))
-    cache_kinds.rearrange(after, how, index, subject.passes.device)
+    after = cache_kinds.rearrange(after, how, index, subject.model)
     return with_contents(subject, case, how, after, right, len(prefix[0]))
 
 

@@ -37,7 +37,20 @@ def padded_encoder(subject: Subject, batch: Padded, name: str) -> Measurement:
         got_BTV = _decoded(subject, _beside_longer(subject, wide, number))[number : number + 1]
         cases.append(subject.compare(name, got_BTV, want_BTV, note=note))
     case = merged(name, cases)
-    return replace(case, cause=Cause("encoder-mask-of-first-row")) if case.beyond else case
+    return replace(case, cause=_cause(subject, wide)) if case.beyond else case
+
+
+def _cause(subject: Subject, wide: dict[str, Tensor]) -> Cause:
+    """The padding is read in steps, where a mask that hides none of it gives the same logits from
+    the first step on; otherwise the mask may be that of another row.
+    """
+    masked = _decoded(subject, wide)
+    open_ = {**wide, NAME: torch.ones_like(wide[NAME])}
+    unmasked, first = _decoded(subject, wide, open_), len(subject.inputs.row) - STEPS
+    case = subject.compare("", masked[:, first:], unmasked[:, first:])
+    if case.beyond:
+        return Cause("encoder-mask-of-first-row")
+    return Cause("padding-visible", case.max_abs)
 
 
 def _beside_longer(subject: Subject, wide: dict[str, Tensor], number: int) -> dict[str, Tensor]:
@@ -52,13 +65,18 @@ def _beside_longer(subject: Subject, wide: dict[str, Tensor], number: int) -> di
     }
 
 
-def _decoded(subject: Subject, encoder: dict[str, Any]) -> Tensor:
-    """logits_BTV of the main row as decoder input of both rows, the last tokens in steps."""
+def _decoded(
+    subject: Subject, encoder: dict[str, Any], in_steps: dict[str, Any] | None = None
+) -> Tensor:
+    """logits_BTV of the main row as decoder input of every row, the last tokens in steps, which may
+    get other arguments.
+    """
     row, parts, cache = subject.inputs.row, [], None
     with torch.no_grad():
         for start, stop in _bounds(len(row)):
-            chunk = (row[start:stop],) * 2
-            reply = subject.passes.call(chunk, cache=cache, use_cache=True, extra=encoder)
+            chunk = (row[start:stop],) * len(encoder[NAME])
+            extra = (in_steps or encoder) if start else encoder
+            reply = subject.passes.call(chunk, cache=cache, use_cache=True, extra=extra)
             cache = reply.cache
             parts.append(reply.logits_BTV)
     return torch.cat(parts, 1)

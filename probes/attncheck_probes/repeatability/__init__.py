@@ -52,12 +52,14 @@ from attncheck.probing import (
     Subject,
     attempt,
     buffers_of,
+    chosen,
     media_cases,
 )
 from attncheck_probes.repeatability import arguments, between, weights
 
 # Axes: B batch, T positions, V vocabulary.
 
+STEPS = "the same steps twice"
 SHORTEST = 2
 SHORTS = 3
 AFTER_WHAT: dict[str, between.Between] = {
@@ -94,11 +96,11 @@ class Repeatability(Probe):
     )
 
     def measure(self, subject: Subject) -> Iterator[Measurement]:
-        """Twice at once, short after long, after another conversation, in steps; then the weights
-        and buffers.
-        """
+        """Twice at once, after something else, in steps; then the weights and buffers."""
         samples, buffers = weights.samples(subject), buffers_of(subject.model)
         row = subject.inputs.row
+        if chosen(STEPS) and subject.can.steps:
+            subject.logits(_step_spec(subject))  # before anything runs that a model may keep
         name = "the same forward twice"
         yield attempt(name, _twice, subject, name, row, between.nothing)
         for length in _shorts(subject):
@@ -108,9 +110,7 @@ class Repeatability(Probe):
         for what, runs in AFTER_WHAT.items():
             name = f"the same forward after {what}"
             yield attempt(name, _after, subject, name, KEPT_FROM.get(what, ""), runs)
-        yield attempt("the same steps twice", _steps, subject, "the same steps twice")
-        name = "the same tokens in another order"
-        yield attempt(name, arguments.another_order, subject, name)
+        yield attempt(STEPS, _steps, subject, STEPS)
         yield from arguments.argument_cases(subject)
         yield from media_cases.history(subject)
         yield from weights.changes(subject, samples, buffers)
@@ -119,12 +119,11 @@ class Repeatability(Probe):
 def _twice(subject: Subject, name: str, row: Row, runs: between.Between) -> Comparison:
     """A row before and after something else."""
     _run(subject, ForwardSpec((row,)))
-    return _once_more(subject, name, row, runs)
+    return _once_more(subject, name, ForwardSpec((row,)), runs)
 
 
-def _once_more(subject: Subject, name: str, row: Row, runs: between.Between) -> Comparison:
-    """A row after something else, against what it gave when it ran last."""
-    spec = ForwardSpec((row,))
+def _once_more(subject: Subject, name: str, spec: ForwardSpec, runs: between.Between) -> Comparison:
+    """A call after something else, against what it gave when it ran last."""
     first_BTV = subject.logits(spec)
     case = _compared(subject, name, _again(spec, runs, subject), first_BTV)
     provenance = Provenance(AFTER, partial(_again, spec, runs))
@@ -132,7 +131,7 @@ def _once_more(subject: Subject, name: str, row: Row, runs: between.Between) -> 
 
 
 def _after(subject: Subject, name: str, fault: str, runs: between.Between) -> Measurement:
-    case = _once_more(subject, name, subject.inputs.row, runs)
+    case = _once_more(subject, name, ForwardSpec(subject.inputs.tokens), runs)
     return replace(case, cause=Cause(fault)) if fault and case.beyond else case
 
 
@@ -143,10 +142,12 @@ def _around(subject: Subject, name: str, length: int) -> Measurement:
 
 
 def _steps(subject: Subject, name: str) -> Measurement:
+    return _once_more(subject, name, _step_spec(subject), between.batch_and_conversation)
+
+
+def _step_spec(subject: Subject) -> ForwardSpec:
     subject.can.steps.require()
-    spec = ForwardSpec(subject.inputs.tokens, chunks=(subject.inputs.length - 3, 1, 1, 1))
-    first_BTV = _run(subject, spec)
-    return _compared(subject, name, _again(spec, between.conversation, subject), first_BTV)
+    return ForwardSpec(subject.inputs.tokens, chunks=(subject.inputs.length - 1, 1))
 
 
 def _run(subject: Subject, spec: ForwardSpec) -> Tensor:

@@ -21,10 +21,12 @@ from attncheck.probing import (
     Measurement,
     Subject,
     Unsupported,
+    attempt,
     chosen,
     finitely_beyond,
     first_line,
     following,
+    generation,
     skipped,
     takes_argument,
     token_table,
@@ -32,13 +34,19 @@ from attncheck.probing import (
 
 EMBEDDINGS = "inputs_embeds"
 KEPT, TWICE = "arguments changed by a forward", "the same inputs_embeds twice"
+ORDER = "the same tokens in another order"
+SOURCE = "another encoder input"
 WRITTEN = Cause("input-overwritten")
 
 
 def argument_cases(subject: Subject) -> Iterator[Measurement]:
     """Token ids, mask, positions and embeddings are bit for bit what they were before a forward,
-    and a second forward over the same embeddings gives the same logits.
+    and a second forward over the same embeddings gives the same logits. Another encoder input
+    gives others, and so does another order of tokens.
     """
+    yield attempt(ORDER, another_order, subject, ORDER)
+    if subject.forward_adapter.fixed:
+        yield attempt(SOURCE, another_source, subject, SOURCE)
     if not chosen(KEPT):
         return
     ids_BT = subject.passes.ids(subject.inputs.tokens)
@@ -63,6 +71,22 @@ def argument_cases(subject: Subject) -> Iterator[Measurement]:
         return
     twice = subject.compare(TWICE, outputs[1], outputs[0])
     yield replace(twice, cause=WRITTEN) if twice.beyond else twice
+
+
+def another_source(subject: Subject, name: str) -> Measurement:
+    """Other tokens in the encoder change the logits: a decoder that keeps what it read of the first
+    encoder input gives those of the first.
+    """
+    usual = ForwardSpec(subject.inputs.tokens)
+    subject.passes.drop(usual)
+    usual_BTV = subject.logits(usual)
+    source = generation.padded_encoder(subject, 0)
+    other = subject.inputs.fresh(source["input_ids"].shape[1], salt=71)
+    source["input_ids"] = subject.passes.ids((other,))
+    with torch.no_grad():
+        reply = subject.passes.call(usual.tokens, use_cache=usual.use_cache, extra=source)
+    note = "after the first encoder input, other tokens in the encoder"
+    return subject.compare(name, reply.logits_BTV, usual_BTV, expect="differ", note=note)
 
 
 def another_order(subject: Subject, name: str) -> Measurement:

@@ -58,6 +58,12 @@ def batch(subject: Subject) -> None:
     subject.passes.replay(ForwardSpec((row, other)))
 
 
+def batch_and_conversation(subject: Subject) -> None:
+    """A batch, whose padding a model may keep, and then another conversation."""
+    batch(subject)
+    conversation(subject)
+
+
 def training(subject: Subject) -> None:
     """A forward in training mode with its backward pass; no weight changes."""
     training_step(subject, (subject.inputs.row[:SHORT],))

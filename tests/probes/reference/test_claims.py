@@ -107,7 +107,8 @@ def test_heads_that_are_wide_because_the_layer_reads_the_embeddings_too_are_expl
     assert verdict_of(case(found, "scale of 3 layers")) is Verdict.PASS
 
 
-def test_scales_with_the_factor_of_a_rotary_scheme_are_explained() -> None:
+def _latent() -> Any:
+    """A latent attention whose config states a factor on the scale, and pairs of neighbours."""
     rope = {
         "rope_type": "yarn",
         "rope_theta": 1e4,
@@ -136,10 +137,42 @@ def test_scales_with_the_factor_of_a_rotary_scheme_are_explained() -> None:
     model: Any = transformers.DeepseekV3ForCausalLM(config)
     assert model.model.layers[0].self_attn.scaling != pytest.approx(24**-0.5)
     amplify(model, 0)
-    subject = Subject.of(model, "deepseek", dtype="float64")
-    found = finding(subject, "reference")
+    return model
+
+
+def test_scales_with_the_factor_of_a_rotary_scheme_are_explained() -> None:
+    found = finding(Subject.of(_latent(), "deepseek", dtype="float64"), "reference")
     assert verdict_of(case(found, "scale of 2 layers")) is Verdict.PASS
+    assert verdict_of(case(found, "pairs of rotated channels in 2 layers")) is Verdict.PASS
     assert found.verdict is Verdict.PASS
+
+
+def test_a_scale_without_the_factor_that_the_config_states_is_named() -> None:
+    model = _latent()
+    for layer in model.model.layers:
+        layer.self_attn.scaling = 24**-0.5
+    found = diagnosed(Subject.of(model, "deepseek", dtype="float64"))
+    judged = case(found, "scale of 2 layers")
+    assert judged.note == (
+        "model.layers.0.self_attn: 0.204124 lacks the factor 1.29648 of the config's mscale_all_dim"
+    )
+    assert found.diagnosis is not None
+    assert found.diagnosis.fault == "softmax-scale"
+
+
+def test_channels_paired_otherwise_than_the_config_says_are_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    home: Any = sys.modules["transformers.models.deepseek_v3.modeling_deepseek_v3"]
+    monkeypatch.setattr(home, "apply_rotary_pos_emb_interleave", home.apply_rotary_pos_emb)
+    found = diagnosed(Subject.of(_latent(), "deepseek", dtype="float64"))
+    assert found.verdict is Verdict.FAIL
+    assert found.diagnosis is not None
+    assert found.diagnosis.sentence == (
+        "Pairs of rotated channels in 2 layers: model.layers.0.self_attn: queries: each channel is "
+        "rotated with the one 4 further on, where the config pairs it with its neighbour "
+        "(interleaved: True)."
+    )
 
 
 def _keys(monkeypatch: pytest.MonkeyPatch, change: Callable[[int, Tensor], Tensor]) -> Finding:
