@@ -30,6 +30,7 @@ from attncheck.run.controls import control
 from attncheck.run.escalation import decided
 
 CONTROLS = 2
+TRIED = 3
 PASSING = frozenset({Verdict.PASS, Verdict.WARN, Verdict.NOISE})
 WITHIN = frozenset({Verdict.PASS, Verdict.NOISE})
 
@@ -65,16 +66,19 @@ class ProbeFinished:
 @final
 @dataclass(frozen=True)
 class Backing:
-    """The controls that back a pass: so many, these first. Each of the first ones is known to be
-    noticed by one question, which is asked alone before the others are.
+    """The controls that back a pass: so many, these first. Each of the first ones was noticed by
+    one question on other models: that one is asked alone, and where it misses the fault here, the
+    next control is tried.
     """
 
     first: Mapping[str, str] = field(default_factory=dict)
     count: int = CONTROLS
 
-    def of(self, probe: Probe) -> tuple[str, ...]:
-        """The faults to inject, in order."""
-        return tuple(dict.fromkeys((*self.first, *probe.controls))) if self.count else ()
+    def of(self, probe: Probe) -> tuple[tuple[str, str | None], ...]:
+        """The faults to inject, in order, with the question that is asked alone."""
+        first = tuple(self.first.items())[:TRIED]
+        own = tuple((name, None) for name in probe.controls)
+        return (*first, *own) if self.count else ()
 
 
 USUAL, NONE = Backing(), Backing(count=0)
@@ -227,18 +231,18 @@ def _controlled(subject: Subject, probe: Probe, finding: Finding, backing: Backi
     controls: list[Control] = []
     reasons: list[str] = []
     faults = backing.of(probe)
-    for name in faults:
+    for name, question in faults:
         if len(controls) == backing.count:
             break
         yield ControlStarted(subject.name, probe.name, name)
         try:
-            found = _control(subject, probe, name, finding, backing.first.get(name))
-            if found.detected or name in probe.controls:
+            found = _control(subject, probe, name, finding, question)
+            if found.detected or question is None:
                 controls.append(found)
         except Unsupported as reason:
             reasons.append(f"{name}: {reason}")
     missed = [each.fault for each in controls if not each.detected]
-    missing = "; ".join(reasons) if len(controls) < backing.count else ""
+    missing = "; ".join(dict.fromkeys(reasons)) if len(controls) < backing.count else ""
     finding = replace(finding, controls=tuple(controls), controls_missing=missing)
     if missed:
         return finding.with_verdict(
@@ -254,10 +258,6 @@ def _controlled(subject: Subject, probe: Probe, finding: Finding, backing: Backi
 def _control(
     subject: Subject, probe: Probe, name: str, finding: Finding, question: str | None
 ) -> Control:
-    """One control; where one question is known to notice it, the others are not asked."""
-    if question is not None:
-        with only(question):
-            found = control(subject, probe, fault(name), finding.cases)
-        if found.detected:
-            return found
-    return control(subject, probe, fault(name), finding.cases)
+    """One control, asked everything that the run asks, or one question alone."""
+    with only(question) if question is not None else contextlib.nullcontext():
+        return control(subject, probe, fault(name), finding.cases)

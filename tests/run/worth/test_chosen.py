@@ -17,7 +17,7 @@ from attncheck.run.worth.chosen import chosen
 from attncheck.run.worth.cover import SHARE
 from attncheck.targets.load import load
 
-MOST = 150
+MOST = 120
 """Forwards of `--quick` on the default model."""
 
 

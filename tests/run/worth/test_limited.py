@@ -7,7 +7,7 @@ Axes: B batch, T positions, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -104,6 +104,14 @@ def test_questions_that_miss_their_control_do_not_pass_alone() -> None:
     assert found.controls[0].detected
     assert "third" in halves.asked
     assert found.left == ("fourth",)
+
+
+def test_a_control_that_only_other_models_show_is_not_held_against_this_one() -> None:
+    others = replace(plan(("halves", "third")), controls={"halves": {"cache-crop": "third"}})
+    halves = Halves()
+    found = ran(others, RunExtent(quick=True), halves)["halves"]
+    assert [(each.fault, each.detected) for each in found.controls] == [(FAULT, True)]
+    assert set(halves.asked) == {"third"}
 
 
 def test_a_named_probe_that_is_not_chosen_is_asked_its_best_question() -> None:
