@@ -25,10 +25,10 @@ def test_a_correct_port_is_rounding(family: str) -> None:
     ("family", "fault", "name", "layers"),
     [
         ("deepseek_v3", "groups-ignored", "router-groups", (1, 2)),
-        ("deepseek_v3", "scale-without-rope", "softmax-scale", (0, 1, 2)),
-        ("stablelm", "keys-one-ahead", "position-offset", (0, 1, 2)),
         ("olmo2", "wo-transposed", "weight-transposed", (1,)),
         ("starcoder2", "eps", "norm-eps", (0, 1, 2)),
+        ("gpt_neox", "qkv-by-blocks", "qkv-order", (0, 1, 2)),
+        ("olmo2", "qk-norm-per-head", "qk-norm", (0, 1, 2)),
         ("gemma2", "window-off-by-one", "window-off-by-one", (0, 2)),
     ],
 )

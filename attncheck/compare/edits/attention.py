@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from attncheck.compare.decoder.spec import AttentionSpec, LayerSpec
+from torch import Tensor
+
+from attncheck.compare.decoder.spec import AttentionSpec, LayerSpec, NormSpec
 from attncheck.compare.edits.edit import Edit, Fields
 
 CAPS = (5.0, 10.0, 15.0, 20.0, 30.0, 50.0, 100.0)
@@ -153,8 +155,25 @@ def _norms(spec: AttentionSpec) -> Iterator[Edit]:
         yield edit(spec, "qk-norm", got, query_norm=ours, key_norm=theirs)
         yield edit(spec, "qk-norm", "the query norm on keys as well", key_norm=theirs)
         yield edit(spec, "qk-norm", "the key norm on queries as well", query_norm=ours)
+    if spec.whole_norm and query is not None and key is not None:
+        heads: Fields = {
+            "query_norm": _of_each_head(query, spec),
+            "key_norm": _of_each_head(key, spec),
+        }
+        got, want = "query and key norms over each head", "them over all heads together"
+        fix = "norming all heads of a token together"
+        yield edit(spec, "qk-norm", got, want, fix, whole_norm=False, **heads)
     for name, norm in (("query", query), ("key", key)):
         if norm is not None and norm.weight is not None:
             fields: Fields = {f"{name}_norm": replace(norm, weight=None)}
             got = f"a {name} norm without its weight"
             yield edit(spec, "qk-norm", got, fix="multiplying by the weight", **fields)
+
+
+def _of_each_head(norm: NormSpec, spec: AttentionSpec) -> NormSpec:
+    """A norm over all heads as one over each, with its own weight."""
+
+    def parted(vector: Tensor | None) -> Tensor | None:
+        return None if vector is None else vector.view(-1, 1, spec.width)
+
+    return replace(norm, weight=parted(norm.weight), bias=parted(norm.bias))

@@ -10,7 +10,8 @@ from attncheck.compare.decoder.spec import DecoderSpec
 from attncheck.compare.edits.attention import attention_edits
 from attncheck.compare.edits.blocks import block_edits
 from attncheck.compare.edits.edit import Edit
-from attncheck.compare.edits.expert_weights import expert_weight_edits
+from attncheck.compare.edits.expert_weights import expert_edits, expert_weight_edits
+from attncheck.compare.edits.fused import layout_edits
 from attncheck.compare.edits.measured import measured_behind, measured_edits
 from attncheck.compare.edits.norms import final_norm_edits, norm_edits
 from attncheck.compare.edits.outer import (
@@ -71,4 +72,6 @@ def edits_of_layer(
     yield from norm_edits(layer)
     yield from block_edits(layer)
     yield from weight_edits(spec, number, weights, foreign)
+    yield from layout_edits(layer)
+    yield from expert_edits(layer)
     yield from expert_weight_edits(layer, foreign)
