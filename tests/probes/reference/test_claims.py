@@ -58,7 +58,11 @@ FACTORS = ("four times", "a quarter", "a half", "1/width")
     ("change", "verdict", "note"),
     [
         (_set(32**-0.5), Verdict.PASS, ""),
-        (_set(1.0, 0, 1, 2, 3), Verdict.PASS, ""),
+        (
+            _set(1.0, 0, 1, 2, 3),
+            Verdict.FAIL,
+            "1 by the layer's `scaling`; the width of its queries gives 1/sqrt(32)",
+        ),
         (
             _set(64**-0.5, 0, 1, 2, 3),
             Verdict.FAIL,
