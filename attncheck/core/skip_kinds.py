@@ -136,7 +136,7 @@ KINDS = (
             r"no query, key or value projection",
             r"not part of standard attention",
             r"head counts differ",
-            r"nothing states a scale",
+            r"nothing states a (scale|soft-cap)",
         ),
         "The layer computes attention in another way than the reference can.",
     ),

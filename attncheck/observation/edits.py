@@ -11,8 +11,12 @@ import torch
 from torch import Tensor
 
 from attncheck.core.observed_part import How
+from attncheck.faults.engine.rounding import with_bits
 
 DTYPES = (torch.float8_e5m2, torch.float8_e4m3fn, torch.bfloat16, torch.float16, torch.float32)
+BITS = (8, 11)
+"""Bits of a significand that numbers are rounded to with their exponents kept, as by a cast of
+scaled numbers."""
 AGREE = 0.99
 """This share of the elements must be the rounded ones: two roundings may differ at a tie."""
 
@@ -34,7 +38,15 @@ def edits(observed_ND: Tensor, right_ND: Tensor, limit: float) -> Iterator[Edits
         if torch.finfo(dtype).eps <= 2 * torch.finfo(right_ND.dtype).eps:
             continue
         rounded_ND = right_ND.to(dtype).to(right_ND.dtype)
-        unit_ND = torch.finfo(dtype).eps * right_ND.abs() + limit
-        close_ND = (observed_ND - rounded_ND).abs()
-        fits_N = ((close_ND <= limit).double().mean(-1) >= AGREE) & (close_ND <= unit_ND).all(-1)
+        fits_N = _rounded_alike(observed_ND, rounded_ND, torch.finfo(dtype).eps, limit)
         yield "rounded", fits_N, observed_ND, None, str(dtype).removeprefix("torch.")
+    for bits in BITS:
+        fits_N = _rounded_alike(observed_ND, with_bits(right_ND, bits), 2.0 ** (1 - bits), limit)
+        yield "rounded", fits_N, observed_ND, None, f"{bits} bits"
+
+
+def _rounded_alike(observed_ND: Tensor, rounded_ND: Tensor, eps: float, limit: float) -> Tensor:
+    """Whether vectors are the rounded ones (N,), but for few elements that are off by one unit."""
+    close_ND = (observed_ND - rounded_ND).abs()
+    unit_ND = eps * rounded_ND.abs() + limit
+    return ((close_ND <= limit).double().mean(-1) >= AGREE) & (close_ND <= unit_ND).all(-1)

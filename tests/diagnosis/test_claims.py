@@ -10,9 +10,16 @@ from probing import finding, loaded
 
 from attncheck.core.divergence import Divergence
 from attncheck.core.finding import Diagnosis, Finding, Location
-from attncheck.core.measurement import Cause, Comparison, Rerun, following
+from attncheck.core.measurement import AtMost, Cause, Comparison, Rerun, following
+from attncheck.core.observed_part import ObservedPart
 from attncheck.core.verdict import Verdict
-from attncheck.diagnosis.claims import is_a_guess, named_by_the_probe
+from attncheck.diagnosis.claims import (
+    as_measured,
+    contradicted,
+    is_a_guess,
+    named_by_the_probe,
+    with_equals,
+)
 from attncheck.diagnosis.diagnose import diagnose
 from attncheck.diagnosis.failure import failing
 from attncheck.model.forward_spec import ForwardSpec
@@ -60,3 +67,37 @@ def test_a_special_call_is_not_blamed_for_what_plain_calls_do() -> None:
     assert {part.layers for part in found.diagnosis.parts} == {(2,)}
     assert found.location is not None
     assert found.location.module == LAYER
+
+
+def measured_at(layer: int, place: int) -> Finding:
+    """A finding whose case measured one layer and whose search found another place."""
+    module, other = (f"model.layers.{number}.self_attn" for number in (layer, place))
+    part = ObservedPart(what="values", how="scaled", layers=(layer,))
+    case = AtMost(
+        "values", 1.0, "heads", note="of others", cause=Cause(module=module, parts=(part,))
+    )
+    return Finding(
+        probe="reference",
+        verdict=Verdict.FAIL,
+        cases=(case,),
+        diagnosis=Diagnosis(fault="`eager` attention", how="repaired", family="softmax-scale"),
+        location=Location(module=other, layer=place),
+    )
+
+
+def test_a_search_that_ends_in_another_layer_than_the_case_contradicts_it() -> None:
+    assert contradicted(measured_at(2, 1))
+    assert not contradicted(measured_at(2, 2))
+
+
+def test_what_a_case_measured_in_parts_is_better_than_a_repair() -> None:
+    found = as_measured(measured_at(2, 2)).diagnosis
+    assert found is not None
+    assert (found.how, found.fault, found.sentence) == ("measured", "", "Values: of others.")
+    assert [part.layers for part in found.parts] == [(2,)]
+
+
+def test_what_no_call_tells_apart_is_said() -> None:
+    found = with_equals(Diagnosis(fault="a", how="reproduced", advice="Do."), ("b", "c"))
+    assert found.advice == "Do. No call that was tried tells it from `b` or `c`."
+    assert with_equals(found, ()) is found
