@@ -141,7 +141,7 @@ def page(entries: list[dict[str, Any]]) -> str:
         "",
         "Made by `python scripts/foreign_ports.py`. The ports in `tests/porting/foreign` were written in ten",
         "styles of code without a look at how `compare` names faults. Before anything was mended for them,",
-        "29 of 67 faults were named in float32, one of them with a second, wrong name.",
+        "29 of 66 faults were named in float32, one of them with a second, wrong name.",
         "",
         f"- correct ports that are rounding: {calm} of {len(healthy)}",
         f"- faults named: {sum(map(right, single))} of {len(single)}; placed:"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from attncheck.core.errors import TargetError
+from attncheck.model.cache_kinds import promised
 from attncheck.model.forward_spec import ForwardSpec, Mask4D
 from attncheck.model.inputs import Tokens
 from attncheck.model.padding import Padded
@@ -71,6 +72,12 @@ def more_calls(one: Subject, other: Subject, rows: Tokens, pad: int) -> Iterator
                 f"in chunks {cut}+{len(row) - cut}",
                 ForwardSpec((row,), chunks=(cut, len(row) - cut)),
             )
+    if all(each.can.steps and each.can.library_cache for each in both) and all(
+        promised("static", each.model) for each in both
+    ):
+        third = max(1, len(row) // 3)
+        parts = (third, 1, len(row) - third - 1)
+        yield "on a static cache", ForwardSpec((row,), chunks=parts, cache_kind="static")
     if all(each.can.mask_2d for each in both):
         batch = _batch(one, rows, pad)
         yield "right-padded batch", batch.spec("right")

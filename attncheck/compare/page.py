@@ -59,6 +59,8 @@ def sentences(sides: TwoSides) -> Iterator[str]:
             yield "One forward is the same up to rounding: the difference is in how it is called."
     if sides.verdict in ("identical", "rounding"):
         ways = [each.way for each in sides.comparison.forwards]
+        if sides.further is not None:
+            ways += [each.call.name for each in sides.further.calls if each.held != "skipped"]
         yield f"Compared over {len(ways)} calls: {', '.join(ways)}."
         if sides.control is not None:
             seen = "is seen" if sides.control.detected else "is NOT seen: the answer is vacuous"

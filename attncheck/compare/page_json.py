@@ -35,6 +35,11 @@ def comparison_json(sides: TwoSides, exit_code: int) -> str:
         "diagnosis": _diagnosis(found, faults),
         "location": _location(sides, faults),
         "calls": [_call(each) for each in comparison.forwards],
+        "further_calls": [
+            {"name": each.call.name, "verdict": each.held, "note": each.note}
+            for each in (sides.further.calls if sides.further else ())
+        ],
+        "state": list(sides.state),
         "higher_precision": [_call(each) for each in sides.raised.forwards] if sides.raised else [],
         "weights": [
             {"name": each.name, "kind": each.kind, "words": each.words} for each in sides.how

@@ -19,7 +19,9 @@ from attncheck.compare.divergence import (
     unless_finer,
     with_rounding,
 )
+from attncheck.compare.further import fault_of, further_calls
 from attncheck.compare.naming import Explanation, explain
+from attncheck.compare.own_faults import differing_calls, own_faults
 from attncheck.compare.record import record
 from attncheck.compare.state_dicts import weights_first
 from attncheck.compare.weights import WeightDifference
@@ -27,6 +29,7 @@ from attncheck.core.errors import AttncheckError, UsageError, unknown
 from attncheck.core.finding import Control
 from attncheck.core.settings import DTYPES, Settings
 from attncheck.faults import registry
+from attncheck.golden.answer import GateAnswer
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.inputs import Tokens
 from attncheck.model.padding import pad_id
@@ -48,7 +51,8 @@ class TwoSides:
     `how` says how weights differ, and `raised` is the same comparison in
     a higher precision, where the first was too coarse to tell. `explanation` names what differs,
     and `control` says whether the same comparison notices an injected fault.
-    `state` are the lines on weights of files.
+    `state` are the lines on weights of files, and `further` what became of generate(), compiled
+    code and lower precisions, which are asked where all forwards agree.
     """
 
     comparison: RunComparison
@@ -57,10 +61,13 @@ class TwoSides:
     explanation: Explanation | None = None
     control: Control | None = None
     state: tuple[str, ...] = ()
+    further: GateAnswer | None = None
 
     @property
     def verdict(self) -> Sameness:
         """The verdict; a higher precision decides where the requested one could not."""
+        if self.further is not None and self.further.word == "DIFFERENT":
+            return "different"
         if self.raised is None:
             return self.comparison.verdict
         return "different" if self.raised.verdict == "different" else "rounding"
@@ -145,10 +152,19 @@ def compare_subjects(
         raised = raised and with_rounding(raised)
     elif explanation is not None and not explanation.faults and raised is not None:
         raised = unless_finer(comparison, raised)
-    control = None
+    ways = differing_calls(raised or comparison)
+    if ways and not quick:
+        says("looking for what differs in these calls alone")
+        explanation = replace(explanation or Explanation(), faults=own_faults(one, other, ways))
+    control = further = None
     if (raised or comparison).verdict in ("identical", "rounding"):
         control = seen_by_control(one, other, rows)
-    return TwoSides(comparison, how, raised, explanation, control)
+        says("comparing generate(), compiled code and lower precisions")
+        further = None if quick else further_calls(one, other)
+    if further is not None and further.word == "DIFFERENT":
+        named = own_faults(one, other, [w.call.way for w in further.calls if w.held == "different"])
+        explanation = Explanation(faults=(fault_of(further), *named))
+    return TwoSides(comparison, how, raised, explanation, control, further=further)
 
 
 def in_float64(*subjects: Subject) -> bool:

@@ -19,16 +19,23 @@ Says = Callable[[str], None]
 REFUSED = (Unsupported, *REFUSALS)
 
 
-def record(subject: Subject, meta: dict[str, object], says: Says = lambda words: None) -> Golden:
-    """The recording of a model in every call that it takes; `meta` are the versions of now.
+def record(
+    subject: Subject,
+    meta: dict[str, object],
+    says: Says = lambda words: None,
+    calls: list[GoldenCall] | None = None,
+) -> Golden:
+    """The recording of a model in every call that it takes, or in `calls`; `meta` are the versions
+    of now.
 
     Raises:
         TargetError: it takes none.
     """
     entries: list[GoldenEntry] = []
     skipped: dict[str, str] = {}
+    wanted = planned(subject) if calls is None else calls
     with process_untouched(), model_untouched(subject.model):
-        for view, call, buffers in by_precision(subject, planned(subject)):
+        for view, call, buffers in by_precision(subject, wanted):
             says(f"{subject.name}: {call.name}")
             try:
                 found = measured(view, call, subject.facts.vocab, buffers=buffers)

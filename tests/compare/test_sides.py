@@ -24,7 +24,9 @@ def quiet(what: str) -> None:
 
 def test_a_coarse_precision_is_decided_by_a_finer_one() -> None:
     base = Settings(dtype="bfloat16")
-    same = compare_sides("builtin:gqa", "builtin:gqa", base, replace(base, attn="eager"), quiet)
+    same = compare_sides(
+        "builtin:gqa", "builtin:gqa", base, replace(base, attn="eager"), quiet, True
+    )
     assert (same.comparison.verdict, same.verdict) == ("undecided", "rounding")
     other = compare_sides("builtin:gqa", "builtin:broken-positions", base, base, quiet)
     assert other.verdict == "different"

@@ -37,7 +37,7 @@ def layout_edits(layer: LayerSpec) -> Iterator[Edit]:
             module=maps["query"].module,
         )
         sizes = [len(maps[each].weight) for each in THREE]
-        parts = torch.arange(sum(sizes)).split(sizes)
+        parts = torch.split(torch.arange(sum(sizes)), sizes)
         changed = {each: rows_of(fused, rows) for each, rows in zip(THREE, parts, strict=True)}
         words = f"query, key and value of a fused projection taken {got}"
         fix = f"taking them {want}"
