@@ -104,15 +104,15 @@ def _config_of(subject: Subject, layer: LayerResult) -> Any:
 
 
 def _explained(subject: Subject, layer: LayerResult) -> bool:
-    """Whether it is 1/sqrt(width), that times a known factor, or stated by the config; with norms
-    of single heads also 1/width, or none.
+    """Whether it is 1/sqrt(width), that times a known factor, or stated by the config. It may be 1
+    beside norms of single heads, and beside a learned bias as T5 has it; with norms also 1/width.
     """
     config, usual = _config_of(subject, layer), layer.width**-0.5
     if hasattr(config, layer.scale.source):
         return True
     wider = (1.0, _widening(subject, layer))
     factors = [one * other for one in _scheme_factors(config, layer.index) for other in wider]
-    known = [usual * each for each in factors]
+    known = [usual * each for each in factors] + [1.0] * layer.biased
     # normed heads have products as large as the width, and the norm's weight may hold the scale
     if _has_head_norms(subject, layer):
         known += [1 / layer.width, 1.0]

@@ -55,7 +55,7 @@ class LayerResult:
     leaves of the difference, and `difference` describes it. `fitted` and `heads` are read off the
     kernel's weights: in one forward, and on a cache where the layer differs. `unknown` says why the
     layer cannot be judged, `unstated` why its scale is only the observed one, `own_cap`
-    a soft-cap that nothing states, `broken` what is
+    a soft-cap that nothing states, `biased` whether it adds a bias to the scores, `broken` what is
     wrong before any output is computed. `other_keys` means that only other keys reproduce the
     output. Later calls on a cache are checked against `prefill`.
     """
@@ -80,6 +80,7 @@ class LayerResult:
     untraced: str = ""
     unstated: str = ""
     own_cap: float = 0.0
+    biased: bool = False
     broken: str = ""
     prefill: PrefillState | None = None
 
@@ -161,6 +162,7 @@ def _judged(
         untraced="" if inputs.traced else UNTRACED,
         unstated=option.unstated,
         own_cap=unstated_softcap(layer, context),
+        biased=option.own_bias is not None,
     )
     if inputs.fault:
         beyond = max(difference, 2 * budget)

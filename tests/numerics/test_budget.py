@@ -4,8 +4,11 @@ it.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -20,6 +23,7 @@ from attncheck.core.verdict import Verdict
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.precision import Precision
 from attncheck.model.subject import Subject
+from attncheck.numerics.budget import HEADROOM, measure_budget
 from attncheck.numerics.divergence import compare_logits
 from attncheck.numerics.promote import Promote
 from attncheck.numerics.reorder import Reorder
@@ -121,7 +125,7 @@ def test_a_buffer_that_every_forward_moves_does_not_count_as_rounding() -> None:
 
     layer.register_forward_hook(drift)
     assert subject.budget.value < 1e-11
-    case = next(iter(registry.load("repeatability").measure(subject)))
+    case = next(iter(registry.load("repeatability").measure_budget(subject)))
     assert verdict_of(case) is Verdict.FAIL
 
 
@@ -140,3 +144,37 @@ def test_a_counter_of_calls_on_a_module_does_not_count_as_rounding(period: int, 
     assert "the same forward twice is not the same" in subject.budget.source
     found = finding_of(subject, registry.load("repeatability"))
     assert found.verdict is Verdict.FAIL
+
+
+def _constant(value: float) -> Any:
+    return lambda: torch.full((1, 4, 8), value, dtype=torch.float64)
+
+
+@pytest.mark.parametrize(("scale", "floor"), [(1.0, 2.0**-52), (1000.0, 1000 * 2.0**-52)])
+def test_no_floor_is_below_one_unit_of_the_last_place(scale: float, floor: float) -> None:
+    plain_BTV = _constant(scale)()
+    found = measure_budget(_constant(scale), plain_BTV, "float64", contextlib.nullcontext)
+    assert found.floor == floor
+    assert found.value == HEADROOM * floor
+
+
+def test_tables_count_where_their_rounding_is_the_larger() -> None:
+    moved = [0.0]
+
+    def forward() -> torch.Tensor:
+        return torch.full((1, 4, 8), 1.0 + moved[0], dtype=torch.float64)
+
+    @contextlib.contextmanager
+    def nudged(by: float) -> Iterator[None]:
+        moved[0] = by
+        yield
+        moved[0] = 0.0
+
+    large, small = (
+        measure_budget(forward, forward(), "float64", contextlib.nullcontext, partial(nudged, by))
+        for by in (1e-3, 0.0)
+    )
+    assert large.floor == pytest.approx(1e-3)
+    assert "rounding of stored tables" in large.source
+    assert small.floor == 2.0**-52
+    assert "reorder floor" in small.source

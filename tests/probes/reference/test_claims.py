@@ -144,6 +144,11 @@ def _latent() -> Any:
     return model
 
 
+def test_no_scale_beside_a_bias_of_distances_is_explained() -> None:
+    found = finding(loaded("config:seq2seq/t5"), "reference")
+    assert verdict_of(case(found, "scale of 4 layers")) is Verdict.PASS
+
+
 def test_scales_with_the_factor_of_a_rotary_scheme_are_explained() -> None:
     found = finding(Subject.of(_latent(), "deepseek", dtype="float64"), "reference")
     assert verdict_of(case(found, "scale of 2 layers")) is Verdict.PASS
