@@ -17,7 +17,6 @@ from typing import Any, final
 
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from attncheck.attention.call import (
     AttentionCall,
@@ -28,6 +27,7 @@ from attncheck.attention.call import (
 from attncheck.attention.product import Product, product_of
 from attncheck.attention.scored import scored_call
 from attncheck.attention.tape import MOST_STEPS, Tape
+from attncheck.numerics.as_written import AsWritten
 from attncheck.numerics.hooks import hooked
 
 FUSED = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
@@ -79,7 +79,7 @@ def fused_call(
 
 
 @final
-class _Inline(TorchFunctionMode):
+class _Inline(AsWritten):
     """Follows every product of two computed tensors, within the module that computes it, to a
     softmax and a second product.
     """

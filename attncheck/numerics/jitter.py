@@ -13,7 +13,8 @@ from typing import Any, final
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
+
+from attncheck.numerics.as_written import AsWritten
 
 ROUNDED = frozenset(
     {
@@ -38,7 +39,7 @@ ROUNDED = frozenset(
 
 
 @final
-class Jitter(TorchFunctionMode):
+class Jitter(AsWritten):
     """While active, the results of products, softmax and angles move up or down by one rounding of
     their dtype, at random.
     """

@@ -12,14 +12,15 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
+
+from attncheck.numerics.as_written import AsWritten
 
 REREADING = frozenset({torch.Tensor.view, torch.frombuffer})
 """What reads the same bytes as another dtype: weights that come from a file while their layer runs.
 """
 
 
-class Promote(TorchFunctionMode):
+class Promote(AsWritten):
     """Rewrites `x.float()`, `x.to(torch.float32)`, `softmax(dtype=torch.float32)` and their like to
     float64.
     """
@@ -27,12 +28,12 @@ class Promote(TorchFunctionMode):
     def __enter__(self) -> Promote:
         self._default = torch.get_default_dtype()
         torch.set_default_dtype(torch.float64)
-        super().__enter__()  # type: ignore[no-untyped-call]
+        super().__enter__()
         return self
 
     def __exit__(self, *exception: Any) -> None:
         torch.set_default_dtype(self._default)
-        super().__exit__(*exception)  # type: ignore[no-untyped-call]
+        super().__exit__(*exception)
 
     def __torch_function__(
         self,

@@ -15,7 +15,8 @@ from typing import Any, final
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
+
+from attncheck.numerics.as_written import AsWritten
 
 SEEDS = 1000
 SLICE = 1 << 17
@@ -60,7 +61,7 @@ def _in_two(left: Tensor, weight: Tensor, share: float) -> Tensor:
 
 
 @final
-class Reorder(TorchFunctionMode):
+class Reorder(AsWritten):
     """Active, it recomputes linear maps, products, softmax, means and angles with other roundings.
 
     `share` is where a contraction is cut, so that two values give two independent samples of the

@@ -12,7 +12,8 @@ from typing import Any, final
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
+
+from attncheck.numerics.as_written import AsWritten
 
 SOFTMAX = frozenset({F.softmax, torch.softmax, torch.Tensor.softmax})
 CASTS = frozenset(
@@ -32,7 +33,7 @@ def _half(value: Any) -> bool:
 
 
 @final
-class WideSoftmax(TorchFunctionMode):
+class WideSoftmax(AsWritten):
     """While active, a softmax over half precision is computed in float32 and rounded once."""
 
     def __torch_function__(
@@ -50,7 +51,7 @@ class WideSoftmax(TorchFunctionMode):
 
 
 @final
-class FiniteMinimum(TorchFunctionMode):
+class FiniteMinimum(AsWritten):
     """While active, scores of minus infinity become the smallest finite number of their dtype
     before a softmax: a finite minimum that overflowed is finite again.
     """
@@ -78,7 +79,7 @@ def _finite(scores: Any) -> Any:
 
 
 @final
-class WidePositions(TorchFunctionMode):
+class WidePositions(AsWritten):
     """While active, whole numbers that are cast to half precision become float32 instead: positions
     above 256 have no bfloat16 of their own.
     """

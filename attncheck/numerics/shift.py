@@ -16,8 +16,8 @@ from typing import Any, final
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
+from attncheck.numerics.as_written import AsWritten
 from attncheck.numerics.rebuilt import made_by
 from attncheck.numerics.widen import QUESTIONS
 
@@ -59,7 +59,7 @@ def _drawn(weight_OI: nn.Parameter, generator: torch.Generator) -> Direction:
 
 
 @final
-class Shift(TorchFunctionMode):
+class Shift(AsWritten):
     """While active, operators are given moved weights. Enter it last, so that it sees the weights
     before any other mode.
     """
