@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+from conftest import tiny_llama
 from probing import loaded
 
 from attncheck.core.measurement import Measurement, verdict_of
+from attncheck.core.settings import Settings
 from attncheck.core.verdict import Verdict
+from attncheck.faults import registry
 from attncheck.model.subject import Subject
+from attncheck.targets.load import in_memory, settle_dtype
 from attncheck_probes.generate.beams import beam_scores
 
 
@@ -36,6 +41,14 @@ def test_a_mask_tiled_beside_interleaved_ids_shows_in_a_padded_batch(subject: Su
     assert verdict_of(found) is Verdict.FAIL
     assert found.max_abs is not None
     assert found.max_abs > 1e3 * (found.budget or 0.0)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_cache_that_stays_behind_its_beams_shows_whatever_the_seed(seed: int) -> None:
+    subject = settle_dtype(in_memory(tiny_llama(), "llama", Settings(seed=seed)), "float64")
+    assert verdict_of(beams(subject)) is Verdict.PASS
+    with registry.fault("cache-reorder").injected(subject):
+        assert verdict_of(beams(subject)) is Verdict.FAIL
 
 
 def test_where_a_padded_forward_errs_already_one_row_is_asked() -> None:
