@@ -210,8 +210,15 @@ def _examined(subject: Subject, probe: Probe, backing: Backing) -> Examination:
         return finding
     if not any(case.judged and verdict_of(case) in WITHIN for case in decision.cases):
         return replace(finding, controls_missing="no case passed, so no control was run")
-    with subject.at(decision.dtype) as decided_at:
+    with subject.at(decision.dtype or _resolving(subject)) as decided_at:
         return (yield from _controlled(decided_at, probe, finding, backing))
+
+
+def _resolving(subject: Subject) -> str | None:
+    """The dtype for controls, where a budget as large as the logits would hide any fault: equal to
+    the bit decides there, and an injected fault cannot show.
+    """
+    return None if subject.resolves else subject.higher_dtype()
 
 
 def _missing(subject: Subject, probe: Probe) -> Finding | None:

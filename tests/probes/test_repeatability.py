@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 import torch
 from conftest import tiny_llama
+from healthy.trained import near_tied_routers
 from probing import HEALTHY, case, caught_by, finding, loaded
 
 from attncheck.core.measurement import verdict_of
+from attncheck.core.settings import Settings
 from attncheck.core.verdict import Verdict
 from attncheck.model.subject import Subject
+from attncheck.targets.load import in_memory, settle_dtype
 
 
 @pytest.mark.parametrize("name", HEALTHY)
@@ -65,3 +68,17 @@ def test_routers_that_draw_at_random_only_in_training_are_not_accused() -> None:
     found = finding(loaded("config:switch_transformers"), "repeatability")
     for what in ("twice", "after a training step", "after an exception", "after another dtype"):
         assert verdict_of(case(found, f"the same forward {what}")) is Verdict.PASS
+
+
+def test_a_budget_as_large_as_the_logits_does_not_hide_an_injected_fault() -> None:
+    subject = settle_dtype(in_memory(near_tied_routers(), "tied", Settings()), "float32")
+    assert not subject.resolves
+    found = finding(subject, "repeatability")
+    assert found.verdict is Verdict.PASS
+    assert [each.detected for each in found.controls] == [True, True]
+
+
+def test_short_rows_are_asked_after_shorter_ones() -> None:
+    subject = settle_dtype(in_memory(tiny_llama(), "short", Settings(length=5)), "float32")
+    found = finding(subject, "repeatability")
+    assert "2 tokens after 1 and after 5" in [case.name for case in found.cases]

@@ -30,6 +30,7 @@ from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.subject import Subject
 from attncheck.probing import Probe
 from attncheck.run.escalation import decided
+from attncheck.run.measuring import settled
 from attncheck.targets.amplify import amplify
 
 LOW, HIGH = "bfloat16", "float64"
@@ -337,3 +338,12 @@ def test_what_layers_give_in_half_is_decided_above(
     assert isinstance(case, Comparison)
     assert [level.dtype for level in case.ladder] == [LOW, HIGH]
     assert case.ladder[0].max_abs == low.max_abs
+
+
+def test_what_float32_does_not_have_cannot_answer_for_float64() -> None:
+    broken = BrokenCall("case", note="raises in float64")
+    absent = TwoLevels(by_dtype={"float32": skipped("case", "concerns float64 only")})
+    present = TwoLevels(by_dtype={"float32": RIGHT})
+    subject = Subject.of(tiny_llama(), dtype=HIGH)
+    assert settled(subject, absent, (broken,)) == (broken,)
+    assert settled(subject, present, (broken,)) == (RIGHT,)

@@ -60,7 +60,7 @@ from attncheck_probes.repeatability import arguments, between, weights
 # Axes: B batch, T positions, V vocabulary.
 
 STEPS = "the same steps twice"
-SHORTEST = 2
+SHORTEST = 1
 SHORTS = 3
 AFTER_WHAT: dict[str, between.Between] = {
     "another conversation": between.conversation,
