@@ -19,7 +19,7 @@ from attncheck.core.measurement import Comparison, Measurement
 from attncheck.model.embeddings import token_table
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.inputs import Tokens
-from attncheck.model.quantized import passes_gradients
+from attncheck.model.quantized import why_no_gradient
 from attncheck.model.refusal import REFUSALS, classified
 from attncheck.model.subject import Subject
 from attncheck.model.training import training
@@ -79,8 +79,9 @@ def input_gradient(subject: Subject, upto: int | None = None, attn: str | None =
         Unsupported: no gradient reaches the embeddings, or a kernel has none.
     """
     model, ids_BT = subject.model, subject.passes.ids(subject.inputs.tokens)
-    if subject.dtype != torch.float64 and not passes_gradients(model):
-        raise Unsupported("the kernels of its quantized layers pass no gradient on")
+    refused = why_no_gradient(model) if subject.dtype != torch.float64 else None
+    if refused:
+        raise Unsupported(refused)
     with (
         room(subject),
         subject.using(attn),

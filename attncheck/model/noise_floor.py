@@ -5,15 +5,21 @@ Axes: B batch, T positions, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attncheck.attention.rotary_tables import nudged, stored_tables
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.passes import Passes
 from attncheck.model.precision import name_of
+from attncheck.model.quantized import other_rounding, quantized_layers
 from attncheck.model.weights import SavedBuffers, buffers_of, changed
-from attncheck.numerics.budget import Budget, measure_budget
+from attncheck.numerics.budget import Budget, Roundings, measure_budget
+
+SEED = 7
 
 
 def own_budget(passes: Passes, spec: ForwardSpec, positions: tuple[int, ...] = ()) -> Budget:
@@ -28,7 +34,7 @@ def own_budget(passes: Passes, spec: ForwardSpec, positions: tuple[int, ...] = (
 
 def _measured(passes: Passes, spec: ForwardSpec, positions: tuple[int, ...]) -> Budget:
     model, dtype = passes.forward_adapter.model, name_of(passes.dtype)
-    tables = (lambda: nudged(model)) if stored_tables(model) else None
+    others = _others(model)
     before, saved = buffers_of(model), SavedBuffers(model)
 
     def forward() -> Tensor:
@@ -40,13 +46,23 @@ def _measured(passes: Passes, spec: ForwardSpec, positions: tuple[int, ...]) -> 
         return forward()
 
     plain_BTV = passes.logits(spec, positions)
-    budget = measure_budget(forward, plain_BTV, dtype, passes.context, tables)
+    budget = measure_budget(forward, plain_BTV, dtype, passes.context, others)
     if not changed(model, before):
         return budget
     # a forward that changes a buffer moves the next one by more than rounding: each has to start
     # from the same buffers
     with passes.context():
         plain_BTV = anew()
-    budget = measure_budget(anew, plain_BTV, dtype, passes.context, tables)
+    budget = measure_budget(anew, plain_BTV, dtype, passes.context, others)
     saved.put_back()
     return budget
+
+
+def _others(model: nn.Module) -> Roundings:
+    """What rounds in a model beside its operators."""
+    others: dict[str, Callable[[], AbstractContextManager[object]]] = {}
+    if stored_tables(model):
+        others["stored tables"] = lambda: nudged(model)
+    if quantized_layers(model):
+        others["quantized layers"] = lambda: other_rounding(model, SEED)
+    return others

@@ -102,22 +102,59 @@ def _either(module: nn.Module, usual: Callable[..., Any]) -> Callable[..., Any]:
     return forward
 
 
-def passes_gradients(model: nn.Module) -> bool:
-    """Whether the kernels of quantized layers pass on a gradient: those for inference may not."""
+def why_no_gradient(model: nn.Module) -> str | None:
+    """Why the kernels of quantized layers give no gradient to ask about: those for inference pass
+    none on, and one scale for all tokens lets each depend on every other.
+    """
     layer = next(iter(quantized_layers(model).values()), None)
     if layer is None:
-        return True
+        return None
     weight = next((each for each in chain(layer.parameters(), layer.buffers())), torch.zeros(0))
-    given = torch.ones(
-        1, cast(int, layer.in_features), dtype=_computes_in(layer), device=weight.device
-    )
-    given = given.requires_grad_()
+    shape, dtype = (2, cast(int, layer.in_features)), _computes_in(layer)
+    given = torch.ones(shape, dtype=dtype, device=weight.device)
+    given[1] = 2.0  # the larger token decides a scale that both share
+    given.requires_grad_()
     with torch.enable_grad(), torch._C.DisableTorchFunction():
-        answer = layer(given).sum()
-    if not answer.requires_grad:
-        return False
-    (gradient,) = torch.autograd.grad(answer, given, allow_unused=True)
-    return gradient is not None and bool(gradient.any())
+        answer = layer(given)[0].sum()
+    found = torch.autograd.grad(answer, given, allow_unused=True) if answer.requires_grad else ()
+    if not any(each is not None and each.any() for each in found):
+        return "the kernels of its quantized layers pass no gradient on"
+    shared = any(each is not None and each[1].any() for each in found)
+    return "its quantized layers have one scale for all tokens of a call" if shared else None
+
+
+@contextlib.contextmanager
+def other_rounding(model: nn.Module, seed: int) -> Iterator[None]:
+    """While active, the rounding of each quantized layer has another sign at random: what its
+    answer differs by from its matrix is added or taken away. Another scale, which a batch or a
+    chunk brings about, rounds as far and otherwise.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    layers = quantized_layers(model).values()
+    usual = [(module, module.forward) for module in layers]
+    try:
+        for module, forward in usual:
+            module.forward = _rounded_otherwise(module, forward, generator)
+        yield
+    finally:
+        for module, forward in usual:
+            module.forward = forward
+
+
+def _rounded_otherwise(
+    module: nn.Module, usual: Callable[..., Any], generator: torch.Generator
+) -> Callable[..., Any]:
+    def forward(given: Tensor, *args: Any, **named: Any) -> Any:
+        answer = usual(given, *args, **named)
+        if given.dtype == torch.float64 or type(answer) is not Tensor:
+            return answer
+        weight_ON, bias_O = dequantized(module, usual, given.device)
+        bias_O = None if bias_O is None else bias_O.float()
+        exact = F.linear(given.float(), weight_ON.float(), bias_O)
+        drawn = torch.randint(2, answer.shape, generator=generator).to(exact)
+        return (exact + (answer - exact) * (2 * drawn - 1)).to(answer.dtype)
+
+    return forward
 
 
 @torch.no_grad()

@@ -8,9 +8,10 @@ budget.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import final
 
 import torch
@@ -32,6 +33,10 @@ USUAL = 16.0
 """The usual floor, in units of the last place of the logits; taken where none can be measured."""
 
 
+Roundings = Mapping[str, Callable[[], AbstractContextManager[object]]]
+"""Contexts in which something rounds otherwise, by what it is."""
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
 class Budget:
@@ -47,13 +52,13 @@ def measure_budget(
     plain_BTV: Tensor,
     dtype: str,
     context: Callable[[], AbstractContextManager[object]],
-    nudged_tables: Callable[[], AbstractContextManager[object]] | None = None,
+    others: Roundings = MappingProxyType({}),
 ) -> Budget:
     """Run `forward` in other summation orders and compare with `plain_BTV`, its logits in the usual
     order.
 
-    `nudged_tables` is a context in which stored tables carry another rounding, for models that have
-    any.
+    `others` are contexts in which something else than operators rounds otherwise, by what it is:
+    stored tables, the kernels of quantized layers.
     """
     floors = [_largest(_reordered(forward, context, share), plain_BTV) for share in SHARES]
     least = torch.finfo(plain_BTV.dtype).eps * max_abs_finite(free(plain_BTV))
@@ -65,10 +70,10 @@ def measure_budget(
         if floors[0] > BEYOND_ROUNDING * least:
             floors, what = [USUAL * least], "rounding, as the same forward twice is not the same,"
     floor = max(least, *floors)
-    if nudged_tables is not None:
-        with context(), nudged_tables():
+    for name, otherwise in others.items():
+        with context(), otherwise():
             rounded = _largest(forward(), plain_BTV)
-        floor, what = (rounded, "rounding of stored tables") if rounded > floor else (floor, what)
+        floor, what = (rounded, f"rounding of {name}") if rounded > floor else (floor, what)
     return Budget(
         value=HEADROOM * floor, floor=floor, source=f"{dtype} {what} {floor:.1e} x {HEADROOM:.0f}"
     )

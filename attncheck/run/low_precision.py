@@ -6,8 +6,9 @@ Axes: B batch, T positions, V vocabulary.
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import torch
@@ -18,6 +19,7 @@ from attncheck.core.measurement import Cause, Comparison, Measurement, low_only
 from attncheck.faults import registry
 from attncheck.faults.engine.fault import Fault
 from attncheck.model.forward_spec import ForwardSpec
+from attncheck.model.quantized import other_rounding
 from attncheck.model.refusal import REFUSALS
 from attncheck.model.subject import Subject
 from attncheck.numerics.budget import HEADROOM
@@ -81,12 +83,19 @@ def _moved(subject: Subject, spec: ForwardSpec) -> float:
     usual_BTV, moved = subject.logits(spec), 0.0
     for seed in range(ROUNDINGS):
         try:
-            with torch.no_grad(), subject.numerics(), subject.using(spec.attn), Jitter(seed):
+            with _rounded_otherwise(subject, seed), subject.using(spec.attn):
                 other_BTV = subject.passes.run(spec)
         except (*REFUSALS, Unsupported):
             return math.inf  # nothing tells what rounding does there
         moved = max(moved, max_abs_finite(other_BTV - usual_BTV))
     return moved
+
+
+@contextlib.contextmanager
+def _rounded_otherwise(subject: Subject, seed: int) -> Iterator[None]:
+    quantized = other_rounding(subject.model, seed)
+    with torch.no_grad(), subject.numerics(), quantized, Jitter(seed):
+        yield
 
 
 def _repaired(subject: Subject, probe: Probe, fault: Fault) -> dict[str, Measurement]:

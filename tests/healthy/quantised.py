@@ -113,8 +113,9 @@ def quanto_int8_activations() -> Any:
     return quanto(torch.float32, "qint8", "qint8")
 
 
-@kind("auto", needs=("optimum",))
+@kind("auto", needs=("optimum",), known=("reference",))
 def quanto_float8() -> Any:
+    """A cast to bfloat16 rounds the rotary frequencies as well, which is found."""
     return quanto(torch.bfloat16, "qfloat8")
 
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 import transformers
 from conftest import tiny_llama
+from healthy.quantised import one_scale_for_the_batch
 from torch import Tensor, nn
 
 from attncheck.core import registry
@@ -23,7 +24,7 @@ from attncheck.diagnosis.diagnose import Diagnoser
 from attncheck.model.compat import CACHE_NAMES, cached_length
 from attncheck.model.forward import wrap_forward
 from attncheck.model.forward_spec import ForwardSpec
-from attncheck.model.quantized import dequantized, quantized_kind
+from attncheck.model.quantized import dequantized, quantized_kind, why_no_gradient
 from attncheck.model.subject import Subject
 from attncheck.numerics.promote import Promote
 from attncheck.run.runner import ProbeFinished, run_probes
@@ -215,3 +216,18 @@ def test_a_layer_in_codes_of_its_own_is_asked_what_they_stand_for() -> None:
     assert high_BTV.dtype == torch.float64
     assert 0 < float((high_BTV - low_BTV).abs().max()) < 1e-3
     assert findings(subject, "gradient")["gradient"].verdict not in WRONG
+
+
+def test_one_scale_for_a_whole_call_is_rounding_of_the_quantized_layers() -> None:
+    subject = settle_dtype(in_memory(one_scale_for_the_batch(), "scaled", Settings()), "auto")
+    assert subject.budget.source.startswith("float32 rounding of quantized layers")
+    row = subject.inputs.row
+    alone = subject.logits(ForwardSpec((row,)))
+    beside = subject.logits(ForwardSpec((row, subject.inputs.other(row))))[:1]
+    moved = float((alone - beside).abs().max())
+    assert 1e-3 < moved < subject.budget.value
+    assert why_no_gradient(subject.model) == (
+        "its quantized layers have one scale for all tokens of a call"
+    )
+    with subject.at("float64") as exact:
+        assert exact.budget.value < 1e-12
