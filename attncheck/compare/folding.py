@@ -70,7 +70,9 @@ class _Rounded:
         whole = norm.offset + norm.weight
         if any(torch.equal(each, norm.weight) for each in self.vectors):
             return norm.weight
-        same = (each for each in self.vectors if each.shape == whole.shape)
+        alike = [each for each in self.vectors if each.shape == whole.shape]
+        # a norm of queries whose neighbours rotate together has its channels in pairs
+        same = [*alike, *(torch.cat([each[::2], each[1::2]]) for each in alike)]
         found = self._nearest(whole, same, (1.0,))
         return norm.weight if found is None else found - norm.offset
 
