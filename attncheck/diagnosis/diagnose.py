@@ -16,7 +16,7 @@ from attncheck.diagnosis import claims, lost_numbers
 from attncheck.diagnosis.claims import PROVEN, is_proven, named_by_the_probe, placed
 from attncheck.diagnosis.failure import REFUSED, Failure, attns_of, failing, open_case
 from attncheck.diagnosis.inside import leak_inside
-from attncheck.diagnosis.kept import kept_between_calls
+from attncheck.diagnosis.kept import kept_between_calls, left_behind
 from attncheck.diagnosis.locate import (
     in_attention,
     locate,
@@ -178,7 +178,8 @@ def _explained(search: Search, finding: Finding) -> Finding:
     if seen is not None and seen.proven:
         outside, place = None, place or seen.place(failure.subject.model)
     diagnosis = _diagnosis(search, place, outside, seen)
-    kept = None if seen is not None and seen.proven else _kept(failure, diagnosis)
+    proven = seen is not None and seen.proven
+    kept = (left_behind if proven else _kept)(failure, diagnosis)
     if kept is not None:
         diagnosis, place = kept
     if place is None and diagnosis.sentence and not diagnosis.fault:

@@ -6,6 +6,7 @@ Axes: B batch, T positions, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -37,6 +38,19 @@ def kept_between_calls(failure: Failure) -> tuple[Diagnosis, Location] | None:
             if residual is not None:
                 return _said(failure, memory, keys[0], residual)
     return None
+
+
+def left_behind(failure: Failure, found: Diagnosis) -> tuple[Diagnosis, Location] | None:
+    """What was measured of a call after another one, with what the other left on a module; None
+    where it is no such call, or nothing that was left makes it wrong.
+    """
+    provenance = failure.sides[0].provenance
+    kept = kept_between_calls(failure) if provenance and provenance.how == AFTER else None
+    if kept is None:
+        return None
+    text = kept[0].sentence
+    advice, sentence = f"{text} {found.advice}", f"{text} {found.sentence}".strip()
+    return replace(found, advice=advice, sentence=sentence), kept[1]
 
 
 def _mended(

@@ -78,22 +78,24 @@ def test_slots_that_hold_no_token_are_told_from_padding() -> None:
 
 def test_what_a_padded_batch_leaves_behind_is_found_in_the_steps_of_the_next_text() -> None:
     def change(model: Any) -> None:
-        kept = {"offset": 0}
-
         def shift(named: dict[str, Any]) -> None:
             cache, mask = named.get("cache"), named.get("attention_mask")
             past = int(cache.get_seq_length()) if cache is not None else 0
             if not past and isinstance(mask, torch.Tensor) and mask.ndim == 2:
-                kept["offset"] = int((mask == 0).sum(1).max())
+                model.offset = int((mask == 0).sum(1).max())
             if past and mask is None and named.get("position_ids") is None:
                 new = torch.arange(named["input_ids"].shape[1])
-                named["position_ids"] = (new + past - kept["offset"])[None]
+                named["position_ids"] = (new + past - getattr(model, "offset", 0))[None]
 
         _calls(model, shift)
 
-    _, found = _found("builtin:gqa", "repeatability", change)
+    subject, found = _found("builtin:gqa", "repeatability", change)
     assert verdict_of(case(found, "the same forward after a batch")) is Verdict.PASS
     assert verdict_of(case(found, "the same steps twice")) is Verdict.FAIL
+    explained = diagnose(subject, found).diagnosis
+    assert explained is not None
+    assert (explained.fault, explained.how) == ("position-offset", "measured")
+    assert explained.sentence.startswith("`LlamaForCausalLM.offset` is kept between calls:")
 
 
 def test_keys_of_the_first_encoder_input_are_not_kept_for_the_next() -> None:
