@@ -26,6 +26,9 @@ from attncheck.numerics.divergence import max_abs_diff
 MOST_ROWS = 64
 SUSPECTS = 3
 """Rows that moved and are run again before a batch is cleared."""
+PAIRS = 4
+"""Pairs of rows in the largest batch of `as_proven`."""
+AS_PROVEN = "as without a mask and a cache, where each token was replaced"
 
 
 @final
@@ -65,6 +68,37 @@ def compare_changes(
                     _alone(subject, name, usual, one) for one in each if one.row in rows
                 ]
     return {name: merged(name, cases) for name, cases in found.items()}
+
+
+def as_proven(
+    subject: Subject, name: str, usual: ForwardSpec, proven: ForwardSpec, pairs: int = 1
+) -> Comparison | None:
+    """One way to call the model against another that was shown not to read ahead, on two rows that
+    have no token in common: what gives the same logits reads as far. None where it does not, or
+    takes no batch, so that every token has to be replaced.
+
+    `pairs` puts the two rows so many times into one batch, as far as the logits of all fit into
+    the memory of passes: each sequence of a batch is compared at every position.
+
+    Raises:
+        CallFailed: the model breaks on this call.
+    """
+    row = usual.tokens[0]
+    rows = (row, subject.inputs.other(row, salt=53))
+    try:
+        want_BTV = subject.logits(_of(proven, rows))
+        pairs = max(1, min(pairs, subject.passes.memory_limit // want_BTV.nbytes))
+        got_BTV = subject.logits(_of(usual, rows * pairs))
+    except CallFailed:
+        raise
+    except Unsupported:
+        return None
+    each = (got_BTV[start : start + len(rows)] for start in range(0, len(got_BTV), len(rows)))
+    spec = usual, proven
+    case = merged(
+        name, [subject.compare(name, got, want_BTV, note=AS_PROVEN, spec=spec) for got in each]
+    )
+    return None if case.beyond or case.nonfinite else case
 
 
 def _batches(
@@ -127,11 +161,13 @@ class _Batch:
 
     def _confirmed(self, name: str, suspects: Sequence[TokenChange]) -> Comparison:
         """The first suspect that moves alone, or in the batch with nothing else changed."""
-        alone = [_alone(self.subject, name, self.usual, change) for change in suspects]
-        found = [case for case in alone if case.beyond]
-        for change in () if found else suspects:
-            found += [case for case in self._in_its_row(name, change) if case.beyond]
-        return (found or alone)[0]
+        alone = []
+        for change in suspects:
+            alone.append(_alone(self.subject, name, self.usual, change))
+            if alone[-1].beyond:
+                return alone[-1]
+        beside = (case for change in suspects for case in self._in_its_row(name, change))
+        return next((case for case in beside if case.beyond), alone[0])
 
     def _in_its_row(self, name: str, change: TokenChange) -> Iterator[Comparison]:
         """The batch against itself with this one row as usual; then the usual row in this place

@@ -13,13 +13,15 @@ Why it matters
 How it measures
     One batch holds the row as it is and, for every position, the row with another token there; in
     front of that position the two must agree. It also holds rows whose whole future is replaced,
-    cut on both sides of every window, chunk and rotary switch that the config names. The batch runs
-    without a mask and with a 2D mask of ones, with the cache off and on, in chunks on a cache and
-    on a static cache, its rows each time in another order. A row that moves is run alone; where it
-    then stays, the batch runs again with this one row restored, so that no neighbour is taken for
-    the future. Healthy models move by exactly nothing, or by rounding where a kernel sums in
-    another order. Every prefix of the row runs alone as well, and the first 32, 33, 64 and 128
-    tokens of a row of 130, since kernels have block sizes that no config names.
+    cut on both sides of every window, chunk and rotary switch that the config names. With a 2D mask
+    of ones, with the cache on, in chunks on a cache and on a static cache, two rows without a token
+    in common must give what they gave without, once in every sequence of a larger batch. Where they
+    do not, the batch runs in this way and all later ones too, its rows in another order. A row that
+    moves is run alone; where it then stays, the batch runs again with this one row restored, so
+    that no neighbour is taken for the future. Healthy models move by exactly nothing, or by
+    rounding where a kernel sums in another order. Every prefix of the row runs alone as well, and
+    the first 32, 33, 64 and 128 tokens of a row of 130, since kernels have block sizes that no
+    config names.
 
 False alarms
     Bidirectional and prefix models read ahead by design: only where the config or the class
@@ -33,8 +35,9 @@ References
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 from attncheck.probing import (
@@ -44,6 +47,7 @@ from attncheck.probing import (
     Probe,
     Subject,
     Unsupported,
+    Verdict,
     all_ones,
     attempt,
     chosen,
@@ -53,6 +57,7 @@ from attncheck.probing import (
     not_measured,
     prefixes_compared,
     token_sweep,
+    verdict_of,
 )
 
 ALL, NEXT, LAST = "all later tokens", "only the next token", "only the last token"
@@ -79,34 +84,50 @@ class FutureToken(Probe):
 
     def measure(self, subject: Subject) -> Iterator[Measurement]:
         """Three changes of the future, each with four ways of calling; every token on a cache."""
-        tokens = subject.inputs.tokens
-        for turn, (masked, use_cache) in enumerate(product((False, True), (False, True))):
-            how = f"{'2D mask' if masked else 'no mask'}, cache {'on' if use_cache else 'off'}"
-            mask = all_ones(tokens) if masked else None
-            usual = ForwardSpec(tokens, mask=mask, use_cache=use_cache)
-            yield from self._cases(subject, how, usual, turn, CHANGES)
-        half = subject.inputs.length // 2
-        chunks = ForwardSpec(tokens, chunks=(half, subject.inputs.length - half))
-        yield from self._cases(subject, "chunks on a cache", chunks, 1, (NEXT,))
-        static = ForwardSpec(tokens, cache_kind="static")
-        yield from self._cases(subject, "static cache", static, 2, (NEXT,))
+        proven: ForwardSpec | None = None
+        for turn, (how, usual, kinds) in enumerate(_ways(subject)):
+            if not chosen(how):
+                continue
+            same: Comparison | None = None
+            if proven is not None and (usual.mask is None or subject.can.mask_2d):
+                pairs = token_sweep.PAIRS if turn == 1 else 1
+                with contextlib.suppress(Unsupported):  # the cases say so
+                    same = token_sweep.as_proven(subject, how, usual, proven, pairs)
+                    proven = proven if same else None
+            cases = list[Measurement]()
+            for case in self._cases(subject, how, usual, turn, kinds, same):
+                cases.append(case)
+                yield case
+            if turn == 0 and all(verdict_of(each) is Verdict.PASS for each in cases):
+                proven = usual
         yield from media_cases.future(subject)
         for name, prefixes in PREFIXES.items():
             yield attempt(name, _prefixes, subject, name, prefixes)
 
     def _cases(
-        self, subject: Subject, how: str, usual: ForwardSpec, turn: int, kinds: tuple[str, ...]
+        self,
+        subject: Subject,
+        how: str,
+        usual: ForwardSpec,
+        turn: int,
+        kinds: tuple[str, ...],
+        same: Comparison | None,
     ) -> Iterator[Measurement]:
-        if not chosen(how):
+        """A case for each kind of change: what the way has in common with a proven one, or else
+        every change is made. A control stops at the first.
+        """
+        if same is not None:
+            yield from (replace(same, name=f"{kind}, {how}") for kind in kinds)
             return
-        changes = {f"{kind}, {how}": self._futures(subject, kind) for kind in kinds}
-        try:
-            if usual.mask is not None:
-                subject.can.mask_2d.require()
-            yield from token_sweep.compare_changes(subject, usual, changes, turn).values()
-        except Unsupported as reason:
-            for name in changes:
-                yield not_measured(name, reason)
+        for together in [(kind,) for kind in kinds] if subject.passes.injected else [kinds]:
+            changes = {f"{kind}, {how}": self._futures(subject, kind) for kind in together}
+            try:
+                if usual.mask is not None:
+                    subject.can.mask_2d.require()
+                yield from token_sweep.compare_changes(subject, usual, changes, turn).values()
+            except Unsupported as reason:
+                for name in changes:
+                    yield not_measured(name, reason)
 
     def _futures(self, subject: Subject, kind: str) -> list[token_sweep.TokenChange]:
         """The changed rows, each with the cut in front of which the logits must stay."""
@@ -116,6 +137,18 @@ class FutureToken(Probe):
         span, note = (inputs.length, TAIL) if kind == ALL else (1, TOKEN)
         rows = {cut: inputs.other(row, cut, cut + span, salt=cut) for cut in cuts}
         return [token_sweep.TokenChange(cut, new, note.format(cut)) for cut, new in rows.items()]
+
+
+def _ways(subject: Subject) -> Iterator[tuple[str, ForwardSpec, tuple[str, ...]]]:
+    """In words, how the row is called, and which changes are made of it."""
+    tokens, half = subject.inputs.tokens, subject.inputs.length // 2
+    for masked, use_cache in product((False, True), (False, True)):
+        how = f"{'2D mask' if masked else 'no mask'}, cache {'on' if use_cache else 'off'}"
+        mask = all_ones(tokens) if masked else None
+        yield how, ForwardSpec(tokens, mask=mask, use_cache=use_cache), CHANGES
+    chunks = (half, subject.inputs.length - half)
+    yield "chunks on a cache", ForwardSpec(tokens, chunks=chunks), (NEXT,)
+    yield "static cache", ForwardSpec(tokens, cache_kind="static"), (NEXT,)
 
 
 def _prefixes(subject: Subject, name: str, compared: Prefixes) -> Measurement:

@@ -8,9 +8,11 @@ import pytest
 from conftest import tiny_llama
 from probing import ACCUSING, HEALTHY, assert_caught, case, finding, loaded, without_mask
 
+from attncheck.core import registry
 from attncheck.core.measurement import verdict_of
 from attncheck.core.verdict import Verdict
 from attncheck.model.subject import Subject
+from attncheck.model.token_sweep import AS_PROVEN
 
 PROBE = "future-token"
 
@@ -66,3 +68,27 @@ def test_a_model_that_chooses_keys_by_content_is_not_accused_of_how_it_settles_t
     found = case(finding(loaded("config:doge"), "future-token"), "prefixes of a long row")
     assert found.expect == "skip"
     assert "layers choose keys by content" in found.note
+
+
+def test_a_way_to_call_that_gives_what_a_proven_one_gives_needs_two_rows() -> None:
+    subject, rows = loaded("builtin:gqa"), list[int]()
+    subject.model.register_forward_pre_hook(
+        lambda model, args, named: rows.append(len(named["input_ids"])), with_kwargs=True
+    )
+    cases = {each.name: each for each in registry.load(PROBE).measure(subject)}
+    static = cases["only the next token, static cache"]
+    assert static.note == AS_PROVEN
+    assert static.positions == 2 * subject.inputs.length
+    assert cases["only the next token, no mask, cache off"].positions == sum(range(1, 24))
+    assert sorted(each for each in rows if each > 1) == [2] * 6 + [8, 26]
+    larger = cases["only the next token, no mask, cache on"]
+    assert larger.positions == 8 * subject.inputs.length
+
+
+def test_a_leak_on_a_filled_cache_alone_is_named_there(double: Subject) -> None:
+    without_mask(double, lambda queries, before: before > 0)
+    found = finding(double, PROBE)
+    broken = [each for each in found.cases if verdict_of(each) is Verdict.FAIL]
+    assert [each.name for each in broken] == ["only the next token, chunks on a cache"]
+    assert broken[0].note.startswith("the token at position ")
+    assert broken[0].divergence.first_position in range(12, 23)
