@@ -102,6 +102,20 @@ def input_gradient(subject: Subject, upto: int | None = None, attn: str | None =
     raise Unsupported("no gradient reaches the input embeddings")
 
 
+def known_gradient(subject: Subject, upto: int | None = None, attn: str | None = None) -> Tensor:
+    """`input_gradient` in evaluation mode, remembered.
+
+    Raises:
+        Unsupported: no gradient reaches the embeddings, or a kernel has none.
+    """
+    known = subject.passes.found
+    key = "gradient", upto, attn or subject.attn, subject.passes.injection.active
+    if key not in known:
+        known[key] = input_gradient(subject, upto, attn)
+    found_BTW: Tensor = known[key]
+    return found_BTW
+
+
 def later_budget(subject: Subject, gradient_BTW: Tensor, cut: int) -> Budget:
     """No gradient at all is allowed to what lies behind the cut, except what changes with the order
     of summation: a softmax over all keys, masked afterwards, leaves that.
@@ -177,7 +191,7 @@ def compare_gradients(subject: Subject, name: str, got_BTW: Tensor, want_BTW: Te
     """
     known, key = subject.passes.budgets, ("gradient", subject.passes.injection.active)
     if key not in known:
-        usual_BTW = input_gradient(subject)
+        usual_BTW = known_gradient(subject)
         known[key] = measure_budget(
             lambda: input_gradient(subject), usual_BTW, subject.dtype_name, subject.numerics
         )
@@ -190,14 +204,14 @@ def compare_gradients(subject: Subject, name: str, got_BTW: Tensor, want_BTW: Te
 def switched_gradient(subject: Subject, name: str, attn: str) -> Measurement:
     """One case: the gradient under another attention implementation against the usual one."""
     return compare_gradients(
-        subject, name, input_gradient(subject, attn=attn), input_gradient(subject)
+        subject, name, known_gradient(subject, attn=attn), known_gradient(subject)
     )
 
 
 @contextlib.contextmanager
 def room(subject: Subject) -> Iterator[None]:
-    """Free remembered logits for what autograd keeps, and return its memory at the end."""
-    subject.passes.forget()
+    """Put remembered logits aside for what autograd keeps, and return its memory at the end."""
+    subject.passes.memory.put_aside()
     with returning_memory():
         yield
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from attncheck.model.forward import ForwardAdapter, ForwardOutput
 from attncheck.model.forward_spec import ForwardSpec, Mask2D, Mask4D, Media, float_mask, words_for
 from attncheck.model.injection import Faults, Injection
 from attncheck.model.inputs import Tokens
+from attncheck.model.logits_memory import LogitsMemory
 from attncheck.model.media import Medium
 from attncheck.model.refusal import REFUSALS, classified, of_the_model, refuses
 from attncheck.numerics.budget import Budget
@@ -40,7 +40,8 @@ class Passes:
 
     `chunked_kind` is the kind of cache that chunks fill where their spec names none; empty leaves
     it to the model. Positions of a spec count from 0; `first_position`, from which the model itself
-    counts, is added. `medium` says how the items of a kind are passed.
+    counts, is added. `medium` says how the items of a kind are passed. `found` is
+    what else was computed once, by keys that end with the injected faults.
     """
 
     forward_adapter: ForwardAdapter
@@ -55,7 +56,8 @@ class Passes:
     injection: Injection = field(default_factory=Injection)
     medium: Callable[[str], Medium] = field(default=Medium)
     budgets: dict[Any, Budget] = field(default_factory=dict)
-    _memory: OrderedDict[Any, Tensor] = field(default_factory=OrderedDict)
+    memory: LogitsMemory = field(default_factory=LogitsMemory)
+    found: dict[Any, Any] = field(default_factory=dict)
 
     def logits(self, spec: ForwardSpec, positions: tuple[int, ...] = ()) -> Tensor:
         """logits_BTV of a forward, from memory where it ran before.
@@ -66,14 +68,14 @@ class Passes:
             Unsupported: the model cannot be called this way.
         """
         key = (spec, positions, self.faults(spec))
-        if key in self._memory:
-            self._memory.move_to_end(key)
-            return self._memory[key]
-        self._make_room(len(spec.tokens) * (len(positions) or spec.length))
+        if key not in self.memory.kept:
+            self._make_room(len(spec.tokens) * (len(positions) or spec.length))
+        with contextlib.suppress(KeyError):
+            return self.memory[key]
         with self._ready(spec):
-            self._memory[key] = self.run(spec, positions).detach()
-        self._keep_within(self.memory_limit, least=1)
-        return self._memory[key]
+            self.memory.kept[key] = self.run(spec, positions).detach()
+        self.memory.keep_within(self.memory_limit, least=1)
+        return self.memory[key]
 
     def run(self, spec: ForwardSpec, positions: tuple[int, ...] = ()) -> Tensor:
         """logits_BTV under the numerics and the implementation of the caller; not remembered."""
@@ -135,11 +137,13 @@ class Passes:
 
     def drop(self, spec: ForwardSpec) -> None:
         """Forget one forward, so that it runs again."""
-        self._memory.pop((spec, (), self.faults(spec)), None)
+        key = spec, (), self.faults(spec)
+        self.memory.drop(lambda known: known == key)
 
     def forget(self) -> list[ForwardSpec]:
         """Forget every forward, and say which they were."""
-        return [self._memory.popitem()[0][0] for _ in range(len(self._memory))]
+        self.found.clear()
+        return [key[0] for key in self.memory.clear()]
 
     @contextlib.contextmanager
     def under(self, fault: str, on_cache_only: bool) -> Iterator[None]:
@@ -151,9 +155,11 @@ class Passes:
             try:
                 yield
             finally:
-                for kept in (self._memory, self.budgets):
-                    for key in [key for key in kept if key[-1] == faults]:
-                        del kept[key]
+                self.memory.forget_faults(faults)
+                tables: tuple[dict[Any, Any], ...] = (self.budgets, self.found)
+                for known in tables:
+                    for key in [key for key in known if key[-1] == faults]:
+                        del known[key]
 
     @property
     def injected(self) -> tuple[str, ...]:
@@ -171,12 +177,7 @@ class Passes:
 
     def _make_room(self, tokens: int) -> None:
         """Forget what was read longest ago, until the logits of as many tokens as come next fit."""
-        coming = tokens * max((t.shape[2] * t.itemsize for t in self._memory.values()), default=0)
-        self._keep_within(self.memory_limit - coming)
-
-    def _keep_within(self, limit: int, least: int = 0) -> None:
-        while len(self._memory) > least and sum(t.nbytes for t in self._memory.values()) > limit:
-            self._memory.popitem(last=False)
+        self.memory.keep_within(self.memory_limit - tokens * self.memory.width())
 
     @contextlib.contextmanager
     def _ready(self, spec: ForwardSpec) -> Iterator[None]:

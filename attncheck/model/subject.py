@@ -81,6 +81,7 @@ class Subject:
     attn = _Read(lambda subject: subject.loaded.attn)
     using = _Read(lambda subject: subject.loaded.using)
     media = _Read(lambda subject: subject.loaded.media)
+    inputs = _Read(lambda subject: subject.loaded.inputs)
 
     @classmethod
     def of(
@@ -94,11 +95,6 @@ class Subject:
         """A model in memory, its weights cast to `dtype` for good."""
         loaded = LoadedModel(name=name, model=model, settings=settings or Settings())
         return cls(loaded, loaded.settle(DTYPES[dtype]) if dtype else loaded.precision)
-
-    @cached_property
-    def inputs(self) -> Inputs:
-        """Token material long enough for this model's boundaries."""
-        return self.loaded.inputs
 
     def cast(self, dtype: str) -> Subject:
         """The same model with its weights cast for good."""
@@ -114,7 +110,7 @@ class Subject:
     @cached_property
     def passes(self) -> Passes:
         """The memoised ways of asking for logits."""
-        weights = sum(parameter.nbytes for parameter in self.model.parameters())
+        weights = sum(each.nbytes for each in self.model.parameters())
         return Passes(
             self.forward_adapter,
             self.device,
@@ -152,16 +148,21 @@ class Subject:
             yield refusals
 
     def record_calls(
-        self, tokens: Tokens, keep: Callable[[AttentionCall], T], **arguments: Any
+        self, row: Tokens | ForwardSpec, keep: Callable[[AttentionCall], T], **arguments: Any
     ) -> list[T]:
-        """What `keep` takes from each attention call of one forward over these tokens, in order.
+        """What `keep` takes from each attention call of one forward over these tokens, in order;
+        the logits of a `ForwardSpec` are remembered.
 
         Raises:
             Unsupported: the model runs no attention that can be recorded.
         """
         self.can.watch.require()
         with torch.no_grad(), record(self.model, keep, inline=not self.can.kernel) as kept:
-            self.passes.call(tokens, **{"use_cache": False, **arguments})
+            if isinstance(row, ForwardSpec):
+                self.passes.drop(row)
+                self.passes.logits(row)
+            else:
+                self.passes.call(row, **{"use_cache": False, **arguments})
         return kept
 
     @property
@@ -172,9 +173,7 @@ class Subject:
         return measured if self.loaded.injection.active else kept.setdefault("_budget", measured)
 
     def numerics(self) -> AbstractContextManager[Any]:
-        """The context that forwards run in; raises `WrongPrecision` while the weights are in
-        another one.
-        """
+        """The context of forwards; raises `WrongPrecision` while the weights are in another one."""
         if self.precision != self.loaded.precision:
             raise WrongPrecision(f"the weights are in {self.loaded.precision.name} at the moment")
         return self.precision.numerics()
@@ -196,8 +195,8 @@ class Subject:
         spec: tuple[ForwardSpec, ForwardSpec] | None = None,
         budget: Budget | None = None,
     ) -> Comparison:
-        """One case: `got_BTV` against `want_BTV` under this model's budget or another. `offset` is
-        the T of the first column; `spec` are the forwards behind the two, for a diagnosis.
+        """One case: `got_BTV` against `want_BTV` under this model's budget or another, from T
+        `offset` on; `spec` are the forwards behind the two, for a diagnosis.
         """
         budget = budget or self.budget
         divergence = compare_logits(got_BTV, want_BTV, budget.value, offset)
@@ -227,8 +226,8 @@ class Subject:
         note: str = "",
         budget: Budget | None = None,
     ) -> Comparison:
-        """One case: two forwards, in all rows or in one, at some positions or at all of them; with
-        `alone`, `want` is the forward of just this row and these positions.
+        """One case: two forwards, in all rows or in one, at some positions or at all; with `alone`,
+        `want` is the forward of just this row and these positions.
         """
         place = slice(None) if row is None else slice(row, row + 1), at
         got_BTV, want_BTV = self.logits(got)[place], self.logits(want)
@@ -278,8 +277,8 @@ class Subject:
 
     @contextlib.contextmanager
     def at(self, dtype: str | None, cast: bool = True) -> Iterator[Subject]:
-        """The subject in another dtype for a while; its weights come back bit for bit, buffers
-        included. Inside, use what this yields: the weights are not in this subject's precision.
+        """The subject in another dtype for a while; weights and buffers come back bit for bit.
+        Inside, use what this yields: the weights are not in this subject's precision.
 
         Weights that cannot be cast, would not fit, or are not to be (`cast`) are widened to float64
         operator by operator.
@@ -297,4 +296,4 @@ class Subject:
             try:
                 yield view
             finally:
-                view.passes.forget()
+                view.passes.memory.put_aside()

@@ -54,7 +54,7 @@ from attncheck.media import answers as media_answers
 from attncheck.media import batches as media_batches
 from attncheck.media import cases as media_cases
 from attncheck.model import cache_kinds, finite, generation, reach, token_sweep
-from attncheck.model.attempts import attempt
+from attncheck.model.attempts import asked, attempt, unnamed
 from attncheck.model.caches import CachedTensor, key_values, repeated_heads
 from attncheck.model.compat import cache_of, cached_length, text_config
 from attncheck.model.compiling import compiled, why_not_compiled
@@ -194,6 +194,7 @@ __all__ = [
     "adapted_layers",
     "all_ones",
     "as_numbers",
+    "asked",
     "attempt",
     "attention_span",
     "beyond",
@@ -280,6 +281,7 @@ __all__ = [
     "training",
     "training_step",
     "uncompiled",
+    "unnamed",
     "verdict_of",
     "weights_in_memory",
     "why_no_derivative",

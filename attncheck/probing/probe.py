@@ -20,7 +20,7 @@ class Probe(ABC):
     `needs` names capabilities (`subject.can`): a missing one skips the probe with its reason.
     `controls` names faults in order of preference: after a pass the first two that can be injected
     are, and the probe must notice them. A `promise` is of what a config states, and is always
-    judged in the highest precision that fits.
+    judged in the highest precision that fits: every case, or those of these names.
     """
 
     name: ClassVar[str]
@@ -28,13 +28,18 @@ class Probe(ABC):
     cost: ClassVar[Cost] = "cheap"
     needs: ClassVar[tuple[str, ...]] = ()
     controls: ClassVar[tuple[str, ...]] = ()
-    promise: ClassVar[bool] = False
+    promise: ClassVar[bool | tuple[str, ...]] = False
 
     @abstractmethod
     def measure(self, subject: Subject) -> Iterator[Measurement]:
         """Yield the cases, the most telling ones first: a control stops at the first that its fault
         breaks.
         """
+
+    @classmethod
+    def promises(cls, case: str) -> bool:
+        """Whether this case is of what a config states."""
+        return cls.promise if isinstance(cls.promise, bool) else case in cls.promise
 
     def judge(self, evidence: Evidence) -> Ruling:
         """Decide from the evidence alone: unless a probe says otherwise, the worst case decides."""

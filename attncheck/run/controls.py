@@ -8,6 +8,7 @@ from attncheck.core.finding import Control
 from attncheck.core.measurement import BrokenCall, Measurement, Quantity, verdict_of
 from attncheck.core.verdict import Verdict
 from attncheck.faults.engine.fault import Fault
+from attncheck.model.attempts import detecting
 from attncheck.model.subject import Subject
 from attncheck.probing import Probe
 from attncheck.run.measuring import measured_cases
@@ -28,7 +29,7 @@ def control(
     before = {case.name: case for case in healthy}
     largest: float | None = None
     raised = ""
-    with fault.injected(subject):
+    with fault.injected(subject), detecting():
         try:
             for case in measured_cases(probe, subject):
                 if case.max_abs is not None:

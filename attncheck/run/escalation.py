@@ -38,10 +38,13 @@ HALF = 2
 @final
 @dataclass(frozen=True)
 class Decision:
-    """The cases of a probe, and the dtype that decided them; None for the subject's own."""
+    """The cases of a probe, the dtype that decided them or some of them, and the one that controls
+    run in; None for the subject's own.
+    """
 
     cases: tuple[Measurement, ...]
     dtype: str | None = None
+    controls: str | None = None
 
 
 def decided(subject: Subject, probe: Probe) -> Decision:
@@ -53,12 +56,12 @@ def decided(subject: Subject, probe: Probe) -> Decision:
     """
     measured, refused = _tried(subject, probe)
     measured = settled(subject, probe, measured)
-    asks = refused is not None or _asks_higher(subject, probe, measured)
-    dtype = subject.higher_dtype() if asks else None
+    names = None if refused is not None else _asked_higher(subject, probe, measured)
+    dtype = None if names == frozenset() else subject.higher_dtype()
     if dtype is not None:
         try:
             with subject.at(dtype) as view:
-                higher, absent = _tried(view, probe)
+                higher, absent = _tried(view, probe, names)
         except REFUSALS:  # a kernel refuses it, so that nothing decides
             dtype = None
     if dtype is None or (refused is not None and absent is not None):
@@ -66,28 +69,51 @@ def decided(subject: Subject, probe: Probe) -> Decision:
             raise refused
         return Decision(measured)
     why = str(absent or f"no case in {dtype}, which decides")
-    joined = _joined(measured, higher, (subject.dtype_name, dtype), why)
-    return Decision(explained(subject, probe, joined), dtype)
+    dtypes = (subject.dtype_name, dtype)
+    joined = (
+        _joined(measured, higher, dtypes, why)
+        if names is None
+        else _joined_part(measured, higher, dtypes, why, names)
+    )
+    sure = names is not None and not any(map(_unsure, measured))
+    return Decision(explained(subject, probe, joined), dtype, None if sure else dtype)
 
 
-def _tried(subject: Subject, probe: Probe) -> tuple[tuple[Measurement, ...], Unsupported | None]:
-    """All cases; or none, and why there is none. A call that breaks is a case."""
+def _unsure(case: Measurement) -> bool:
+    """Whether rounding alone may have broken a case, and so may hide what a fault does."""
+    return case.in_doubt or verdict_of(case) in (Verdict.FAIL, Verdict.NOISE)
+
+
+def _tried(
+    subject: Subject, probe: Probe, names: frozenset[str] | None = None
+) -> tuple[tuple[Measurement, ...], Unsupported | None]:
+    """All cases, or those of these names; or none, and why there is none. A call that breaks is a
+    case.
+    """
     try:
-        return all_cases(probe, subject), None
+        return all_cases(probe, subject, names), None
     except CallFailed as reason:
         return (not_measured(probe.title, reason),), None
     except Unsupported as reason:
         return (), reason
 
 
-def _asks_higher(subject: Subject, probe: Probe, measured: tuple[Measurement, ...]) -> bool:
-    """In half precision always, for what a config states as well; otherwise where a case is broken
-    or in doubt: a router between two equal experts breaks one by any number of budgets.
+def _asked_higher(
+    subject: Subject, probe: Probe, measured: tuple[Measurement, ...]
+) -> frozenset[str] | None:
+    """The names of the cases that the highest precision decides; None for all of them.
+
+    All in half precision, and all that a config states; otherwise those that are broken or in
+    doubt: a router between two equal experts breaks one by any number of budgets.
     """
-    if subject.dtype.itemsize <= HALF or getattr(probe, "promise", False):
-        return True
+    if subject.dtype.itemsize <= HALF or probe.promise is True:
+        return None
     fine = (Verdict.PASS, Verdict.SKIP)
-    return any(case.in_doubt or verdict_of(case) not in fine for case in measured)
+    return frozenset(
+        case.name
+        for case in measured
+        if case.in_doubt or verdict_of(case) not in fine or probe.promises(case.name)
+    )
 
 
 def _joined(
@@ -106,6 +132,26 @@ def _joined(
     found = (_by_both(case, skipped(case.name, absent), *dtypes) for case in alone)
     within = (Verdict.PASS, Verdict.NOISE)
     return joined + [case for case in found if verdict_of(case) not in within]
+
+
+def _joined_part(
+    measured: tuple[Measurement, ...],
+    higher: tuple[Measurement, ...],
+    dtypes: tuple[str, str],
+    absent: str,
+    asked: frozenset[str],
+) -> list[Measurement]:
+    """`_joined` for the cases that were asked there; the others stay where they are."""
+    names = {case.name for case in measured} - asked
+    part = tuple(case for case in measured if case.name in asked)
+    found = tuple(case for case in higher if case.name not in names)
+    decided = {case.name: case for case in _joined(part, found, dtypes, absent)}
+    kept = [
+        decided.pop(case.name, case)
+        for case in measured
+        if case.name in names or case.name in decided
+    ]
+    return [*kept, *decided.values()]
 
 
 def _by_both(lower: Measurement, higher: Measurement, low: str, high: str) -> Measurement:

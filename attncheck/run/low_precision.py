@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 
 import torch
@@ -40,11 +40,11 @@ def explained(
     """
     known = {case.name: _roughly(subject, case) if low_only(case) else case for case in cases}
     broken = [case for case in known.values() if low_only(case)]
-    for name in registry.names() if broken else ():
+    for name in registry.names():
         fault = registry.fault(name)
-        if fault.repair is None:
+        if fault.repair is None or not broken:
             continue
-        repaired = _repaired(subject, probe, fault)
+        repaired = _repaired(subject, probe, fault, {case.name for case in broken})
         for case in [each for each in broken if _mended(repaired.get(each.name))]:
             broken.remove(case)
             known[case.name] = _named(case, name, repaired[case.name], subject.dtype_name)
@@ -66,8 +66,9 @@ def _inside(probe: Probe, case: Measurement) -> Measurement:
     """
     if not isinstance(case, Comparison) or case.rerun is not None or case.nonfinite:
         return case
-    promised = getattr(probe, "promise", False)
-    return _within(case, math.inf, "inside a forward, which does not decide") if promised else case
+    if not probe.promises(case.name):
+        return case
+    return _within(case, math.inf, "inside a forward, which does not decide")
 
 
 def _within(case: Comparison, moved: float, why: str) -> Comparison:
@@ -98,11 +99,13 @@ def _rounded_otherwise(subject: Subject, seed: int) -> Iterator[None]:
         yield
 
 
-def _repaired(subject: Subject, probe: Probe, fault: Fault) -> dict[str, Measurement]:
-    """The cases of a probe on the model without a fault of its dtype; none where it cannot run."""
+def _repaired(
+    subject: Subject, probe: Probe, fault: Fault, names: Collection[str]
+) -> dict[str, Measurement]:
+    """Cases of a probe on the model without a fault of its dtype; none where it cannot run."""
     try:
         with fault.repaired(subject):
-            return {case.name: case for case in all_cases(probe, subject)}
+            return {case.name: case for case in all_cases(probe, subject, names)}
     except (*REFUSALS, Unsupported):
         return {}
 

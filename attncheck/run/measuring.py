@@ -4,7 +4,7 @@ float32 where float64 breaks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from attncheck.core.choice import kept
@@ -18,6 +18,7 @@ from attncheck.core.measurement import (
 )
 from attncheck.core.verdict import worst
 from attncheck.distributed.ranks import gathered
+from attncheck.model.attempts import asking
 from attncheck.model.subject import Subject
 from attncheck.probing import Probe
 
@@ -40,12 +41,17 @@ def _worst(cases: Sequence[Measurement]) -> Measurement:
     return replace(found, note=f"{found.note} (rank {rank})".strip()) if rank else found
 
 
-def all_cases(probe: Probe, subject: Subject) -> tuple[Measurement, ...]:
-    """Every case; where the probe cannot go on, the cases before that stay, with the reason."""
+def all_cases(
+    probe: Probe, subject: Subject, names: Collection[str] | None = None
+) -> tuple[Measurement, ...]:
+    """Every case, or at least those of these names; where the probe cannot go on, the cases before
+    that stay, with the reason.
+    """
     found: list[Measurement] = []
     try:
-        for case in measured_cases(probe, subject):
-            found.append(case)
+        with asking(names):
+            for case in measured_cases(probe, subject):
+                found.append(case)
     except Unsupported as reason:
         if not found:
             raise
@@ -62,7 +68,7 @@ def settled(
         return measured
     with subject.at(LOWER) as lower:
         try:
-            cases = {case.name: case for case in all_cases(probe, lower)}
+            cases = {case.name: case for case in all_cases(probe, lower, broken)}
         except Unsupported:
             return measured
     taken = {name: case for name, case in cases.items() if name in broken}

@@ -144,7 +144,8 @@ def _as_loaded(subject: Subject) -> Iterator[None]:
             yield
         finally:
             if changed(subject.model, buffers):
-                subject.passes.forget()
+                for each in (subject, *subject.views.values()):
+                    each.passes.forget()
 
 
 def _following(finding: Finding, causes: dict[str, str]) -> Finding:
@@ -210,7 +211,7 @@ def _examined(subject: Subject, probe: Probe, backing: Backing) -> Examination:
         return finding
     if not any(case.judged and verdict_of(case) in WITHIN for case in decision.cases):
         return replace(finding, controls_missing="no case passed, so no control was run")
-    with subject.at(decision.dtype or _resolving(subject)) as decided_at:
+    with subject.at(decision.controls or _resolving(subject)) as decided_at:
         return (yield from _controlled(decided_at, probe, finding, backing))
 
 

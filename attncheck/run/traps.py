@@ -23,6 +23,7 @@ from attncheck.core.measurement import Measurement, Quantity, verdict_of
 from attncheck.core.ruling import describe
 from attncheck.core.settings import Settings
 from attncheck.core.verdict import Verdict
+from attncheck.model.attempts import asking
 from attncheck.model.caches import key_values, states
 from attncheck.model.forward_spec import ForwardSpec, counting
 from attncheck.model.subject import Subject
@@ -123,7 +124,9 @@ class Traps:
     """
 
     _loaded: dict[tuple[str, Settings], Subject | None] = field(default_factory=dict)
-    _asked: dict[tuple[str, Settings, Probe], Broken] = field(default_factory=dict)
+    _asked: dict[tuple[str, Settings, Probe], dict[str, Measurement | None]] = field(
+        default_factory=dict
+    )
 
     def __call__(self, subject: Subject, probe: Probe, finding: Finding) -> Finding:
         """The finding without the warnings that a reference shares, which become its `traps`; for a
@@ -176,16 +179,18 @@ class Traps:
                 seed=subject.settings.seed,
             )
             # a reference of another kind is neither loaded nor asked
-            shared = belongs(subject) and self._cases(reference, settings, probe).get(case.name)
+            shared = belongs(subject) and self._case(reference, settings, probe, case.name)
             if shared and verdict_of(shared) is verdict_of(case):
                 yield reference, shared
 
-    def _cases(self, reference: str, settings: Settings, probe: Probe) -> Broken:
-        """The cases of a reference that warn or fail; none where it cannot be asked this way."""
-        key = (reference, settings, probe)
-        if key not in self._asked:
-            self._asked[key] = broken_cases(self._reference(reference, settings), probe)
-        return self._asked[key]
+    def _case(
+        self, reference: str, settings: Settings, probe: Probe, name: str
+    ) -> Measurement | None:
+        """A case of a reference, if it warns or fails; None where it cannot be asked this way."""
+        known = self._asked.setdefault((reference, settings, probe), {})
+        if name not in known:
+            known |= {name: None, **broken_cases(self._reference(reference, settings), probe, name)}
+        return known[name]
 
     def _reference(self, reference: str, settings: Settings) -> Subject | None:
         key = (reference, settings)
@@ -202,13 +207,14 @@ def _reference(reference: str, settings: Settings) -> Subject | None:
         return None
 
 
-def broken_cases(subject: Subject | None, probe: Probe) -> Broken:
-    """The cases of one probe that warn or fail on a model, by name."""
+def broken_cases(subject: Subject | None, probe: Probe, name: str | None = None) -> Broken:
+    """The cases of one probe that warn or fail on a model, by name: all, or at least this one."""
     if subject is None or any(not subject.capability(need) for need in probe.needs):
         return {}
     found: Broken = {}
     try:
-        with choosing(Choice()):  # what is found is remembered, whatever this run asks
+        # what is found is remembered, whatever this run asks
+        with choosing(Choice()), asking(None if name is None else (name,)):
             for case in measured_cases(probe, subject):
                 if verdict_of(case) in BROKEN:
                     found[case.name] = case

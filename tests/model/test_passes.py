@@ -38,7 +38,19 @@ def test_memory_is_bounded(subject: Subject) -> None:
     subject.passes.memory_limit = 3 * 24 * 128 * 8
     for first in range(8, 14):
         subject.logits(ForwardSpec(((first, *subject.inputs.row[1:]),)))
-    assert len(subject.passes._memory) == 3
+    assert len(subject.passes.memory.kept) == 3
+
+
+def test_what_does_not_fit_into_memory_is_read_back_bit_for_bit(subject: Subject) -> None:
+    subject.passes.memory_limit = 0
+    rows = [ForwardSpec(((first, *subject.inputs.row[1:]),)) for first in range(8, 12)]
+    logits = [subject.logits(row).clone() for row in rows]
+    forwards = subject.loaded.forwards
+    assert all(map(torch.equal, map(subject.logits, rows), logits))
+    assert subject.loaded.forwards == forwards
+    subject.passes.drop(rows[0])
+    subject.logits(rows[0])
+    assert subject.loaded.forwards == forwards + 1
 
 
 def test_planted_passes_are_kept_apart(subject: Subject) -> None:

@@ -25,14 +25,18 @@ def test_each_precision_has_a_budget_and_capabilities_of_its_own(single: Subject
     assert single.budget is low
     with single.at("float64") as again:
         assert again is wide
-        assert not again.passes._memory.keys() - {(ForwardSpec(single.inputs.tokens), (), ())}
 
 
-def test_logits_of_another_precision_are_freed_when_it_is_left(single: Subject) -> None:
+def test_logits_of_another_precision_are_put_aside_when_it_is_left(single: Subject) -> None:
+    spec = ForwardSpec(single.inputs.tokens)
     with single.at("float64") as wide:
-        wide.logits(ForwardSpec(wide.inputs.tokens))
-        assert wide.passes._memory
-    assert not wide.passes._memory
+        usual_BTV = wide.logits(spec).clone()
+        assert wide.passes.memory.kept
+    assert not wide.passes.memory.kept
+    forwards = single.loaded.forwards
+    with single.at("float64") as again:
+        assert torch.equal(again.logits(spec), usual_BTV)
+    assert single.loaded.forwards == forwards
 
 
 def test_a_forward_in_a_precision_that_the_weights_are_not_in_is_refused(single: Subject) -> None:

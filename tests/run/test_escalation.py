@@ -28,7 +28,7 @@ from attncheck.core.measurement import (
 from attncheck.core.verdict import Verdict
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.subject import Subject
-from attncheck.probing import Probe
+from attncheck.probing import Probe, attempt
 from attncheck.run.escalation import decided
 from attncheck.run.measuring import settled
 from attncheck.targets.amplify import amplify
@@ -347,3 +347,47 @@ def test_what_float32_does_not_have_cannot_answer_for_float64() -> None:
     subject = Subject.of(tiny_llama(), dtype=HIGH)
     assert settled(subject, absent, (broken,)) == (broken,)
     assert settled(subject, present, (broken,)) == (RIGHT,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThreeCases(Probe):
+    """One case passes, one warns and one is in doubt; each notes the dtypes that it was asked in."""
+
+    name = "three-cases"
+    title = "three cases"
+    asked_in: list[str] = field(default_factory=list)
+
+    def measure(self, subject: Subject) -> Iterator[Measurement]:
+        """The one that passes first."""
+        for name, case in (
+            ("fine", differing(1e-6, 1e-5)),
+            ("warns", differing(1.0, 1e-5, broken=Verdict.WARN)),
+            ("doubtful", differing(3e-5, 2e-5)),
+        ):
+            yield attempt(name, self._case, subject, name, case)
+
+    def _case(self, subject: Subject, name: str, case: Measurement) -> Measurement:
+        self.asked_in.append(f"{name} in {subject.dtype_name}")
+        return replace(case if subject.dtype_name != HIGH else RIGHT, name=name)
+
+
+def test_only_the_cases_in_question_are_asked_in_the_highest_precision() -> None:
+    single, probe = Subject.of(tiny_llama(), dtype="float32"), ThreeCases()
+    decision = decided(single, probe)
+    assert [case.name for case in decision.cases] == ["fine", "warns", "doubtful"]
+    assert [each for each in probe.asked_in if HIGH in each] == [
+        "warns in float64",
+        "doubtful in float64",
+    ]
+    fine, warns, doubtful = decision.cases
+    assert (fine.max_abs, warns.max_abs) == (1e-6, 1.0)
+    assert verdict_of(doubtful) is Verdict.NOISE, "float64 agrees, float32 differs by a little more"
+    assert (decision.dtype, decision.controls) == (HIGH, HIGH)
+
+
+def test_every_case_of_a_half_precision_is_asked_in_the_highest(half: Subject) -> None:
+    probe = ThreeCases()
+    decided(half, probe)
+    assert [each for each in probe.asked_in if HIGH in each] == [
+        f"{name} in float64" for name in ("fine", "warns", "doubtful")
+    ]

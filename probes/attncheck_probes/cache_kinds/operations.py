@@ -24,6 +24,7 @@ from attncheck.probing import (
     merged,
     reference_forward,
     rollback_cache,
+    unnamed,
 )
 from attncheck_probes.cache_kinds.contents import with_contents
 
@@ -82,7 +83,7 @@ def rolled_back(subject: Subject, name: str, kind: str = "") -> Measurement:
     got_BTV, want_BTV = torch.cat(parts, 1), wanted(subject, inputs.tokens, half)
     note = f"{ROLLED_BACK} tokens cropped, twice, on {type(cache).__name__}"
     case = subject.compare(name, got_BTV, want_BTV, offset=half, note=note)
-    if not case.beyond:
+    if not case.beyond or unnamed():
         return case
     case = _named(subject, case, got_BTV, half)
     _, right = fed(subject, rollback_cache(subject, kind), (inputs.row[:half],), prefill=True)
@@ -128,7 +129,7 @@ def rows_moved(subject: Subject, name: str, how: str, index: Row, kind: str = ""
     want_BTV = wanted(subject, moved, half)
     used = cache_kinds.operation(how, subject.model)
     case = subject.compare(name, got_BTV, want_BTV, offset=half, note=f"`{used}`")
-    if not case.beyond:
+    if not case.beyond or unnamed():
         return case
     if used != how:  # the model's own method, whatever the cache
         return replace(case, cause=Cause("cache-reorder", module=type(subject.model).__name__))

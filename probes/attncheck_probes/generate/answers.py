@@ -74,7 +74,34 @@ def answers(
     given: dict[str, Any] | None = None,
     **options: Any,
 ) -> RowAnswers:
-    """Generate from rows, left-padded to the length of the first."""
+    """Generate from rows, left-padded to the length of the first; the usual call is made once."""
+    known, key = subject.passes.found, _key(subject, rows, new_tokens)
+    if given or options:
+        return _answered(subject, rows, new_tokens, given, options)
+    if key not in known:
+        known[key] = _answered(subject, rows, new_tokens, None, {})
+    found: RowAnswers = known[key]
+    return found
+
+
+def taken(subject: Subject, rows: Tokens, new_tokens: int) -> RowAnswers:
+    """The usual `answers` for whoever goes on with their cache: nobody gets it afterwards."""
+    found = answers(subject, rows, new_tokens)
+    subject.passes.found.pop(_key(subject, rows, new_tokens), None)
+    return found
+
+
+def _key(subject: Subject, rows: Tokens, new_tokens: int) -> tuple[Any, ...]:
+    return "answers", rows, new_tokens, subject.passes.injection.active
+
+
+def _answered(
+    subject: Subject,
+    rows: Tokens,
+    new_tokens: int,
+    given: dict[str, Any] | None,
+    options: dict[str, Any],
+) -> RowAnswers:
     ids_BT, mask_BT = padded_ids(subject, rows, len(rows[0]))
     output = generation.run(subject, ids_BT, mask_BT, new_tokens, given=given, **options)
     tokens = tuple(tuple(map(int, row)) for row in output.sequences[:, -new_tokens:])
@@ -110,12 +137,12 @@ def of_generate(subject: Subject, case: Measurement, options: Mapping[str, Any])
 
 def argmax(subject: Subject, prompt: Row, new: int) -> Measurement:
     """Whether the tokens are those that one forward would choose, where it is sure."""
-    made = generation.greedy(subject, prompt, new)
-    want_NV = wanted(subject, made.prompt, made.tokens)[0]
+    answer = answers(subject, (prompt,), new).tokens[0]
+    want_NV = wanted(subject, prompt, answer)[0]
     clear_N = -want_NV.topk(2, -1).values.diff(dim=-1)[:, 0] > 2 * subject.budget.value
     if not bool(clear_N.any()):
         raise Unsupported("the two best logits are nowhere further apart than rounding")
-    wrong_N = want_NV.argmax(-1).cpu() != torch.tensor(made.tokens)
+    wrong_N = want_NV.argmax(-1).cpu() != torch.tensor(answer)
     number, compared = float((wrong_N & clear_N.cpu()).sum()), int(clear_N.sum())
     unit = "tokens are not what one forward would choose"
     return of_generate(subject, AtMost(ARGMAX, number, unit, positions=compared), {})

@@ -20,7 +20,7 @@ from attncheck.probing import (
     cached_length,
     with_batch,
 )
-from attncheck_probes.generate.answers import answers, compare, of_generate
+from attncheck_probes.generate.answers import answers, compare, of_generate, taken
 
 SALTS = (53, 59, 67)
 
@@ -44,7 +44,7 @@ def continued(subject: Subject, name: str, rows: Tokens, new: int) -> Measuremen
     """A second generate() on the cache that the first one returned."""
     if len(rows) > 1:
         subject.can.mask_2d.require()
-    first = answers(subject, rows, new)
+    first = taken(subject, rows, new)
     cache, cache_name = cache_of(first.output), subject.forward_adapter.cache_name
     if not cached_length(cache) or cache_name is None:
         raise Unsupported("generate() returns no cache that counts its tokens")

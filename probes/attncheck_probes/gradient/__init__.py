@@ -101,7 +101,12 @@ class Gradient(Probe):
         cuts = sorted(
             {inputs.cuts[0], inputs.cuts[-1], *inputs.cuts[:: max(1, len(inputs.cuts) // CUTS)]}
         )
-        return merged("no gradient to later embeddings", [self._cut(subject, cut) for cut in cuts])
+        cases = list[Comparison]()
+        for cut in cuts:
+            cases.append(self._cut(subject, cut))
+            if cases[-1].beyond and subject.passes.injected:
+                break  # a control stops at the first difference
+        return merged("no gradient to later embeddings", cases)
 
     def _cut(self, subject: Subject, cut: int) -> Comparison:
         gradient_BTW = input_gradient(subject, upto=cut)

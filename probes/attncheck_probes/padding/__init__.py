@@ -58,6 +58,7 @@ from attncheck.probing import (
     decode_chunks,
     media_batches,
     pad_rows,
+    unnamed,
 )
 from attncheck_probes.padding import masks_2d, rows, turns
 from attncheck_probes.padding.encoder_rows import padded_encoder
@@ -133,7 +134,7 @@ def _mask_matters(subject: Subject, batch: Padded, name: str) -> Measurement:
     hiding = replace(usual, mask=Mask2D(((0,) * hidden + (1,) * (batch.length - hidden),)))
     note, at = f"with the first {hidden} tokens masked", slice(hidden, None)
     case = subject.compare_forwards(name, hiding, usual, at=at, expect="differ", note=note)
-    if case.beyond or _reads_4d(subject, usual):
+    if case.beyond or unnamed() or _reads_4d(subject, usual):
         return case
     return replace(case, cause=Cause(IGNORED, case.max_abs))
 

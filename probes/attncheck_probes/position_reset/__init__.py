@@ -53,6 +53,7 @@ from attncheck_probes.position_reset.shifted import shifted
 # Axes: B batch, T positions, V vocabulary, N generated tokens.
 
 FAR = 4096
+SHIFTED, SHIFTED_FAR = "all positions shifted", "all positions shifted far"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +62,7 @@ class PositionReset(Probe):
 
     name = "position-reset"
     title = "positions continue across the cache and through generate()"
-    promise = True
+    promise = (SHIFTED, SHIFTED_FAR)
     needs = ("decodes", "sees_history", "takes_positions")
     controls = ("position-restart", "position-frozen", "position-offset", "position-ids-ignored")
 
@@ -81,8 +82,8 @@ class PositionReset(Probe):
             "cached, implicit positions vs explicit": _continued,
             "cached, restarted positions must differ": _restarted,
             "no cache, implicit positions vs explicit": _implicit,
-            "all positions shifted": self._shifted,
-            "all positions shifted far": _far,
+            SHIFTED: self._shifted,
+            SHIFTED_FAR: _far,
             "generate() vs forward": partial(self._generated, padding=0),
             "generate() left-padded vs forward": partial(self._generated, padding=self.padding),
         }

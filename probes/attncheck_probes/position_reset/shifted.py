@@ -56,6 +56,9 @@ def shifted(subject: Subject, name: str, row: Row, by: int) -> Measurement:
     if design is not None:
         note = f"by {by}; {design}"
         return subject.compare_forwards(name, moved, usual, expect="figure", note=note)
+    case = subject.compare_forwards(name, moved, usual, note=f"by {by}")
+    if not case.beyond:
+        return case
     # a healthy model rounds no angle to half precision: far positions are no excuse there
     half = torch.finfo(subject.dtype).eps > torch.finfo(torch.float32).eps
     budget = own_budget(subject.passes, usual if half else moved)
@@ -147,9 +150,8 @@ def _same_scores(left: AttentionCall, right: AttentionCall) -> bool:
 
 
 def _calls(subject: Subject, spec: ForwardSpec) -> list[AttentionCall]:
-    positions_BT = torch.tensor(spec.positions, device=subject.device)
     try:
-        return subject.record_calls(spec.tokens, AttentionCall.copy, positions_BT=positions_BT)
+        return subject.record_calls(spec, AttentionCall.copy)
     except (*REFUSALS, Unsupported) as error:
-        start = int(positions_BT.min())
+        start = min(min(row) for row in spec.positions or ())
         raise Unsupported(f"positions from {start} on raise {first_line(error)}") from error

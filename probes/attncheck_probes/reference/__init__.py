@@ -46,6 +46,7 @@ from attncheck.probing import (
     Unsupported,
     Verdict,
     all_ones,
+    asked,
     chosen,
     layer_results,
     left_padded,
@@ -57,6 +58,8 @@ from attncheck.probing import (
 )
 from attncheck_probes.reference.layer_cases import fits, layer_cases
 
+MASKED = "one forward, 2D mask"
+CACHED = ("prefill with a cache", "a chunk on the cache", "a step on the cache")
 PADDED = ("left padding, prefill", "left padding, a step on the cache")
 
 IN_CHUNKS = "mask-top-left"
@@ -91,11 +94,11 @@ class Reference(Probe):
             return
         if chosen("one forward"):
             yield from layer_cases(subject, "one forward", results)
-        if subject.can.mask_2d and chosen("one forward, 2D mask"):
+        if subject.can.mask_2d and _asked(MASKED) and chosen(MASKED):
             masked = layer_results.judge_forward(
                 subject, ForwardSpec(tokens, mask=all_ones(tokens))
             )
-            yield from layer_cases(subject, "one forward, 2D mask", masked)
+            yield from layer_cases(subject, MASKED, masked)
         if results.prefills:
             yield from _decoded(subject, results)
         layers = results.layers
@@ -113,13 +116,16 @@ def _decoded(subject: Subject, results: layer_results.LayerResults) -> Iterator[
     """A prefill, a chunk and a step on a cache; then a left-padded batch, and a step of it."""
     length, sizes = subject.inputs.length, layer_results.schedule(subject)
     spec, can = ForwardSpec(subject.inputs.tokens, chunks=sizes), subject.can
-    first = ("prefill with a cache", "a chunk on the cache")[: len(sizes) - 1]
-    calls = (*first, "a step on the cache")
-    if chosen("on a cache"):
+    calls = (*CACHED[: len(sizes) - 1], CACHED[-1])
+    if _asked(*calls) and chosen("on a cache"):
         yield from _chunks(subject, spec, calls, results, can.steps)
-    if chosen("left padding"):
+    if _asked(*PADDED) and chosen("left padding"):
         spec = left_padded(subject, pad_rows(subject), chunks=(length - 1, 1))
         yield from _chunks(subject, spec, PADDED, results, can.steps & can.mask_2d)
+
+
+def _asked(*calls: str) -> bool:
+    return asked(lambda name: name.endswith(calls))
 
 
 def _chunks(
