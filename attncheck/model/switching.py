@@ -5,10 +5,15 @@ that is called.
 from __future__ import annotations
 
 import contextlib
+import functools
 import warnings
 from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
+from typing import Any
+from unittest import mock
 
 import torch
+from torch import nn
 
 from attncheck.attention.call import AttentionCall
 from attncheck.attention.recorder import record
@@ -20,6 +25,7 @@ FLEX = "flex_attention"
 SHORT = 4
 USUAL = "sdpa"
 """The library's default where a model supports it."""
+_as_written: ContextVar[bool] = ContextVar("as_written", default=False)
 
 
 @contextlib.contextmanager
@@ -33,9 +39,36 @@ def uncompiled() -> Iterator[None]:
     stance = getattr(torch.compiler, "set_stance", None)
     if stance is None:
         raise Unsupported("this torch compiles flex_attention in any case")
-    with stance("force_eager"), warnings.catch_warnings():
+    with stance("force_eager"), warnings.catch_warnings(), _compiling_later():
         warnings.simplefilter("ignore")
         yield
+
+
+@contextlib.contextmanager
+def _compiling_later() -> Iterator[None]:
+    """While active, `torch.compile` loads no compiler, which takes a second: what it returns runs
+    as it is written, and compiles in the first call without this.
+    """
+    usual, token = torch.compile, _as_written.set(True)
+
+    def compile_later(model: Any = None, **options: Any) -> Any:
+        if model is None:
+            return functools.partial(compile_later, **options)
+        if isinstance(model, nn.Module):
+            return usual(model, **options)
+        compiled = functools.cache(lambda: usual(model, **options))
+
+        @functools.wraps(model)
+        def run(*args: Any, **named: Any) -> Any:
+            return (model if _as_written.get() else compiled())(*args, **named)
+
+        return run
+
+    try:
+        with mock.patch.object(torch, "compile", compile_later):
+            yield
+    finally:
+        _as_written.reset(token)
 
 
 @contextlib.contextmanager

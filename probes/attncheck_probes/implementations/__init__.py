@@ -31,11 +31,12 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 
 import torch
+from torch import Tensor
 
 from attncheck.probing import (
     FLEX,
@@ -90,9 +91,10 @@ class Implementations(Probe):
                 case = partial(_switched, reason=reason, measured=measured)
                 yield attempt(name, case, subject, name, attn)
         if subject.device.type == "cpu" and not self.others and subject.attn != FLEX:
+            why_not = cache(partial(not_switched, subject, FLEX))
             for what in ON_A_CPU:
                 name = f"{FLEX} vs {subject.attn}, {what}"
-                yield attempt(name, _uncompiled, subject, name, what)
+                yield attempt(name, _uncompiled, subject, name, what, why_not)
         for attn in (str(subject.attn), *_others(subject)):
             name = f"boolean 4D mask, {attn}"
             yield attempt(name, boolean_mask, subject, name, attn)
@@ -117,10 +119,12 @@ def _switched(
     return measured(subject, name, attn)
 
 
-def _uncompiled(subject: Subject, name: str, what: str) -> Measurement:
+def _uncompiled(
+    subject: Subject, name: str, what: str, why_not: Callable[[], str | None]
+) -> Measurement:
     """Flex attention as it is written: its masks and its change of scores, without a compiler."""
     with uncompiled():
-        return _switched(subject, name, FLEX, not_switched(subject, FLEX), COMPARED[what])
+        return _switched(subject, name, FLEX, why_not(), COMPARED[what])
 
 
 def _weights(subject: Subject, name: str) -> Measurement:
@@ -136,10 +140,17 @@ def _training(subject: Subject, name: str) -> Measurement:
     Skipped where training mode differs from itself: experts chosen at random are not dropout left
     on.
     """
-    logits = []
-    for training in (True, True, False):
-        with without_randomness(subject.model, training), torch.no_grad():
-            logits.append(subject.passes.call(subject.inputs.tokens, use_cache=False).logits_BTV)
-    if not torch.equal(logits[0], logits[1]) and RANDOM not in subject.passes.injected:
+    usual_BTV = subject.logits(ForwardSpec(subject.inputs.tokens))
+    first_BTV = _without_randomness(subject, training=True)
+    case = subject.compare(name, first_BTV, usual_BTV)
+    if not case.beyond and not case.nonfinite:
+        return case
+    again_BTV, evaluated_BTV = (_without_randomness(subject, mode) for mode in (True, False))
+    if not torch.equal(first_BTV, again_BTV) and RANDOM not in subject.passes.injected:
         raise Unsupported("training mode stays random with every dropout at zero")
-    return subject.compare(name, logits[1], logits[2])
+    return subject.compare(name, again_BTV, evaluated_BTV)
+
+
+def _without_randomness(subject: Subject, training: bool) -> Tensor:
+    with without_randomness(subject.model, training), torch.no_grad():
+        return subject.passes.call(subject.inputs.tokens, use_cache=False).logits_BTV
