@@ -54,10 +54,10 @@ class LayerResult:
     `max_abs_diff`, `budget` and `size` are about its output; `residual` is what a named `fault`
     leaves of the difference, and `difference` describes it. `fitted` and `heads` are read off the
     kernel's weights: in one forward, and on a cache where the layer differs. `unknown` says why the
-    layer cannot be judged, `unstated` why its scale is only the observed one, `own_cap`
-    a soft-cap that nothing states, `biased` whether it adds a bias to the scores, `broken` what is
-    wrong before any output is computed. `other_keys` means that only other keys reproduce the
-    output. Later calls on a cache are checked against `prefill`.
+    layer cannot be judged, `unstated` why its scale is only the observed one, `own_cap` a soft-cap
+    that nothing states, `biased` whether it adds a bias to the scores, `broken` what is wrong
+    before any output is computed. `other_keys` means that only other keys reproduce the output.
+    Later calls on a cache are checked against `prefill`.
     """
 
     name: str
@@ -165,9 +165,8 @@ def _judged(
         biased=option.own_bias is not None,
     )
     if inputs.fault:
-        beyond = max(difference, 2 * budget)
-        result = replace(result, max_abs_diff=beyond, fault=inputs.fault, residual=0.0)
-        return replace(result, difference=inputs.broken)
+        result = replace(result, max_abs_diff=max(difference, 2 * budget), residual=0.0)
+        return replace(result, fault=inputs.fault, difference=inputs.broken)
     if inputs.broken or option.dropped:
         dropped = f"its cache has dropped keys that it reads in one forward: {option.span}"
         return replace(result, broken=inputs.broken or dropped)
