@@ -246,8 +246,7 @@ def _changed(
     if params.sinks_H is not None:
         difference = "the learned sinks take no part in the softmax"
         yield _Variant("sink-missing", replace(params, sinks_H=None), difference)
-    dealt = tiled(len(params.heads), case.key_BGSD.shape[1])
-    for heads in dict.fromkeys((dealt, result.heads)):
+    for heads in dict.fromkeys((tiled(len(params.heads), case.key_BGSD.shape[1]), result.heads)):
         if heads != params.heads:
             difference = f"query heads read KV heads {' '.join(map(str, heads))}"
             yield _Variant("kv-groups-tiled", replace(params, heads=heads), difference)
