@@ -47,9 +47,13 @@ def as_module(made: Any) -> Any:
     anything else is left alone.
     """
     if isinstance(made, nn.Module):
-        bare = next(made.parameters(), None) is None
-        return FunctionModel(made.forward) if bare else made
+        found = None if _has_parameters(made) else FunctionModel(made.forward)
+        return found if found is not None and _has_parameters(found) else made
     return FunctionModel(made) if callable(made) and not isinstance(made, type) else made
+
+
+def _has_parameters(model: nn.Module) -> bool:
+    return next(model.parameters(), None) is not None
 
 
 def reachable(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:

@@ -49,6 +49,7 @@ OVERRIDES: Mapping[str, Mapping[str, Any]] = {
         },
     },
     "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"] * 2},
+    "pegasus_x": {"block_size": 16},
     "esm": {"vocab_size": VOCAB, "pad_token_id": 1, "mask_token_id": VOCAB - 1},
     "lfm2": {"layer_types": ["conv", "full_attention"] * 2},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2},

@@ -121,7 +121,6 @@ _TABLE: tuple[tuple[str, Size], ...] = (
     (r"ngram_vocab_size_base", exactly(64)),
     (WINDOWS, window),
     (r"index_block_size", exactly(BLOCK)),
-    (r"block_size", at_most(16)),
     (CONTEXTS, at_most(CONTEXT)),
     (r"original_max_position_embeddings", at_most(SWITCH)),
     (r"max_source_positions", exactly(32)),
