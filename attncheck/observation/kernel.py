@@ -95,7 +95,17 @@ def agrees(left: Tensor, right: Tensor, real_BT: Tensor | None, limit: float) ->
 
 
 def _readings(entry: LedgerCall) -> Iterator[tuple[Used, Tensor]]:
-    """Ways to read a call, each with the context that it has to give."""
+    """Ways to read a call, each with the context that it has to give; kernels differ in what they
+    give a query that may read no key.
+    """
+    for used, context_BTHD in _arguments(entry):
+        yield used, context_BTHD
+        if used.softmax is None and not bool(used.params.allowed.any(-1).all()):
+            yield replace(used, params=replace(used.params, empty_row=0.0)), context_BTHD
+
+
+def _arguments(entry: LedgerCall) -> Iterator[tuple[Used, Tensor]]:
+    """What a call may have computed with, each with the context that it has to give."""
     passed = _reading(entry.call)
     if passed is not None:
         yield passed, entry.context_BTHD

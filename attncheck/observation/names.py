@@ -30,7 +30,14 @@ CELLS = {
     "window size": "window-off-by-one",
     "missing": "cache-drops-token",
 }
-CELL_FAMILIES = {"visible": "causal-mask-missing", "empty": "padding-visible"}
+CELL_FAMILIES = {
+    "documents": "document-leak",
+    "inverted": "padding-visible",
+    "other sequence": "rows-mixed",
+    "visible": "causal-mask-missing",
+    "empty": "padding-visible",
+}
+"""The nearest fault of a kind of cells, or of how they differ."""
 SCORES = {
     "scaled": "softmax-scale",
     "cap": "softcap-missing",
@@ -60,7 +67,7 @@ def _name(group: Group, groups: Sequence[Group], extent: Extent) -> tuple[str, b
     part = group.part
     if part.what == "cells":
         kind = cell_rule(group.members, extent).kind
-        usual = CELL_FAMILIES.get(part.how, "mask-top-left")
+        usual = CELL_FAMILIES.get(kind) or CELL_FAMILIES.get(part.how, "mask-top-left")
         return CELLS.get(kind, usual), kind in CELLS
     if part.what == "scores":
         return SCORES.get(part.how, "softmax-scale"), part.how in SCORES

@@ -18,6 +18,7 @@ from attncheck.faults.engine.trusted import Trusted
 from attncheck.model.forward_spec import ForwardSpec, Mask2D, Mask4D
 from attncheck.numerics.divergence import max_abs
 from attncheck.observation.deviation import Deviation
+from attncheck.observation.documents import documents_of
 from attncheck.observation.explaining import Explaining
 from attncheck.observation.ledger import ledger_of
 from attncheck.observation.names import named
@@ -176,4 +177,5 @@ def extent_of(trusted: Trusted, spec: ForwardSpec, layers: frozenset[int]) -> Ex
             for token, is_real in enumerate(real)
             if not is_real
         ),
+        documents=documents_of(spec.positions),
     )

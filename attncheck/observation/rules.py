@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import final
 
 from attncheck.observation.deviation import Deviation
+from attncheck.observation.documents import CellSet, shifted_documents
 from attncheck.observation.summary import Extent, ranges
 
 FEW = 4
-CellSet = frozenset[tuple[int, int]]
 
 
 @final
@@ -37,6 +37,10 @@ def cell_rule(members: tuple[Deviation, ...], extent: Extent) -> CellRule:
         return CellRule("slots that hold no token yet can be read", how)
     if how == "twice":
         return CellRule(f"{_tokens({key for _, key in cells})} can be read twice")
+    late = shifted_documents(cells, how, extent)
+    if late:
+        count = f"{abs(late)} token{'s' if abs(late) > 1 else ''}"
+        return CellRule(f"documents begin {count} {'late' if late > 0 else 'early'}", "documents")
     return (_visible if how == "visible" else _hidden)(cells, by_row, extent)
 
 
@@ -95,6 +99,12 @@ def _beyond(cells: CellSet, furthest: int, window: int, extent: Extent) -> CellR
 
 
 def _hidden(cells: CellSet, by_row: dict[int, set[tuple[int, int]]], extent: Extent) -> CellRule:
+    if extent.padding:
+        if all(_is_whole(by_row[row], _real(row, extent), row, extent) for row in by_row):
+            return CellRule("no query can read a token that is no padding", "inverted")
+        other = _padding_of(by_row, extent)
+        if other is not None:
+            return CellRule(f"the padding mask is that of sequence {other}", "other sequence")
     starts = {query: extent.start_of(query) for query, _ in cells}
     if all(key > query - starts[query] for query, key in cells) and any(
         starts[query] for query in starts
@@ -119,6 +129,33 @@ def _hidden(cells: CellSet, by_row: dict[int, set[tuple[int, int]]], extent: Ext
             f"the window is {nearest} tokens where {extent.window} are specified", "window size"
         )
     return _block(cells, "cannot be read")
+
+
+def _real(row: int, extent: Extent) -> frozenset[int]:
+    """The tokens of a sequence that are no padding."""
+    return frozenset(k for k in range(extent.length) if (row, k) not in extent.padding)
+
+
+def _is_whole(cells: set[tuple[int, int]], keys: frozenset[int], row: int, extent: Extent) -> bool:
+    """Whether every real query of a sequence has a cell for each of these keys, up to its own token
+    or beyond it.
+    """
+    every = {(query, key) for query in _real(row, extent) for key in keys}
+    return cells in (every, {(query, key) for query, key in every if key <= query})
+
+
+def _padding_of(by_row: dict[int, set[tuple[int, int]]], extent: Extent) -> int | None:
+    """The sequence whose padding is what all others cannot read, if there is one."""
+    padded = (
+        frozenset(key for row, key in extent.padding if row == each) for each in range(extent.rows)
+    )
+    for other, padding in enumerate(padded):
+        lost = {row: padding & _real(row, extent) for row in range(extent.rows)}
+        if {row for row, keys in lost.items() if keys} == set(by_row) and all(
+            _is_whole(by_row[row], lost[row], row, extent) for row in by_row
+        ):
+            return other
+    return None
 
 
 def _block(cells: CellSet, verb: str, kind: str = "") -> CellRule:

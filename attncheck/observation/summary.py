@@ -23,7 +23,8 @@ AT_QUERIES = ("queries", "context", "hidden", "logits")
 class Extent:
     """All that a forward has: against it, "every" is told from "some".
 
-    `starts` are the first positions of its calls, `calls` the kind of each.
+    `starts` are the first positions of its calls, `documents` the first tokens of the documents
+    that its rows are packed with.
     """
 
     layers: frozenset[int]
@@ -32,6 +33,7 @@ class Extent:
     starts: tuple[int, ...]
     window: int | None = None
     padding: frozenset[tuple[int, int]] = frozenset()
+    documents: tuple[int, ...] = ()
 
     @property
     def kinds(self) -> frozenset[str]:
