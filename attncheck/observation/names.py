@@ -70,6 +70,8 @@ def _name(group: Group, groups: Sequence[Group], extent: Extent) -> tuple[str, b
         usual = CELL_FAMILIES.get(kind) or CELL_FAMILIES.get(part.how, "mask-top-left")
         return CELLS.get(kind, usual), kind in CELLS
     if part.what == "scores":
+        if part.how == "bias" and any(each.amount is not None for each in group.members):
+            return "softmax-scale", False  # a bias where none is specified
         return SCORES.get(part.how, "softmax-scale"), part.how in SCORES
     if part.how == "rotated":
         return _rotation(group, groups)

@@ -114,6 +114,10 @@ def _hidden(cells: CellSet, by_row: dict[int, set[tuple[int, int]]], extent: Ext
         }
         if cells == every and not extent.window:
             return CellRule("the causal mask begins at the first query of each call", "top left")
+    several = len(set(starts.values())) < len(starts)  # one query alone shows no triangle
+    if several and cells == _after_place(starts, 1 + max(key for _, key in cells)):
+        text = "query i of a call reads only the first i + 1 tokens, as under a causal mask"
+        return CellRule(text, "causal")
     if all(query == key for query, key in cells):
         return CellRule("queries do not read their own token")
     nearest = min(query - key for query, key in cells)
@@ -129,6 +133,13 @@ def _hidden(cells: CellSet, by_row: dict[int, set[tuple[int, int]]], extent: Ext
             f"the window is {nearest} tokens where {extent.window} are specified", "window size"
         )
     return _block(cells, "cannot be read")
+
+
+def _after_place(starts: dict[int, int], tokens: int) -> CellSet:
+    """What a causal mask over the queries of each call hides of the first `tokens`."""
+    return frozenset(
+        (query, key) for query, start in starts.items() for key in range(query - start + 1, tokens)
+    )
 
 
 def _real(row: int, extent: Extent) -> frozenset[int]:

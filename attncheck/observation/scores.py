@@ -36,7 +36,17 @@ def score_changes(
     if used.softmax is not None:
         yield "dtype", None, str(used.softmax).removeprefix("torch.")
     if _bias_differs(params, right, token_BGS, start, relative):
-        yield "bias", None, ""
+        yield _bias(params, right)
+
+
+def _bias(params: AttentionParams, right: AttentionParams) -> ScoreChange:
+    """A bias that is not the specified one: with its largest value where none is specified, and of
+    dtype bool where it is a mask that was added as numbers.
+    """
+    if params.bias is None or right.bias is not None:
+        return "bias", None, ""
+    numbers = bool(((params.bias == 0) | (params.bias == 1)).all())
+    return "bias", max_abs(params.bias), "bool" if numbers else ""
 
 
 def same_scale(one: float, other: float, relative: float) -> bool:

@@ -82,7 +82,7 @@ def _what(group: Group, extent: Extent) -> str:
     if part.what == "cells":
         return cell_rule(group.members, extent).text
     if part.what == "scores":
-        return _scores(part)
+        return _scores(group)
     if part.what in ("keys", "values"):
         subject = (
             f"{part.what} of {_tokens(part.slots)}" if part.slots else f"{part.what} in the cache"
@@ -95,7 +95,12 @@ def _what(group: Group, extent: Extent) -> str:
     return f"{subject} {_verb(group)}"
 
 
-def _scores(part: ObservedPart) -> str:
+def _scores(group: Group) -> str:
+    part, largest = group.part, [each.amount for each in group.members if each.amount is not None]
+    if part.how == "bias" and part.dtype == "bool":
+        return "a mask is added to the scores as ones and zeros, and hides nothing"
+    if part.how == "bias" and largest:
+        return f"a bias of up to {max(largest):.6g} is added to the scores, where none is specified"
     if part.how == "scaled":
         return f"the scores are multiplied by {part.amount:.6g}"
     if part.how == "dtype":

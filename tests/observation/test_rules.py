@@ -81,3 +81,19 @@ def test_documents_that_begin_at_other_tokens_are_told(
 def test_a_document_that_reads_all_before_it_does_not_begin_elsewhere() -> None:
     cells = [(0, at, key) for at in range(2, LENGTH) for key in range(at // 2 * 2)]
     assert cell_rule(deviations("visible", cells), PACKED).kind != "documents"
+
+
+def test_a_causal_mask_on_the_tokens_of_an_encoder_is_told() -> None:
+    extent = Extent(layers=frozenset({0}), rows=1, length=LENGTH, starts=(0, 4))
+    cells = [(0, at, key) for at in range(LENGTH) for key in range(at % 4 + 1, 4)]
+    found = cell_rule(deviations("hidden", cells), extent)
+    assert found == CellRule(
+        "query i of a call reads only the first i + 1 tokens, as under a causal mask", "causal"
+    )
+    assert cell_rule(deviations("hidden", cells[1:]), extent).kind == ""
+
+
+def test_one_token_that_steps_cannot_read_is_no_causal_mask() -> None:
+    extent = Extent(layers=frozenset({0}), rows=1, length=LENGTH, starts=(0, 4, 5))
+    found = cell_rule(deviations("hidden", [(0, 4, 1), (0, 5, 1)]), extent)
+    assert found.text == "token 1 cannot be read by the queries at 4..5"
