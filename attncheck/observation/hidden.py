@@ -155,13 +155,20 @@ def _deviations(
         )
 
 
+def _weights(module: nn.Module) -> Iterator[Tensor]:
+    yield from module.parameters()
+    yield from (each for each in module.buffers() if each.ndim > 1)
+
+
 def hidden_modules(model: nn.Module) -> dict[str, nn.Module]:
-    """The modules that hidden states pass: all within layers, and others that hold weights."""
+    """The modules that hidden states pass: all within layers, and others that hold weights or a
+    table (as sinusoidal positions are).
+    """
     named = {name: module for name, module in model.named_modules() if name}
     return {
         name: module
         for name, module in named.items()
-        if layer_number(name) is not None or any(True for _ in module.parameters())
+        if layer_number(name) is not None or any(True for _ in _weights(module))
     }
 
 

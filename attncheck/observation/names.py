@@ -21,6 +21,8 @@ ROTATIONS = {
     "twice": "key-rotated-twice",
     "": "position-offset",
 }
+PLACES = {"restart": "position-restart", "frozen": "position-frozen"}
+"""The nearest fault of hidden states that belong to other positions by a rule."""
 CELLS = {
     "later": "causal-mask-missing",
     "off by one": "mask-off-by-one",
@@ -79,7 +81,11 @@ def _name(group: Group, groups: Sequence[Group], extent: Extent) -> tuple[str, b
         return _stored(group, groups, extent)
     if part.what == "state":
         return STATES.get(part.how, "state-dropped"), part.how in STATES
-    families = {"queries": "position-offset", "context": "softmax-scale"}
+    families = {
+        "queries": "position-offset",
+        "context": "softmax-scale",
+        "hidden": PLACES.get(group.rule, ""),
+    }
     return families.get(part.what, ""), False
 
 

@@ -92,7 +92,8 @@ def _by_amount(members: list[Deviation], extent: Extent) -> Iterator[Group]:
     if len(amounts) == 1:
         yield _group(members, extent, amounts.pop(), "")
         return
-    rule = _rule(members, extent) if first.how == "rotated" else ""
+    moved = first.what == "hidden" and first.how == "other token"
+    rule = _rule(members, extent) if first.how == "rotated" or moved else ""
     if rule or first.how not in ("scaled", "other layer"):
         yield _group(members, extent, None, rule)
         return

@@ -22,6 +22,10 @@ ROTATIONS = {
     "again": "are rotated again in each call",
     "not rotated": "are not rotated",
 }
+PLACES = {
+    "restart": "are those of positions that restart at 0 in each call",
+    "frozen": "are those of the first position of their call",
+}
 NOUNS = {
     "queries": "queries",
     "context": "outputs of the kernel",
@@ -147,6 +151,8 @@ def _rotated(group: Group) -> str:
 
 def _moved(group: Group) -> str:
     amount = group.part.amount
+    if group.rule in PLACES:
+        return PLACES[group.rule]
     if amount is not None and amount:
         way = "before" if amount < 0 else "after"
         return f"are those of the token {abs(amount):g} {way}"

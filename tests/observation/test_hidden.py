@@ -11,11 +11,16 @@ from typing import Any
 import pytest
 import torch
 from probing import finding, loaded
-from torch import Tensor
+from torch import Tensor, nn
 
 from attncheck.core.finding import Diagnosis, Location
 from attncheck.diagnosis.diagnose import diagnose
 from attncheck.model.subject import Subject
+from attncheck.observation.deviation import Deviation
+from attncheck.observation.hidden import hidden_modules
+from attncheck.observation.names import named
+from attncheck.observation.summary import Extent, grouped_parts
+from attncheck.observation.words import sentence, worded
 
 MLP = "model.layers.2.mlp"
 
@@ -82,3 +87,43 @@ def test_another_function_is_not_claimed() -> None:
     assert found.how not in ("measured", "reproduced")
     assert place is not None
     assert place.module == MLP
+
+
+def test_a_table_of_positions_without_weights_is_compared() -> None:
+    model, table = nn.Module(), nn.Module()
+    table.register_buffer("weights", torch.zeros(8, 4))
+    model.embed_positions, model.norm, model.angles = table, nn.LayerNorm(4), nn.Module()
+    model.angles.register_buffer("inv_freq", torch.zeros(4))
+    assert list(hidden_modules(model)) == ["embed_positions", "norm"]
+
+
+@pytest.mark.parametrize(
+    ("place", "words", "family"),
+    [
+        (lambda at, start: at - start, "of positions that restart at 0 in each call", "restart"),
+        (lambda at, start: start, "of the first position of their call", "frozen"),
+    ],
+)
+def test_positions_that_follow_a_rule_are_told(
+    place: Callable[[int, int], int], words: str, family: str
+) -> None:
+    extent = Extent(layers=frozenset({0}), rows=1, length=9, starts=(0, 2, 5))
+    members = [
+        Deviation(
+            what="hidden",
+            how="other token",
+            layer=-1,
+            module="embed_positions",
+            row=0,
+            at=at,
+            start=start,
+            when="chunk",
+            amount=float(place(at, start) - at),
+            source=(0, 0, place(at, start)),
+        )
+        for at, start in ((2, 2), (3, 2), (4, 2), (5, 5), (6, 5), (7, 5), (8, 5))
+        if place(at, start) != at
+    ]
+    groups = worded(grouped_parts(members, extent), extent)
+    assert f" are those {words}" in sentence(groups)
+    assert named(groups, extent) == ((), f"position-{family}")
