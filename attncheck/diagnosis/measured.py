@@ -19,6 +19,7 @@ from attncheck.faults.registry import advice
 from attncheck.observation.observe import Observation, observed, observed_alone, observed_states
 from attncheck.observation.sequence import Sequence
 from attncheck.observation.summary import AT_QUERIES
+from attncheck.observation.words import HELD
 from attncheck.report.numbers import number
 
 GROUPS = {
@@ -34,6 +35,7 @@ FORWARD = "Exactly this on a forward without a cache gives the observed logits"
 FILLING = "Exactly this on a forward that fills a cache gives the observed logits"
 ALONE = "Exactly this on each row alone and unpadded gives the observed logits"
 RESTORED = "With what each layer left in the cache put back, the logits are right"
+NEWEST = "With the newest tokens in them, the logits are right"
 
 
 @final
@@ -252,4 +254,5 @@ def _states(failure: Failure) -> Measured | None:
     if seen is None:
         return None
     residual = max_diff_at(seen.predicted_BTV, side.kept(side.trusted_BTV), side.real)
-    return Measured(seen, residual, failure.budget, RESTORED)
+    held = all(part.how in HELD for part in seen.parts)
+    return Measured(seen, residual, failure.budget, NEWEST if held else RESTORED)

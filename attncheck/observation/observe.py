@@ -10,20 +10,21 @@ from dataclasses import dataclass
 from typing import final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attncheck.core.observed_part import ObservedPart
 from attncheck.faults.engine.expected import chunk_bounds
 from attncheck.faults.engine.trusted import Trusted
 from attncheck.model.forward_spec import ForwardSpec, Mask2D, Mask4D
 from attncheck.numerics.divergence import max_abs
+from attncheck.observation.convolutions import ConvolutionStates, convolution_inputs
 from attncheck.observation.deviation import Deviation
 from attncheck.observation.documents import documents_of
 from attncheck.observation.explaining import Explaining
 from attncheck.observation.ledger import ledger_of
 from attncheck.observation.names import named
 from attncheck.observation.sequence import Sequence
-from attncheck.observation.states import changed_states
+from attncheck.observation.states import changed_states, left_states
 from attncheck.observation.summary import Extent, Group, grouped_parts
 from attncheck.observation.words import sentence, worded
 
@@ -130,16 +131,32 @@ def _relative(trusted: Trusted, logits_BTV: Tensor) -> float:
 def observed_states(
     trusted: Trusted, spec: ForwardSpec, run: Callable[[], Tensor]
 ) -> Observation | None:
-    """Recurrent states that change between two calls of a wrong forward, made by `run`; None where
-    none do. `predicted_BTV` are its logits with each state put back.
+    """Recurrent states that change between two calls of a wrong forward, made by `run`, and
+    convolution states of other tokens than the newest; None where all are right. `predicted_BTV`
+    are its logits with each state repaired.
     """
     relative = ROUNDINGS * torch.finfo(trusted.subject.dtype).eps
     found, repaired_BTV = changed_states(trusted.subject.model, run, relative)
+    convolutions = _convolutions(trusted, spec, relative) if repaired_BTV is None else None
+    if convolutions is not None:
+        found, repaired_BTV = left_states(trusted.subject.model, run, convolutions)
     if repaired_BTV is None:
         return None
     layers = frozenset(range(trusted.subject.facts.layers or 0))
     opaque = any(each.opaque for each in found)
     return _observation(found, extent_of(trusted, spec, layers), repaired_BTV, opaque, {})
+
+
+def _convolutions(trusted: Trusted, spec: ForwardSpec, relative: float) -> ConvolutionStates | None:
+    """What convolution states should hold; None where the model has none, or padding stands between
+    the tokens that they are of.
+    """
+    model = trusted.subject.model
+    if spec.mask is not None or not any(isinstance(each, nn.Conv1d) for each in model.modules()):
+        return None
+    with torch.no_grad():
+        inputs = convolution_inputs(model, lambda: trusted.plain_logits(spec), spec.length)
+    return ConvolutionStates(inputs, relative) if inputs else None
 
 
 def _observation(

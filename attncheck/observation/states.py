@@ -22,6 +22,7 @@ from attncheck.model.caches import CachedTensor, states
 from attncheck.model.compat import CACHE_NAMES
 from attncheck.numerics.divergence import max_abs
 from attncheck.numerics.hooks import hooked
+from attncheck.observation.convolutions import ConvolutionStates
 from attncheck.observation.deviation import Deviation
 from attncheck.observation.vectors import Matcher, VectorChange
 
@@ -34,12 +35,14 @@ class StateKeeper:
     """Compares what each layer finds in the cache with what it left there in the call before; with
     `repairs` it puts that back.
 
-    `relative` is the difference that rounding explains, as a share of the largest value.
+    `relative` is the difference that rounding explains, as a share of the largest value. What a
+    layer leaves in `convolutions` is repaired as well.
     """
 
     model: nn.Module
     relative: float
     repairs: bool = False
+    convolutions: ConvolutionStates | None = None
     left: dict[Path, Tensor] = field(default_factory=dict)
     tokens: dict[int, int] = field(default_factory=dict)
     deviations: list[Deviation] = field(default_factory=list)
@@ -58,8 +61,11 @@ class StateKeeper:
                     self._compare(number, each, _length(args, named))
 
         def after(module: nn.Module, args: Any, named: dict[str, Any], output: Any) -> None:
-            self.tokens[number] = self.tokens.get(number, 0) + _length(args, named)
+            start = self.tokens.get(number, 0)
+            self.tokens[number] = start + _length(args, named)
             for each in _states_of(number, args, named):
+                if self.convolutions is not None:
+                    self.convolutions.repair(number, each, start, self.tokens[number])
                 self.left[each.path] = each.tensor.detach().clone()
 
         yield layer.register_forward_pre_hook(before, with_kwargs=True)
@@ -137,3 +143,16 @@ def changed_states(
     with repairing.watching():
         logits_BTV = run()
     return seen.deviations, logits_BTV
+
+
+def left_states(
+    model: nn.Module, run: Callable[[], Tensor], convolutions: ConvolutionStates
+) -> tuple[list[Deviation], Tensor | None]:
+    """The convolution states that layers leave wrong in a run, and the logits with each repaired;
+    None where all are right.
+    """
+    keeper = StateKeeper(model, convolutions.relative, convolutions=convolutions)
+    with keeper.watching():
+        logits_BTV = run()
+    found = convolutions.deviations
+    return found, logits_BTV if found else None

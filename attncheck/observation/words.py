@@ -41,6 +41,8 @@ SIMPLE = {
     "lost": "are zero, which is not what it left",
     "other call": "are those of an earlier call",
 }
+HELD = ("other token", "zero")
+"""How states differ whose tokens are known."""
 SCORES = {
     "cap": "the soft-cap of the scores differs",
     "sinks": "the sinks are left out",
@@ -87,6 +89,8 @@ def _what(group: Group, extent: Extent) -> str:
         return cell_rule(group.members, extent).text
     if part.what == "scores":
         return _scores(group)
+    if part.what == "state" and part.how in HELD and any(each.at >= 0 for each in group.members):
+        return _held(group)
     if part.what in ("keys", "values"):
         subject = (
             f"{part.what} of {_tokens(part.slots)}" if part.slots else f"{part.what} in the cache"
@@ -110,6 +114,17 @@ def _scores(group: Group) -> str:
     if part.how == "dtype":
         return f"the softmax is computed in {part.dtype}"
     return SCORES.get(part.how, "the scores differ")
+
+
+def _held(group: Group) -> str:
+    """What convolution states hold after the first call that leaves them wrong."""
+    first = min(each.start for each in group.members)
+    members = [each for each in group.members if each.start == first]
+    sources = {each.source[2] for each in members if each.source is not None}
+    held = _tokens(tuple(sources)) if sources else "zeros"
+    places = {each.at for each in members if each.at >= 0}
+    newest = "in their order" if places == sources else _tokens(tuple(places))
+    return f"states ({group.members[0].module}) that a layer leaves hold {held}, not {newest}"
 
 
 def _verb(group: Group) -> str:
