@@ -69,8 +69,6 @@ class Sweep:
             for task in self._tasks:
                 known = task.saved() if task.known else None
                 if known is None:
-                    if not task.known:
-                        task.forget()  # it may be of other weights
                     waiting.append(task)
                 else:
                     yield task.place, known
@@ -78,10 +76,12 @@ class Sweep:
             yield from pool(self.workers, self.limits).run(waiting)
 
     def begun(self) -> Iterator[Placed]:
-        """What a run that was stopped had found, also on targets that it has not finished."""
+        """What a run that was stopped had found, also on targets that it has not finished. A whole
+        report may be of an earlier run: it counts where files tell that the same would be loaded.
+        """
         for task in self._tasks:
             report = task.read()
-            if report is None:
+            if report is None or not (report.incomplete or task.known):
                 continue
             words = f"{task.job.target}: stopped after {report.incomplete}"
             found = report.targets[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from ports.catalogue import PORTS
 from probing import finding
+from torch import nn
 
 from attncheck.core.finding import Finding
 from attncheck.diagnosis.diagnose import diagnose
@@ -53,3 +54,16 @@ def test_memory_is_put_back_for_a_while() -> None:
     with memory.put_back([("", "count")]):
         assert "count" not in vars(model)
     assert vars(model)["count"] == 3
+
+
+def test_hooks_that_a_flag_of_then_installs_again_are_removed() -> None:
+    inner = nn.Linear(2, 2)
+    memory = ModuleMemory.of(inner)
+    inner.installed = True  # type: ignore[assignment]
+    inner.register_forward_hook(lambda *given: None)
+    with memory.put_back(memory.changed()):
+        assert not hasattr(inner, "installed")
+        inner.register_forward_hook(lambda *given: None)
+        assert len(inner._forward_hooks) == 2
+    assert inner.installed
+    assert len(inner._forward_hooks) == 1

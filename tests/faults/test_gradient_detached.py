@@ -6,4 +6,4 @@ from injecting import assert_found
 
 
 def test_it_is_caught_and_named() -> None:
-    assert_found("gradient-detached", "builtin:gqa", "gradient")
+    assert_found("gradient-detached", "builtin:gqa", "gradient", "model.layers.3.self_attn.k_proj")

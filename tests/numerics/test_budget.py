@@ -125,7 +125,7 @@ def test_a_buffer_that_every_forward_moves_does_not_count_as_rounding() -> None:
 
     layer.register_forward_hook(drift)
     assert subject.budget.value < 1e-11
-    case = next(iter(registry.load("repeatability").measure_budget(subject)))
+    case = next(iter(registry.load("repeatability").measure(subject)))
     assert verdict_of(case) is Verdict.FAIL
 
 
@@ -171,7 +171,13 @@ def test_tables_count_where_their_rounding_is_the_larger() -> None:
         moved[0] = 0.0
 
     large, small = (
-        measure_budget(forward, forward(), "float64", contextlib.nullcontext, partial(nudged, by))
+        measure_budget(
+            forward,
+            forward(),
+            "float64",
+            contextlib.nullcontext,
+            {"rounding of stored tables": partial(nudged, by)},
+        )
         for by in (1e-3, 0.0)
     )
     assert large.floor == pytest.approx(1e-3)

@@ -7,7 +7,7 @@ import pytest
 from attncheck.core import registry
 from attncheck.core.verdict import Verdict
 from attncheck.model.subject import Subject
-from attncheck.run.runner import ProbeFinished, finding_of, run_probes
+from attncheck.run.runner import NONE, USUAL, ProbeFinished, finding_of, run_probes
 from ports.catalogue import PORTS, Port
 
 BACKED = ("Capped", "CroppedCount", "Keywords", "NanoWhole", "Sized")
@@ -22,7 +22,8 @@ def subject_of(port: Port, *, flaw: bool) -> Subject:
 @pytest.mark.parametrize("port", PORTS, ids=lambda each: each.name)
 def test_no_probe_accuses_the_healthy_twin(port: Port) -> None:
     probes = [registry.load(name) for name in registry.installed()]
-    events = run_probes(subject_of(port, flaw=False), probes, controls=port.name in BACKED)
+    backing = USUAL if port.name in BACKED else NONE
+    events = run_probes(subject_of(port, flaw=False), probes, backing=backing)
     findings = [event.finding for event in events if isinstance(event, ProbeFinished)]
     assert [(each.probe, each.summary) for each in findings if each.verdict not in HEALTHY] == []
 
