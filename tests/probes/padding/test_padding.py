@@ -123,3 +123,10 @@ def test_layers_that_all_have_short_windows_still_see_history() -> None:
         "two layers of four tokens do not carry the first token to the last"
     )
     assert len(found.controls) == 2
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+def test_a_model_that_breaks_in_plain_float64_is_not_asked_there(dtype: str) -> None:
+    asked = case(finding(loaded("config:xglm", dtype=dtype), "padding"), "eager in plain float64")
+    assert verdict_of(asked) is Verdict.SKIP
+    assert asked.note.startswith("concerns float64 only")
