@@ -36,11 +36,12 @@ class Probe(ABC):
         breaks.
         """
 
-    @classmethod
-    def promises(cls, case: str) -> bool:
-        """Whether this case is of what a config states."""
-        return cls.promise if isinstance(cls.promise, bool) else case in cls.promise
-
     def judge(self, evidence: Evidence) -> Ruling:
         """Decide from the evidence alone: unless a probe says otherwise, the worst case decides."""
         return judge_cases(evidence)
+
+
+def promised(probe: Probe, case: str) -> bool:
+    """Whether this case is of what a config states. A class of one's own need not say."""
+    promise: bool | tuple[str, ...] = getattr(probe, "promise", False)
+    return promise if isinstance(promise, bool) else case in promise

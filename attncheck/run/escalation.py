@@ -28,6 +28,7 @@ from attncheck.core.verdict import Verdict
 from attncheck.model.refusal import REFUSALS
 from attncheck.model.subject import Subject
 from attncheck.probing import Probe
+from attncheck.probing.probe import promised
 from attncheck.run.low_precision import explained
 from attncheck.run.measuring import all_cases, settled
 
@@ -106,13 +107,13 @@ def _asked_higher(
     All in half precision, and all that a config states; otherwise those that are broken or in
     doubt: a router between two equal experts breaks one by any number of budgets.
     """
-    if subject.dtype.itemsize <= HALF or probe.promise is True:
+    if subject.dtype.itemsize <= HALF or getattr(probe, "promise", False) is True:
         return None
     fine = (Verdict.PASS, Verdict.SKIP)
     return frozenset(
         case.name
         for case in measured
-        if case.in_doubt or verdict_of(case) not in fine or probe.promises(case.name)
+        if case.in_doubt or verdict_of(case) not in fine or promised(probe, case.name)
     )
 
 

@@ -26,6 +26,7 @@ from attncheck.numerics.budget import HEADROOM
 from attncheck.numerics.divergence import max_abs_finite
 from attncheck.numerics.jitter import Jitter
 from attncheck.probing import Probe
+from attncheck.probing.probe import promised
 from attncheck.run.measuring import all_cases
 
 ROUNDINGS = 6
@@ -66,7 +67,7 @@ def _inside(probe: Probe, case: Measurement) -> Measurement:
     """
     if not isinstance(case, Comparison) or case.rerun is not None or case.nonfinite:
         return case
-    if not probe.promises(case.name):
+    if not promised(probe, case.name):
         return case
     return _within(case, math.inf, "inside a forward, which does not decide")
 

@@ -174,6 +174,8 @@ def test_strict_and_fail_on_move_the_line(
     assert run(capsys, *warns, "--strict")[0] == 1
     assert run(capsys, *warns, "--fail-on", "warn")[0] == 1
     assert run(capsys, *warns, "--fail-on", "noise")[0] == 0
+    passes = ("builtin:gqa", *warns[1:], "--dtype", "float32")
+    assert run(capsys, *passes)[0] == 0
 
 
 def test_traps_of_the_library_count_only_where_they_are_named(
