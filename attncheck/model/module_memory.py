@@ -13,11 +13,12 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from attncheck.model.kept_state import model_untouched
+
 PLAIN = (bool, int, float, str, list, tuple, dict, set, type(None))
 MOST = 1 << 16
 """Larger tensors are tables for every length, not what a call leaves behind."""
 INTERNAL = frozenset({*vars(nn.Module()), "training"})
-HOOKS = tuple(name for name, held in vars(nn.Module()).items() if "hooks" in name and held == {})
 Key = tuple[str, str]
 
 
@@ -45,19 +46,13 @@ class ModuleMemory:
 
     @contextlib.contextmanager
     def put_back(self, keys: list[Key]) -> Iterator[None]:
-        """While active, these have the values of then; afterwards those of now again. Hooks that
-        the library installs meanwhile, since its flag says that it has not yet, are removed.
+        """While active, these have the values of then. Afterwards the model is as it was, without
+        the hooks that the library installs where its flag of then says that it has not yet.
         """
-        now = dict(_held(self.model))
-        kept = {key: _copied(now[key]) for key in keys if key in now}
-        with _hooks_as_now(self.model):
+        with model_untouched(self.model):
             for key in keys:
                 self._set(key, self.values)
-            try:
-                yield
-            finally:
-                for key in keys:
-                    self._set(key, kept)
+            yield
 
     def _set(self, key: Key, values: dict[Key, Any]) -> None:
         module = self.model.get_submodule(key[0])
@@ -66,19 +61,6 @@ class ModuleMemory:
             home[key[1]] = _copied(values[key])
         else:
             home.pop(key[1], None)
-
-
-@contextlib.contextmanager
-def _hooks_as_now(model: nn.Module) -> Iterator[None]:
-    """Hooks that are added inside are gone afterwards."""
-    tables = [getattr(module, name) for module in model.modules() for name in HOOKS]
-    kept = [dict(table) for table in tables]
-    try:
-        yield
-    finally:
-        for table, before in zip(tables, kept, strict=True):
-            table.clear()
-            table.update(before)
 
 
 def _held(model: nn.Module) -> Iterator[tuple[Key, Any]]:

@@ -37,11 +37,7 @@ from attncheck.run.examining import Examine, usual_examination
 from attncheck.run.gate import Gate
 from attncheck.run.implicit import implicit_findings
 from attncheck.run.on_engine import engine_findings, on_engine
-from attncheck.run.runner import (
-    ControlStarted,
-    ProbeFinished,
-    ProbeStarted,
-)
+from attncheck.run.runner import ControlStarted, ProbeFinished, ProbeStarted
 from attncheck.suite.plan import Job
 from attncheck.targets.load import load
 

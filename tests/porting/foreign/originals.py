@@ -5,17 +5,9 @@ from __future__ import annotations
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-COMMON = {
-    "vocab_size": 101,
-    "hidden_size": 48,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 128,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "attn_implementation": "eager",
-}
+from porting.references import SIZE
+
+COMMON = {**SIZE, "vocab_size": 101, "attn_implementation": "eager"}
 GATED = {**COMMON, "intermediate_size": 80, "num_key_value_heads": 2}
 CONFIGS = {
     "gpt_neox": {**COMMON, "intermediate_size": 112, "rotary_pct": 0.5, "rope_theta": 10000.0},
