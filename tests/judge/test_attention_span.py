@@ -11,10 +11,13 @@ from attncheck.judge.attention_span import (
     ObservedKeys,
     drawn,
     exemption,
+    observed_in_gradient,
     reads_ahead,
     wrong_pairs,
 )
 from attncheck.judge.config_spec import FULL, AttentionSpan
+from attncheck.model.forward_spec import ForwardSpec
+from attncheck.model.subject import Subject
 
 LENGTH, WINDOW = 24, 9
 
@@ -70,3 +73,12 @@ def test_one_head_that_reads_otherwise_is_counted_by_itself(head: int, size: int
     assert torch.equal(shown.reads_TS, wrong)
     assert wrong_pairs(keys, stated) == LENGTH - min(size, WINDOW)
     assert exemption(keys, [keys]) == ""
+
+
+def test_the_gradient_shows_every_key_that_each_layer_reads(subject: Subject) -> None:
+    found = observed_in_gradient(subject, ForwardSpec((subject.inputs.fresh(LENGTH, 1),)))
+    assert [each.index for each in found] == [0, 1, 2, 3]
+    for each in found:
+        assert (each.positions[0], each.positions[-1], each.stop) == (0, LENGTH - 1, LENGTH)
+        assert torch.equal(each.reads_TS, each.allowed_TS(FULL))
+        assert each.unsure_TS is not None and not each.unsure_TS.any()

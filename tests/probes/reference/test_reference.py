@@ -90,19 +90,38 @@ def _llama(
     return finding(loaded("builtin:gqa"), "reference")
 
 
+@pytest.mark.parametrize(("factor", "scale"), [(0.25, 0.0625), (1.05, 0.2625)])
 def test_a_scale_applied_to_the_queries_and_again_in_the_kernel_is_found(
-    monkeypatch: pytest.MonkeyPatch,
+    factor: float, scale: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def twice(
         usual: Any, query: Tensor, key: Tensor, *rest: Any, **named: Any
     ) -> tuple[Tensor, Tensor]:
         query, key = usual(query, key, *rest, **named)
-        return query * 0.25, key
+        return query * factor, key
 
     found = _llama(twice, monkeypatch)
     assert found.verdict is Verdict.FAIL
-    assert "the scores are scaled by 0.0625 instead of 0.25" in found.summary
+    assert f"the scores are scaled by {scale} instead of 0.25" in found.summary
     assert case(found, "attention output of 4 layers, one forward").cause.fault == "softmax-scale"
+
+
+def test_a_kernel_that_computes_something_else_under_a_mask_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    home: Any = sys.modules["transformers.models.llama.modeling_llama"]
+    usual = home.eager_attention_forward
+
+    def other(*args: Any, **named: Any) -> tuple[Tensor, Tensor]:
+        output_BTHD, weights_BHTS = usual(*args, **named)
+        return output_BTHD + output_BTHD.roll(1, 1).tanh(), weights_BHTS
+
+    monkeypatch.setattr(home, "eager_attention_forward", other)
+    found = finding(loaded("builtin:gqa", attn="eager"), "reference")
+    assert found.verdict is Verdict.FAIL
+    assert case(found, "attention output of 4 layers, one forward").note == (
+        "model.layers.0.self_attn: no known fault reproduces it (and 3 more layers)"
+    )
 
 
 def test_keys_that_are_turned_twice_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
