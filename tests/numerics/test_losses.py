@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from attncheck.numerics import losses
 from attncheck.numerics.losses import IGNORED, cross_entropy
 
 LABELS_BT = torch.tensor([[3, 1, 4, 1, 5], [2, IGNORED, IGNORED, 0, IGNORED]])
@@ -30,6 +31,15 @@ def test_the_budget_is_that_of_the_coarser_precision(
     assert found.labels == 5
     assert found.value == pytest.approx(float(want), rel=1e-14)
     assert least < found.budget < most
+
+
+def test_a_vocabulary_longer_than_a_stretch_gives_the_same_loss(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    logits_BTV = torch.randn(2, 5, 6, generator=torch.Generator().manual_seed(3))
+    whole = cross_entropy(logits_BTV, LABELS_BT, 1)
+    monkeypatch.setattr(losses, "SLICE", 4)
+    assert cross_entropy(logits_BTV, LABELS_BT, 1) == whole
 
 
 def test_labels_that_are_all_ignored_give_no_loss() -> None:

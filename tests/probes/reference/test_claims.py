@@ -185,14 +185,21 @@ def test_channels_paired_otherwise_than_the_config_says_are_named(
 
 
 def _keys(monkeypatch: pytest.MonkeyPatch, change: Callable[[int, Tensor], Tensor]) -> Finding:
-    """A Llama whose keys are changed behind the projection, by the number of the layer."""
+    return _states(monkeypatch, lambda layer, query, key: (query, change(layer, key)))
+
+
+def _states(
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]],
+) -> Finding:
+    """A Llama whose queries and keys are changed behind the projection, by the layer's number."""
     subject = loaded("builtin:gqa")
     home: Any = sys.modules["transformers.models.llama.modeling_llama"]
     usual, calls = home.apply_rotary_pos_emb, iter(range(10**6))
 
     def rotate(query: Tensor, key: Tensor, *rest: Any, **named: Any) -> tuple[Tensor, Tensor]:
         query, key = usual(query, key, *rest, **named)
-        return query, change(next(calls) % 4, key)
+        return change(next(calls) % 4, query, key)
 
     monkeypatch.setattr(home, "apply_rotary_pos_emb", rotate)
     return finding(subject, "reference")
@@ -217,6 +224,17 @@ def test_keys_of_another_head_than_the_values_are_found(
         judged.note
         == f"model.layers.{min(layers)}.self_attn: heads of keys are the blocks 1 0 of `k_proj`"
     )
+
+
+@pytest.mark.parametrize(("layers", "wrong"), [({0, 1, 2, 3}, 0), ({1}, 4)])
+def test_an_order_of_query_heads_that_all_layers_have_is_meant_so(
+    monkeypatch: pytest.MonkeyPatch, layers: set[int], wrong: int
+) -> None:
+    found = _states(
+        monkeypatch,
+        lambda layer, query, key: (query.flip(1) if layer in layers else query, key),
+    )
+    assert case(found, "order of heads of 4 layers").value == wrong
 
 
 @pytest.mark.parametrize("swapped", [False, True])
