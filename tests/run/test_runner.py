@@ -5,6 +5,7 @@ nobody.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from probing import ACCUSING
 
 from attncheck.core import registry
 from attncheck.core.finding import Finding
-from attncheck.core.measurement import Measurement, verdict_of
+from attncheck.core.measurement import BrokenCall, Measurement, verdict_of
 from attncheck.core.settings import Settings
 from attncheck.core.verdict import Verdict
 from attncheck.model.forward_spec import ForwardSpec
@@ -106,6 +107,88 @@ def test_a_pass_that_no_fault_could_have_failed_is_vacuous(subject: Subject) -> 
         "no fault could be injected that would have failed it: "
         "softcap-missing: no layer passes its kernel a soft-cap"
     )
+
+
+class Breaking(Probe):
+    """Makes one call that the model accepts and breaks on."""
+
+    title = "a call works"
+    controls = ()
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def measure(self, subject: Subject) -> Iterator[Measurement]:
+        """One broken call."""
+        yield BrokenCall("a step", note="raises IndexError: no slot")
+
+
+def test_a_call_that_breaks_in_two_probes_is_said_by_the_first(subject: Subject) -> None:
+    events = run_probes(subject, [Breaking("one"), Breaking("two")], backing=NONE)
+    found = [e.finding for e in events if isinstance(e, ProbeFinished)]
+    assert [each.verdict for each in found] == [Verdict.FAIL, Verdict.FAIL]
+    assert [each.cases[0].note for each in found] == [
+        "raises IndexError: no slot",
+        "raises IndexError: no slot; follows from `one`",
+    ]
+
+
+class Recording(Probe):
+    """Compares two forwards that a leak makes different, and keeps the precisions it ran in."""
+
+    name = "recording"
+    title = "later tokens change nothing"
+    controls = ("causal-mask-missing",)
+
+    def __init__(self) -> None:
+        self.dtypes: list[torch.dtype] = []
+
+    def measure(self, subject: Subject) -> Iterator[Measurement]:
+        """One case that passes where no token reads ahead."""
+        self.dtypes.append(subject.dtype)
+        row = subject.inputs.row
+        one, other = (ForwardSpec(((*row[:-1], last),)) for last in (row[-1], row[-2]))
+        yield subject.compare_forwards("before the last", one, other, at=slice(0, -1))
+
+
+def test_a_control_runs_in_the_precision_of_its_probe_where_that_resolves() -> None:
+    probe = Recording()
+    events = run_probes(load("builtin:gqa", Settings(dtype="float32")), [probe])
+    (found,) = [e.finding for e in events if isinstance(e, ProbeFinished)]
+    assert (found.verdict, [each.detected for each in found.controls]) == (Verdict.PASS, [True])
+    assert probe.dtypes == [torch.float32, torch.float32]
+
+
+class OnlyBelow(Probe):
+    """Compares two forwards whose difference is large in float32, and in nothing better."""
+
+    name = "only-below"
+    title = "two forwards are equal"
+    controls = ()
+
+    def measure(self, subject: Subject) -> Iterator[Measurement]:
+        """One case that fails in float32."""
+        same = ForwardSpec(subject.inputs.tokens)
+        case = subject.compare_forwards("twice", same, same)
+        low = subject.dtype == torch.float32
+        yield replace(case, divergence=replace(case.divergence, max_abs=1.0 if low else 0.0))
+
+
+def test_what_only_a_lower_precision_has_is_diagnosed_there() -> None:
+    asked: list[torch.dtype] = []
+
+    def diagnose(subject: Subject, finding: Finding) -> Finding:
+        asked.append(subject.dtype)
+        return finding
+
+    subject = load("builtin:gqa", Settings(dtype="float32"))
+    (event,) = [
+        e
+        for e in run_probes(subject, [OnlyBelow()], diagnose, NONE)
+        if isinstance(e, ProbeFinished)
+    ]
+    assert event.finding.verdict is Verdict.FAIL
+    assert asked == [torch.float32]
 
 
 def test_what_a_longer_row_leaves_behind_is_for_repeatability_alone() -> None:
