@@ -81,4 +81,5 @@ def test_the_gradient_shows_every_key_that_each_layer_reads(subject: Subject) ->
     for each in found:
         assert (each.positions[0], each.positions[-1], each.stop) == (0, LENGTH - 1, LENGTH)
         assert torch.equal(each.reads_TS, each.allowed_TS(FULL))
-        assert each.unsure_TS is not None and not each.unsure_TS.any()
+        assert each.unsure_TS is not None
+        assert not each.unsure_TS.any()

@@ -22,7 +22,7 @@ from attncheck.core.verdict import Verdict
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.subject import Subject
 from attncheck.probing import Probe
-from attncheck.run.runner import NONE, ProbeFinished, run_probes
+from attncheck.run.runner import NONE, Backing, ProbeFinished, run_probes
 from attncheck.targets.amplify import amplify
 from attncheck.targets.load import load
 
@@ -157,6 +157,17 @@ def test_a_control_runs_in_the_precision_of_its_probe_where_that_resolves() -> N
     (found,) = [e.finding for e in events if isinstance(e, ProbeFinished)]
     assert (found.verdict, [each.detected for each in found.controls]) == (Verdict.PASS, [True])
     assert probe.dtypes == [torch.float32, torch.float32]
+
+
+def test_three_known_questions_are_tried_before_whole_controls() -> None:
+    first = {"window-ignored": "a", "rows-mixed": "b", "cache-stale": "c", "cache-crop": "d"}
+    assert Backing(first).of(Recording()) == (
+        ("window-ignored", "a"),
+        ("rows-mixed", "b"),
+        ("cache-stale", "c"),
+        ("causal-mask-missing", None),
+    )
+    assert NONE.of(Recording()) == ()
 
 
 class OnlyBelow(Probe):
