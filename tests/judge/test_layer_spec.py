@@ -1,13 +1,18 @@
 """Where a call stands: positions under padding, on a cropped cache and in a buffer with empty
-slots.
+slots; and keys that a steep bias makes vanish, which no mask hides.
 """
 
 from __future__ import annotations
 
-import torch
+from typing import Any
 
+import torch
+from torch import Tensor
+
+from attncheck.attention.call import AttentionCall
 from attncheck.judge.config_spec import FULL, AttentionSpan
-from attncheck.judge.layer_spec import CallPosition
+from attncheck.judge.layer_calls import LayerCall
+from attncheck.judge.layer_spec import CallPosition, is_sink, readable_keys
 
 CPU = torch.device("cpu")
 
@@ -48,3 +53,31 @@ def test_a_cropped_cache_is_enough_for_a_window_and_not_for_the_whole_past() -> 
 
 def test_slots_of_a_buffer_behind_the_newest_token_are_empty() -> None:
     assert _rows(CallPosition(new=1, before=1), FULL, 4) == ([["##.."]], False)
+
+
+def _softmax(
+    module: Any, query_BHTD: Tensor, key_BGSD: Tensor, value_BGSD: Tensor, mask: Tensor, **_: Any
+) -> tuple[Tensor, Tensor]:
+    weights_BHTS = (query_BHTD @ key_BGSD.mT + mask).softmax(-1)
+    return (weights_BHTS @ value_BGSD).transpose(1, 2), weights_BHTS
+
+
+def test_a_key_whose_weight_a_steep_bias_makes_zero_is_still_read() -> None:
+    length, slope = 48, 20.0
+    distance_TS = torch.arange(length)[:, None] - torch.arange(length).double()
+    mask = (-slope * distance_TS).masked_fill(distance_TS < 0, -torch.inf)[None, None]
+    states = torch.randn(3, 1, 1, length, 4, generator=torch.Generator().manual_seed(0)).double()
+    call = AttentionCall(torch.nn.Identity(), *states, mask=mask, options={}, kernel=_softmax)
+    layer = LayerCall(
+        name="layer", index=0, call=call, context_BTHD=torch.zeros(0), stages={}, tables=None
+    )
+    _, weights_BHTS = call.run()
+    assert weights_BHTS[0, 0, -1, 0] == 0
+    assert torch.equal(readable_keys(layer)[0, 0], distance_TS >= 0)
+
+
+def test_a_sink_is_one_number_for_each_head() -> None:
+    assert is_sink(torch.zeros(4), 4)
+    assert is_sink(torch.zeros(1, 4, 1, 1), 4)
+    assert not is_sink(torch.zeros(3), 4)
+    assert not is_sink(0.0, 1)
