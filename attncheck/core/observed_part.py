@@ -26,6 +26,7 @@ How = Literal[
     "rotated",
     "rounded",
     "scaled",
+    "reordered",
     "zero",
     "missing",
     "twice",

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from attncheck.model.compat import config_of, text_config
-from attncheck.model.embeddings import token_table
+from attncheck.model.embeddings import position_rows, token_table
 
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers")
 HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "decoder_attention_heads")
@@ -22,6 +22,9 @@ CONTEXT = (
     "max_seq_len",
     "max_target_positions",
     "seq_length",
+    "context_length",
+    "max_seq_length",
+    "block_size",
 )
 WINDOWS = (
     "sliding_window",
@@ -74,7 +77,7 @@ def read_facts(model: nn.Module) -> Facts:
     """Read the facts of a loaded model from its config and its modules."""
     config = text_config(config_of(model))
     heads = first_int(config, HEADS)
-    context = first_int(config, CONTEXT)
+    context = first_int(config, CONTEXT) or position_rows(model)
     boundaries = boundaries_of(config, context, getattr(model, FOUND, ()))
     return Facts(
         class_name=type(model).__name__,

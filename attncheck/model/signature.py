@@ -20,13 +20,16 @@ USUAL = ("input_ids", "attention_mask", "position_ids", "past_key_values", "use_
 KEYWORDS = "kwargs"
 UNNAMED = ("self", "args", "input")
 LABELS = ("labels", "targets")
+BY_KEY = (*USUAL, CACHE_NAMES[0])
+"""What a forward may take out of its keywords under these names."""
 
 
 def parameters_of(model: nn.Module) -> tuple[str, ...]:
     """The names of the arguments of a forward, `kwargs` last where it takes any.
 
-    A forward with keywords has those of the forwards that it overrides too. Where none of them
-    names token ids, the arguments are those of the first module inside that does.
+    A forward with keywords has those that its code takes out of them, and those of the forwards
+    that it overrides. Where these name no token ids or nothing else, the arguments are those of the
+    first module inside that does.
     """
     own = _named(model.forward)
     if KEYWORDS not in own:
@@ -34,9 +37,10 @@ def parameters_of(model: nn.Module) -> tuple[str, ...]:
     kinds = (vars(kind) for kind in type(model).__mro__)
     overridden = [_named(each["forward"]) for each in kinds if "forward" in each]
     found = tuple(dict.fromkeys(name for names in (own, *overridden) for name in names))
-    if any(name in found for name in IDS):
-        return found
-    return next((names for names in _inside(model) if any(each in names for each in IDS)), own)
+    inside = next((names for names in _inside(model) if any(each in names for each in IDS)), own)
+    if {*found} <= {*IDS, KEYWORDS}:
+        return tuple(dict.fromkeys((*found[:-1], *inside)))
+    return found if any(name in found for name in IDS) else inside
 
 
 def is_opaque(model: nn.Module) -> bool:
@@ -58,8 +62,18 @@ def _named(forward: Callable[..., Any]) -> tuple[str, ...]:
     kinds = inspect.Parameter
     names = [each.name for each in parameters if each.kind not in (kinds.VAR_KEYWORD,)]
     names = [name for name in names if name not in UNNAMED]
-    any_keyword = any(each.kind is kinds.VAR_KEYWORD for each in parameters)
-    return (*names, KEYWORDS) if any_keyword else tuple(names)
+    if not any(each.kind is kinds.VAR_KEYWORD for each in parameters):
+        return tuple(names)
+    return (*dict.fromkeys((*names, *_by_key(forward))), KEYWORDS)
+
+
+def _by_key(forward: Callable[..., Any]) -> list[str]:
+    """The names that a forward's code takes out of its keywords: it holds them as constants. Ids
+    alone say nothing of what else it reads.
+    """
+    code = getattr(inspect.unwrap(forward), "__code__", None)
+    found = [name for name in BY_KEY if code is not None and name in code.co_consts]
+    return found if set(found) - {*IDS} else []
 
 
 def takes_argument(model: nn.Module, name: str) -> bool:

@@ -79,6 +79,8 @@ class Recorder:
     def print_BTK(self, event: Event, shape: tuple[int, int]) -> Tensor | None:
         """The fingerprint of an event over the forward; None where tokens have no vector each."""
         parts = self.prints[event]
+        if all(part.shape[0] == 1 for part in parts):  # one sequence for the whole batch
+            parts = [part.expand(shape[0], *part.shape[1:]) for part in parts]
         if any(part.shape[0] != shape[0] for part in parts):
             return None
         if len(parts) == 1 and parts[0].shape[1] > shape[1] and parts[0].shape[1] % shape[1] == 0:
@@ -124,6 +126,12 @@ def first_tensor(value: Any) -> Tensor | None:
     return None
 
 
+def of_tokens(module: nn.Module, output: Any) -> Any:
+    """A module's output; that of a table which was asked for bare positions as (1, T, W)."""
+    bare = isinstance(module, nn.Embedding) and isinstance(output, Tensor) and output.ndim == 2
+    return output[None] if bare else output
+
+
 @contextlib.contextmanager
 def recording(modules: Mapping[str, nn.Module]) -> Iterator[Recorder]:
     """While active, every call of these modules leaves its fingerprints in the recorder."""
@@ -136,7 +144,7 @@ def recording(modules: Mapping[str, nn.Module]) -> Iterator[Recorder]:
         return hook
 
     def after(name: str) -> Any:
-        return lambda module, args, output: recorder.note((name, "out"), output)
+        return lambda module, args, out: recorder.note((name, "out"), of_tokens(module, out))
 
     handles = [
         module.register_forward_pre_hook(before(name), with_kwargs=True)

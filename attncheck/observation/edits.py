@@ -1,4 +1,4 @@
-"""What may be done to a vector where it stands: zeroed, scaled, rounded.
+"""What may be done to a vector where it stands: zeroed, scaled, reordered, rounded.
 
 Axes: N vectors, D width.
 """
@@ -34,6 +34,8 @@ def edits(observed_ND: Tensor, right_ND: Tensor, limit: float) -> Iterator[Edits
     scaled_ND = right_ND * factor_N[:, None]
     slack_N1 = limit * factor_N.abs().clamp_min(1.0)[:, None]
     yield "scaled", ((observed_ND - scaled_ND).abs() <= slack_N1).all(-1), scaled_ND, factor_N, ""
+    reordered_ND = reordered(observed_ND, right_ND)
+    yield "reordered", ((observed_ND - reordered_ND).abs() <= limit).all(-1), reordered_ND, None, ""
     for dtype in DTYPES:
         if torch.finfo(dtype).eps <= 2 * torch.finfo(right_ND.dtype).eps:
             continue
@@ -50,3 +52,12 @@ def _rounded_alike(observed_ND: Tensor, rounded_ND: Tensor, eps: float, limit: f
     close_ND = (observed_ND - rounded_ND).abs()
     unit_ND = eps * rounded_ND.abs() + limit
     return ((close_ND <= limit).double().mean(-1) >= AGREE) & (close_ND <= unit_ND).all(-1)
+
+
+def reordered(observed_ND: Tensor, right_ND: Tensor) -> Tensor:
+    """The right vectors with their entries in the one order that gives the first observed one."""
+    if not len(right_ND):
+        return right_ND
+    order_D = torch.empty_like(right_ND[0], dtype=torch.int64)
+    order_D[observed_ND[0].argsort()] = right_ND[0].argsort()
+    return right_ND[:, order_D]

@@ -86,8 +86,8 @@ class Explaining:
         found = first_divergence(good, self.prints, real_BT=self.real_BT)
         if found is None or any(found.event == changed.event for changed in self.changed):
             return False
-        right = states_at(model, found.event, self.logits, spec.length)
-        observed = states_at(model, found.event, run, (self.recorded or spec).length)
+        right = states_at(model, found.event, self.logits, shape)
+        observed = states_at(model, found.event, run, self._recorded)
         if right is None or observed is None:
             return False
         observed = observed if self.part is None else self.part.states(observed)
@@ -99,8 +99,7 @@ class Explaining:
 
     def changed_logits(self, run: Run, right_BTV: Tensor) -> ChangedOutput | None:
         """What was done to the logits themselves; None where the model returns others in number."""
-        model, length = self.trusted.subject.model, (self.recorded or self.spec).length
-        observed_BTV = states_at(model, LOGITS, run, length)
+        observed_BTV = states_at(self.trusted.subject.model, LOGITS, run, self._recorded)
         if observed_BTV is None:
             return None
         observed_BTV = observed_BTV if self.part is None else self.part.states(observed_BTV)
@@ -147,9 +146,14 @@ class Explaining:
 
     def _failing_prints(self, run: Run) -> ModuleOutputs:
         """The fingerprints of the failing forward, of its part only."""
-        spec = self.recorded or self.spec
-        prints = prints_of(self.trusted.subject.model, run, (len(spec.tokens), spec.length))
+        prints = prints_of(self.trusted.subject.model, run, self._recorded)
         return prints if self.part is None else self.part.prints(prints)
+
+    @property
+    def _recorded(self) -> tuple[int, int]:
+        """(B, T) of the failing forward."""
+        spec = self.recorded or self.spec
+        return len(spec.tokens), spec.length
 
     @contextlib.contextmanager
     def _attending(self) -> Iterator[None]:

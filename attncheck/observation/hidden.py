@@ -24,6 +24,7 @@ from attncheck.numerics.module_outputs import (
     ModuleOutputs,
     first_tensor,
     last_calls,
+    of_tokens,
     recording,
 )
 from attncheck.observation.deviation import Deviation
@@ -32,10 +33,10 @@ from attncheck.observation.vectors import Matcher, Matches
 Run = Callable[[], object]
 
 
-def _seen(event: Event, args: Any, named: Any, output: Any) -> Tensor | None:
+def _seen(module: nn.Module, event: Event, args: Any, named: Any, output: Any) -> Tensor | None:
     """The hidden tensor of an event: what enters a module, or what leaves it."""
     if event[1] == "out":
-        return first_tensor(getattr(output, "logits", output))
+        return first_tensor(of_tokens(module, getattr(output, "logits", output)))
     return first_tensor(args or [named[key] for key in named if "hidden" in key])
 
 
@@ -46,7 +47,7 @@ def recorded_outputs(model: nn.Module, event: Event) -> Iterator[list[Tensor]]:
     module = model.get_submodule(event[0])
 
     def hook(module: nn.Module, args: Any, named: Any, output: Any = None) -> None:
-        tensor = _seen(event, args, named, output)
+        tensor = _seen(module, event, args, named, output)
         if tensor is not None:
             found.append(tensor.detach().clone())
 
@@ -76,10 +77,11 @@ class ChangedOutput:
         """While active, full forwards have the changed states there."""
 
         def hook(module: nn.Module, args: Any, named: Any, output: Any = None) -> Any:
-            tensor = _seen(self.event, args, named, output)
-            if tensor is None or tensor.shape[:2] != self.states_BTW.shape[:2]:
+            tensor = _seen(module, self.event, args, named, output)
+            if tensor is None or tensor.shape[1] != self.states_BTW.shape[1]:
                 return None
-            new = self.states_BTW.reshape(tensor.shape)
+            # a table of positions may give one sequence for the whole batch
+            new = self.states_BTW[: tensor.shape[0]].reshape(tensor.shape)
             if self.event[1] == "out":
                 return _with_states(output, tensor, new)
             kept = {key: new if value is tensor else value for key, value in named.items()}
@@ -94,7 +96,7 @@ def _with_states(output: Any, old: Tensor, new: Tensor) -> Any:
     """The same output with one tensor replaced."""
     if isinstance(output, (tuple, list)):
         return type(output)(new if each is old else each for each in output)
-    return new
+    return new.reshape(output.shape) if isinstance(output, Tensor) else new
 
 
 def changed_output(
@@ -172,11 +174,13 @@ def hidden_modules(model: nn.Module) -> dict[str, nn.Module]:
     }
 
 
-def states_at(model: nn.Module, event: Event, run: Run, length: int) -> Tensor | None:
-    """states_BTW of one event over a whole forward."""
+def states_at(model: nn.Module, event: Event, run: Run, shape: tuple[int, int]) -> Tensor | None:
+    """states_BTW of one event over a whole forward of (B, T) tokens."""
     with recorded_outputs(model, event) as found:
         run()
-    return last_calls(found, length)
+    states = last_calls(found, shape[1])
+    alone = states is not None and states.shape[0] == 1
+    return states.expand(shape[0], *states.shape[1:]) if states is not None and alone else states
 
 
 def prints_of(model: nn.Module, run: Run, shape: tuple[int, int]) -> ModuleOutputs:

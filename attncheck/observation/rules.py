@@ -99,12 +99,9 @@ def _beyond(cells: CellSet, furthest: int, window: int, extent: Extent) -> CellR
 
 
 def _hidden(cells: CellSet, by_row: dict[int, set[tuple[int, int]]], extent: Extent) -> CellRule:
-    if extent.padding:
-        if all(_is_whole(by_row[row], _real(row, extent), row, extent) for row in by_row):
-            return CellRule("no query can read a token that is no padding", "inverted")
-        other = _padding_of(by_row, extent)
-        if other is not None:
-            return CellRule(f"the padding mask is that of sequence {other}", "other sequence")
+    padding = _other_padding(by_row, extent) if extent.padding else None
+    if padding is not None:
+        return padding
     starts = {query: extent.start_of(query) for query, _ in cells}
     if all(key > query - starts[query] for query, key in cells) and any(
         starts[query] for query in starts
@@ -118,6 +115,8 @@ def _hidden(cells: CellSet, by_row: dict[int, set[tuple[int, int]]], extent: Ext
     if several and cells == _after_place(starts, 1 + max(key for _, key in cells)):
         text = "query i of a call reads only the first i + 1 tokens, as under a causal mask"
         return CellRule(text, "causal")
+    if cells == {(query, key) for query in starts for key in range(starts[query] + 1, query + 1)}:
+        return CellRule("queries read only what the first query of their call reads")
     if all(query == key for query, key in cells):
         return CellRule("queries do not read their own token")
     nearest = min(query - key for query, key in cells)
@@ -133,6 +132,15 @@ def _hidden(cells: CellSet, by_row: dict[int, set[tuple[int, int]]], extent: Ext
             f"the window is {nearest} tokens where {extent.window} are specified", "window size"
         )
     return _block(cells, "cannot be read")
+
+
+def _other_padding(by_row: dict[int, set[tuple[int, int]]], extent: Extent) -> CellRule | None:
+    if all(_is_whole(by_row[row], _real(row, extent), row, extent) for row in by_row):
+        return CellRule("no query can read a token that is no padding", "inverted")
+    other = _padding_of(by_row, extent)
+    if other is None:
+        return None
+    return CellRule(f"the padding mask is that of sequence {other}", "other sequence")
 
 
 def _after_place(starts: dict[int, int], tokens: int) -> CellSet:

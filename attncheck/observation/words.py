@@ -37,6 +37,7 @@ SIMPLE = {
     "zero": "are zero",
     "another function": "are no vectors of the trusted path",
     "other head": "are those of other heads",
+    "reordered": "have their entries in another order",
     "other sequence": "are those of another sequence",
     "lost": "are zero, which is not what it left",
     "other call": "are those of an earlier call",

@@ -44,6 +44,28 @@ def test_a_forward_that_names_its_ids_gets_no_other_names() -> None:
     assert "position_ids" in parameters_of(tiny_llama())
 
 
+class ByKey(nn.Module):
+    def forward(self, input_ids: Tensor, **kwargs: Any) -> Tensor:
+        kept = kwargs.get("past_key_values")
+        return input_ids[..., None].float() if kept is None else kwargs["attention_mask"]
+
+
+class Passing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = tiny_llama()
+
+    def forward(self, input_ids: Tensor, **kwargs: Any) -> Tensor:
+        return self.inner(input_ids, **kwargs).logits
+
+
+def test_names_that_a_forward_takes_out_of_its_keywords_are_its_arguments() -> None:
+    adapter = ForwardAdapter(ByKey())
+    assert (adapter.cache_name, adapter.mask_name) == ("past_key_values", "attention_mask")
+    assert adapter.positions_name is None
+    assert ForwardAdapter(Passing()).positions_name == "position_ids"
+
+
 def test_nothing_in_sight_names_an_argument() -> None:
     model = Opaque()
     assert is_opaque(model)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from attncheck.numerics.module_outputs import KEPT, Recorder
+from attncheck.numerics.module_outputs import KEPT, Recorder, recording
 
 EVENT = ("layer", "out")
 
@@ -59,3 +59,14 @@ def test_only_the_last_call_of_a_module_that_ran_before_counts() -> None:
     assert torch.allclose(found_BTK, right_BTK, atol=1e-6)
     assert recorder.outputs((2, 4), calls=1) == {}
     assert set(recorder.outputs((2, 4), calls=2)) == {EVENT}
+
+
+def test_positions_looked_up_once_for_a_batch_are_those_of_each_sequence() -> None:
+    table = torch.nn.Embedding(9, 6)
+    with recording({"wpe": table}) as recorder:
+        table(torch.arange(5))
+        table(torch.arange(5, 8))
+    print_BTK = recorder.print_BTK(("wpe", "out"), (2, 8))
+    assert print_BTK is not None
+    assert print_BTK.shape == (2, 8, KEPT)
+    assert torch.equal(print_BTK[0], print_BTK[1])

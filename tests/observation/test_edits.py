@@ -37,3 +37,13 @@ def test_rounding_that_keeps_small_exponents_is_told_by_its_bits() -> None:
 def test_other_numbers_are_no_rounding() -> None:
     right_ND = torch.randn(3, 16, dtype=torch.float64)
     assert not found(right_ND * 1.001, right_ND)
+
+
+def test_another_order_of_the_entries_is_told() -> None:
+    right_ND = torch.randn(3, 8, dtype=torch.float64)
+    merged_ND = right_ND.reshape(3, 2, 4).mT.reshape(3, 8)
+    fitting = [how for how, fits_N, *_ in edits(merged_ND, right_ND, LIMIT) if bool(fits_N.all())]
+    assert fitting == ["reordered"]
+    merged_ND[2] = merged_ND[2].flip(0)  # one order must serve every vector
+    fits_by_how = {how: fits_N.tolist() for how, fits_N, *_ in edits(merged_ND, right_ND, LIMIT)}
+    assert fits_by_how["reordered"] == [True, True, False]

@@ -97,3 +97,12 @@ def test_one_token_that_steps_cannot_read_is_no_causal_mask() -> None:
     extent = Extent(layers=frozenset({0}), rows=1, length=LENGTH, starts=(0, 4, 5))
     found = cell_rule(deviations("hidden", [(0, 4, 1), (0, 5, 1)]), extent)
     assert found.text == "token 1 cannot be read by the queries at 4..5"
+
+
+def test_queries_that_take_the_mask_of_the_first_one_are_told() -> None:
+    extent = Extent(layers=frozenset({0}), rows=1, length=LENGTH, starts=(0, 2, 5))
+    cells = [(0, at, key) for at, start in ((3, 2), (4, 2)) for key in range(start + 1, at + 1)]
+    found = cell_rule(deviations("hidden", cells), extent)
+    assert found.text == "queries read only what the first query of their call reads"
+    other = cell_rule(deviations("hidden", [(0, 4, 2), *cells]), extent)
+    assert other.text != found.text

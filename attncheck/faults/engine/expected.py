@@ -6,13 +6,16 @@ Axes: B batch, T query positions, S key positions.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import final
 
 import torch
 from torch import Tensor
 
+from attncheck.attention.call import AttentionCall
+from attncheck.attention.masks import allowed_BHTS
+from attncheck.core.errors import Unsupported
 from attncheck.judge.config_spec import FULL, AttentionSpan
 from attncheck.model.forward_spec import ForwardSpec, Mask2D, Mask4D
 
@@ -93,3 +96,21 @@ def edited(allowed: Tensor, change: Allowed | None, view: View) -> Tensor:
         rows = allowed[:, :, start:stop, :stop]
         out[:, :, start:stop, :stop] = change(rows, replace(view, start=start, stop=stop))
     return out
+
+
+def nearest_span(
+    spans: Collection[AttentionSpan], call: AttentionCall, spec: ForwardSpec
+) -> AttentionSpan:
+    """Of the spans that a config allows, the one that this call over the whole forward has; FULL
+    where that cannot be read.
+    """
+    try:
+        own_BHTS = allowed_BHTS(call)
+    except Unsupported:
+        return FULL
+    if own_BHTS.shape[-2:] != (spec.length, spec.length):
+        return FULL
+    differing = {
+        span: int((own_BHTS ^ expected_keys(spec, span, own_BHTS.device)).sum()) for span in spans
+    }
+    return min(differing, key=lambda span: differing[span])

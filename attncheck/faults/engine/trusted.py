@@ -30,6 +30,7 @@ from attncheck.faults.engine.expected import (
     edited,
     expected_keys,
     held,
+    nearest_span,
     segments_of,
 )
 from attncheck.faults.engine.injection import filled_cache
@@ -267,7 +268,9 @@ class Trusted:
         spans = span_spec(self.subject.text_config, call.module, self.layer(call)).spans
         if len(spans) < 2:
             return next(iter(spans), FULL)
-        window = call.options.get("sliding_window", getattr(call.module, "sliding_window", None))
+        window = call.options.get("sliding_window", getattr(call.module, "sliding_window", ...))
+        if window is ...:
+            return nearest_span(spans, call, spec)
         return next((each for each in spans if (each.kind == "sliding") == bool(window)), FULL)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
-from attncheck.faults.engine.expected import expected_keys, segments_of
-from attncheck.judge.config_spec import AttentionSpan
+from attncheck.attention.call import AttentionCall
+from attncheck.faults.engine.expected import expected_keys, nearest_span, segments_of
+from attncheck.judge.config_spec import FULL, AttentionSpan
 from attncheck.model.forward_spec import ForwardSpec, Mask2D, blocks
 
 
@@ -25,3 +27,12 @@ def test_expected_keys_are_causal_windowed_and_without_padding() -> None:
         [False, True, True, False],
         [False, False, True, True],
     ]
+
+
+@pytest.mark.parametrize("windowed", [True, False])
+def test_a_layer_that_names_no_window_has_the_span_that_it_reads(windowed: bool) -> None:
+    window, spec = AttentionSpan("sliding", 2), ForwardSpec(((5, 6, 7, 8),))
+    read = expected_keys(spec, window if windowed else FULL, torch.device("cpu"))
+    states = torch.zeros(1, 1, 4, 2)
+    call = AttentionCall(torch.nn.Identity(), states, states, states, read, {}, lambda *_: None)
+    assert nearest_span((window, FULL), call, spec) == (window if windowed else FULL)
