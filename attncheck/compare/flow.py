@@ -55,6 +55,7 @@ class FlowTape:
     """The values of one forward in the order of execution."""
 
     least: int
+    noting: bool = False
     values: list[Value] = field(default_factory=list)
     _prints: dict[int, list[tuple[Tensor, Value]]] = field(default_factory=dict)
     _stacked: dict[int, Tensor] = field(default_factory=dict)
@@ -109,7 +110,7 @@ class FlowTape:
         return [each for each in values if each.place >= place][:MOST]
 
 
-MOST = 64
+MOST = 128
 """How many values of one size are looked at behind a place."""
 POWERS = (1.0, 1.0, 2.0, 3.0, 3.0, 4.0)
 LIMITS = [1, 1, 2, 4, 4, 5]
@@ -140,6 +141,8 @@ class _Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         result = func(*args, **(kwargs or {}))
+        if self.tape.noting:
+            return result
         for each in result if isinstance(result, (tuple, list)) else (result,):
             if isinstance(each, Tensor):
                 self.tape.note(each, self.stack[-1])
@@ -163,7 +166,9 @@ def taped(model: nn.Module, least: int) -> Iterator[FlowTape]:
                 pass
             for each in output if isinstance(output, (tuple, list)) else (output,):
                 if isinstance(each, Tensor):
+                    tape.noting = True  # what a hook computes is no value of the model
                     tape.note(each, name, returned=True)
+                    tape.noting = False
 
         return hook
 

@@ -20,6 +20,7 @@ from attncheck.compare.decoder.spec import DecoderSpec
 from attncheck.compare.edits.edit import ROUNDING_ONLY
 from attncheck.compare.flow import FlowTape, taped
 from attncheck.compare.folding import as_rounded
+from attncheck.compare.gaps import words_of
 from attncheck.compare.peel import Peeled, Peeler, StagedEdit
 from attncheck.compare.stage import EMBEDDING, HEAD, Port, port_of
 from attncheck.core.errors import Unsupported, first_line
@@ -105,8 +106,10 @@ def tape_of(subject: Subject, rows: Tokens) -> tuple[FlowTape, Tensor]:
 def _best(
     spec: DecoderSpec, observed: Observed, other: Subject, tape: FlowTape, logits_BTV: Tensor
 ) -> Explanation:
-    """The explanation under the finest slack that proves one."""
-    found = None
+    """The explanation under the finest slack that proves one, else under the one that comes
+    furthest.
+    """
+    found: list[tuple[Peeled, Explanation]] = []
     for slack in SLACKS:
         port = port_of(other.model, tape, logits_BTV, slack)
         with torch.no_grad():
@@ -115,25 +118,47 @@ def _best(
         # a small fault is as small as this slack: what has no fault under it is not proven the same
         if not explanation.reason and (explanation.faults or slack <= FINE):
             return explanation
-        found = found or explanation
-    assert found is not None
-    return found
+        found.append((peeled, explanation))
+    return max(found, key=lambda each: each[0].progress)[1]
 
 
 def _explained(spec: DecoderSpec, peeled: Peeled, port: Port) -> Explanation:
     scale = float(port.logits_BTV.abs().max())
-    if peeled.stuck is not None or not peeled.residual <= port.slack * scale:
-        layer = peeled.stuck if peeled.stuck is not None and peeled.stuck >= 0 else None
-        where = f"layer {layer}" if layer is not None else WHOLE.get(peeled.stuck or 0, "")
+    proven = peeled.residual <= port.slack * scale
+    faults = tuple(_faults(peeled, len(spec.layers))) if proven else ()
+    if proven and not peeled.gaps:
         return Explanation(
-            reason=f"no change that is known makes {where}, {peeled.part}, what it is",
-            module=peeled.place,
-            layer=layer,
-            residual=peeled.residual,
-            scale=scale,
+            faults=faults, residual=peeled.residual, scale=scale, rounding=not faults
         )
-    faults = tuple(_faults(peeled, len(spec.layers)))
-    return Explanation(faults=faults, residual=peeled.residual, scale=scale, rounding=not faults)
+    if not peeled.gaps:
+        reason = f"the logits with all faults put right are still {number(peeled.residual)} away"
+        return Explanation(reason=reason, residual=peeled.residual, scale=scale)
+    return Explanation(
+        faults=faults,
+        reason=_reason(peeled, proven),
+        module=peeled.gaps[0].module,
+        layer=peeled.gaps[0].stage if peeled.gaps[0].stage >= 0 else None,
+        residual=peeled.residual,
+        scale=scale,
+    )
+
+
+def _reason(peeled: Peeled, proven: bool) -> str:
+    """What is known of stages that no edit explains."""
+    first = peeled.gaps[0]
+    where = f"layer {first.stage}" if first.stage >= 0 else WHOLE[first.stage]
+    text = f"no change that is known makes {where}, {words_of(first.part)}, what it is"
+    if not first.bridged:
+        return text
+    text += f"; its output is {first.share:.1%} away from position {first.position} on"
+    if len(peeled.gaps) > 1:
+        others = ", ".join(str(each.stage) for each in peeled.gaps if each.stage >= 0)
+        text += f", as in layers {others}"
+    if proven:
+        them = "them" if len(peeled.gaps) > 1 else "it"
+        text += f"; with the other model's own output of {them} put in, all logits are equal to "
+        text += f"{number(peeled.residual)}, so that nothing else differs"
+    return text
 
 
 def _faults(peeled: Peeled, layers: int) -> Iterator[NamedFault]:

@@ -17,10 +17,12 @@ import torch
 from torch import Tensor
 
 from attncheck.compare.decoder import compute
-from attncheck.compare.decoder.spec import DecoderSpec
+from attncheck.compare.decoder.spec import DecoderSpec, LayerSpec
 from attncheck.compare.edits.catalogue import edits_before, edits_behind, edits_of_layer
 from attncheck.compare.edits.edit import ROUNDING_ONLY, Edit
+from attncheck.compare.edits.order import SKIPPED, order_edits
 from attncheck.compare.edits.weights import known_weights
+from attncheck.compare.gaps import Gap, OpenStage, bridge, gap_of
 from attncheck.compare.stage import (
     EMBEDDING,
     HEAD,
@@ -28,7 +30,7 @@ from attncheck.compare.stage import (
     Stages,
     StageState,
     applied,
-    last_part,
+    known,
     useful,
 )
 
@@ -52,16 +54,21 @@ class StagedEdit:
 @final
 @dataclass(frozen=True, eq=False)
 class Peeled:
-    """The decoder after all edits, the edits, how far its logits are from the port's, and the stage
-    that no edit settled, with the last part of it that was found.
+    """The decoder after all edits, the edits, how far its logits are from the port's, and the
+    stages that no edit settled.
     """
 
     spec: DecoderSpec
     edits: tuple[StagedEdit, ...]
     residual: float
-    stuck: int | None = None
-    part: str = ""
-    place: str = ""
+    gaps: tuple[Gap, ...] = ()
+
+    @property
+    def progress(self) -> tuple[bool, float, int]:
+        """How far a search came: to the end, else to a later stage, with fewer gaps."""
+        last = self.gaps[-1].stage if self.gaps else HEAD
+        reached = float("inf") if last == HEAD else last
+        return self.residual < float("inf"), reached, -len(self.gaps)
 
 
 @final
@@ -73,6 +80,7 @@ class Peeler:
     port: Port
     keys: list[tuple[str, str, str]] = field(default_factory=list)
     foreign: dict[str, Tensor] = field(default_factory=dict)
+    held: set[str] = field(default_factory=set)
     reference: DecoderSpec | None = None
 
     def __post_init__(self) -> None:
@@ -83,25 +91,33 @@ class Peeler:
         self.foreign = self.port.weights.unmatched(known_weights(spec))
         self.reference = spec
         done: list[StagedEdit] = []
+        gaps: list[OpenStage] = []
         x: Tensor | None = None
         for stage in (EMBEDDING, *range(len(spec.layers)), HEAD):
             state = self._settle(spec, stage, x)
-            if not state.settled and not self.stages.leads_on(state, stage):
-                part, place = last_part(state)
-                return Peeled(spec, tuple(done), self._residual(spec), stage, part, place)
-            spec, x = state.spec, state.output
-            done += [StagedEdit(each, stage, _place(state, each)) for each in state.edits]
-            self.keys += [each.key for each in state.edits if each.key not in self.keys]
-        return Peeled(spec, tuple(done), self._residual(spec))
-
-    def _residual(self, spec: DecoderSpec) -> float:
-        return self.port.distance(compute.logits(spec, self.ids_BT))
+            if state.settled or self.stages.leads_on(state, stage):
+                spec, x = state.spec, state.output
+                self.held |= set(state.found)
+                done += [StagedEdit(each, stage, _place(state, each)) for each in state.edits]
+                self.keys += [each.key for each in state.edits if each.key not in self.keys]
+                continue
+            plain = self.stages.state(spec, stage, x, (), keep=True)
+            x = bridge(self.stages, spec, stage, plain)
+            gaps.append(OpenStage(stage, plain, x))
+            if x is None:
+                break
+        residual = float("inf") if x is None else self.port.distance(x)
+        return Peeled(spec, tuple(done), residual, tuple(gap_of(each, self.held) for each in gaps))
 
     def _settle(self, spec: DecoderSpec, stage: int, x: Tensor | None) -> StageState:
         """The first state that settles a stage, with the fewest edits; else the best one."""
         best = self.stages.state(spec, stage, x, (), keep=True)
         if not best.settled:
             best = self._with_usual(best, stage, x)
+        if not best.settled and stage >= 0:
+            other = self._of_order(best, stage, x)
+            if other is not None:
+                return other
         beam, tried = [best], set[Keys]()
         for depth in range(DEPTH):
             if best.settled:
@@ -113,6 +129,38 @@ class Peeler:
             best = self._cheapest(grown) if grown[0].settled else min(best, grown[0], key=_rank)
             beam = _distinct(grown)[:WIDTH]
         return best
+
+    def _of_order(self, state: StageState, stage: int, x: Tensor | None) -> StageState | None:
+        """The stage with the layer skipped, or with another one in its place, if that explains what
+        the port computes.
+        """
+        assert x is not None
+        layers = (self.reference or state.spec).layers
+        for edit in order_edits(layers, stage, lambda each: self._begins(each, x, state)):
+            after = self.stages.state(applied(state.spec, stage, edit), stage, x, (edit,))
+            if after.settled:
+                return after
+            if edit.name == SKIPPED and self._is_skipped(state, stage, x):
+                return after
+        return None
+
+    def _is_skipped(self, state: StageState, stage: int, x: Tensor) -> bool:
+        """Whether the next layer follows from a layer's input, and this one does not run later."""
+        spec = state.spec
+        if not self.stages.follows(spec, stage, x, state.prints):
+            return False
+        later = spec.layers[stage + 1 : stage + 2]
+        return not any(
+            self.stages.follows(spec, stage - 1, compute.layer(each, x), state.prints)
+            for each in later
+        )
+
+    def _begins(self, layer: LayerSpec, x: Tensor, state: StageState) -> bool:
+        """Whether the port has the norm that a layer begins with, of x."""
+        if layer.before_attention is None or layer.sum_norms:
+            return True
+        first = compute.normed(layer.before_attention, x)
+        return bool(self.port.tape.find(first, self.port.slack)) and not known(first, state.prints)
 
     def _with_usual(self, state: StageState, stage: int, x: Tensor | None) -> StageState:
         """A state with the edits that other stages needed and those of rounding, as far as they

@@ -123,11 +123,36 @@ class Stages:
         """
         if stage == HEAD:
             return False
-        following = stage + 1 if stage + 1 < len(state.spec.layers) else HEAD
+        hits = self._hits(state.spec, stage, state.output)
+        return len(hits) >= (1 if following(state.spec, stage) == HEAD else ENOUGH)
+
+    def follows(
+        self, spec: DecoderSpec, stage: int, output: Tensor, prints: dict[str, Tensor]
+    ) -> bool:
+        """Whether the next stage's values follow from an output of this one that the port holds;
+        values whose fingerprints are among `prints` prove nothing.
+        """
+        hits = self._hits(spec, stage, output)
+        new = [n for n, value in hits.items() if n != "input" and not known(value, prints)]
+        return len(new) >= (1 if following(spec, stage) == HEAD else ENOUGH)
+
+    def _hits(self, spec: DecoderSpec, stage: int, output: Tensor) -> dict[str, Tensor]:
+        """The next stage's values that the port has, where this stage gives an output."""
         nodes: dict[str, Tensor] = {}
-        run_stage(state.spec, following, self.ids_BT, state.output, nodes.__setitem__)
-        hits = [n for n, v in nodes.items() if self.port.tape.find(v, self.port.slack)]
-        return len(hits) >= (1 if following == HEAD else ENOUGH)
+        run_stage(spec, following(spec, stage), self.ids_BT, output, nodes.__setitem__)
+        tape, slack = self.port.tape, self.port.slack
+        return {name: value for name, value in nodes.items() if tape.find(value, slack)}
+
+
+def known(value: Tensor, prints: dict[str, Tensor]) -> bool:
+    """Whether a value is among some by its fingerprint."""
+    print_ = fingerprint(value)
+    return any(torch.allclose(print_, each, 1e-9, 0) for each in prints.values())
+
+
+def following(spec: DecoderSpec, stage: int) -> int:
+    """The stage after one."""
+    return stage + 1 if stage + 1 < len(spec.layers) else HEAD
 
 
 def applied(spec: DecoderSpec, stage: int, edit: Edit) -> DecoderSpec:
@@ -172,16 +197,6 @@ def useful(edit: Edit, state: StageState) -> bool:
 def same_tensor(left: Tensor | None, right: Tensor) -> bool:
     """Whether two tensors are the same to the last bit."""
     return left is not None and left.shape == right.shape and torch.equal(left, right)
-
-
-def last_part(state: StageState) -> tuple[str, str]:
-    """The part of a stage after which nothing more was found, and the port's module there."""
-    names = list(state.nodes)
-    found = [name for name in names if name in state.found]
-    if not found:
-        return names[0] if names else "", ""
-    after = names[names.index(found[-1]) + 1 :]
-    return (after[0] if after else found[-1]), state.found[found[-1]].module
 
 
 def port_of(model: nn.Module, tape: FlowTape, logits_BTV: Tensor, slack: float) -> Port:

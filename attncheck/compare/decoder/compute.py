@@ -26,6 +26,8 @@ def normed(norm: NormSpec | None, x: Tensor) -> Tensor:
     """A norm over the last axis; None leaves the values alone."""
     if norm is None:
         return x
+    if norm.times > 1:
+        x = normed(replace(norm, times=norm.times - 1), x)
     if norm.kind == "layer":
         x = x - x.mean(-1, keepdim=True)
     square = x.square().mean(-1, keepdim=True)
@@ -159,20 +161,23 @@ def _within(visit: Visit, part: str) -> Visit:
 def layer(spec: LayerSpec, x: Tensor, visit: Visit = unseen) -> Tensor:
     """The hidden states after one layer."""
     visit("input", x)
+    if spec.skipped:
+        return x
     first_in = x if spec.sum_norms else normed(spec.before_attention, x)
     visit("before attention", first_in)
     first = attention(spec.attention, first_in, _within(visit, "attention"))
     first = normed(spec.after_attention, first)
     visit("after attention", first)
     bases = {"input": x, "normed": first_in, "none": torch.zeros_like(x)}
+    (carry, second_carry), gains = spec.carry, [spec.gain * each for each in spec.gains]
     if spec.parallel:
         second_in = normed(spec.before_mlp, x)
         visit("before mlp", second_in)
         second = normed(spec.after_mlp, feed_forward(spec.mlp, second_in, _within(visit, "mlp")))
-        out = bases[spec.residual] + spec.gain * (first + second)
+        out = carry * bases[spec.residual] + gains[0] * first + gains[1] * second
         visit("layer output", out)
         return out
-    middle = bases[spec.residual] + spec.gain * first
+    middle = carry * bases[spec.residual] + gains[0] * first
     if spec.sum_norms:
         middle = normed(spec.before_attention, middle)
     visit("middle", middle)
@@ -181,7 +186,7 @@ def layer(spec: LayerSpec, x: Tensor, visit: Visit = unseen) -> Tensor:
     second = normed(spec.after_mlp, feed_forward(spec.mlp, second_in, _within(visit, "mlp")))
     visit("after mlp", second)
     bases |= {"input": middle, "normed": second_in, "first": x}
-    out = bases[spec.second_residual] + spec.gain * second
+    out = second_carry * bases[spec.second_residual] + gains[1] * second
     if spec.sum_norms:
         out = normed(spec.before_mlp, out)
     visit("layer output", out)

@@ -31,8 +31,8 @@ class Projection:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NormSpec:
-    """A norm over the last axis: the scale is `offset + weight`; `outside` adds eps after the
-    root.
+    """A norm over the last axis, applied so many `times`: the scale is `offset + weight`; `outside`
+    adds eps after the root.
     """
 
     kind: NormKind
@@ -41,6 +41,7 @@ class NormSpec:
     bias: Tensor | None = None
     offset: float = 0.0
     outside: bool = False
+    times: int = 1
     module: str = ""
 
 
@@ -167,8 +168,9 @@ class ExpertsSpec:
 class LayerSpec:
     """One layer: `x + gain * norm(attention(norm(x)))` and the same with the feed-forward block.
 
-    `parallel` adds both to x. `residual` is what the first block's output is added to, and
-    `second_residual` the second's. With `sum_norms`, norms stand after the sums.
+    `parallel` adds both to x. `residual` is what the first block's output is added to, times
+    `carry`, and `second_residual` the second's; `gains` are those of one block each. With
+    `sum_norms`, norms stand after the sums. A `skipped` layer gives its input.
     """
 
     attention: AttentionSpec
@@ -181,7 +183,10 @@ class LayerSpec:
     gain: float = 1.0
     residual: Literal["input", "normed", "none"] = "input"
     second_residual: Literal["input", "normed", "none", "first"] = "input"
+    carry: tuple[float, float] = (1.0, 1.0)
+    gains: tuple[float, float] = (1.0, 1.0)
     sum_norms: bool = False
+    skipped: bool = False
     module: str = ""
 
 

@@ -1,4 +1,4 @@
-"""Feed-forward blocks, experts, and how a layer adds its blocks up."""
+"""Feed-forward blocks and experts."""
 
 from __future__ import annotations
 
@@ -8,26 +8,15 @@ from typing import Any
 
 from attncheck.compare.decoder.feed_forward import ACTIVATIONS
 from attncheck.compare.decoder.spec import ExpertsSpec, LayerSpec, MlpSpec
-from attncheck.compare.edits.edit import Edit, Fields
-
-RESIDUALS = {"input": "the layer's input", "normed": "the normed input", "none": "nothing"}
-SECOND = {
-    "input": "the sum after the attention",
-    "normed": "the normed input",
-    "none": "nothing",
-    "first": "the layer's input",
-}
-ORDER = {True: "attention and feed-forward block side by side", False: "one block after the other"}
-GAINS = (0.5, 2.0, 0.1)
+from attncheck.compare.edits.edit import Edit
 
 
 def block_edits(layer: LayerSpec) -> Iterator[Edit]:
-    """Every edit of a layer's feed-forward block, and of the sums around it and the attention."""
+    """Every edit of a layer's feed-forward block."""
     spec = layer.mlp
     yield from _inner(spec)
     if isinstance(spec, ExpertsSpec):
         yield from _routing(spec)
-    yield from _sums(layer)
 
 
 def _on_blocks(change: Callable[[MlpSpec], MlpSpec]) -> Callable[[LayerSpec], LayerSpec]:
@@ -151,44 +140,3 @@ def _routed(
         return replace(layer, mlp=replace(layer.mlp, **changes))
 
     return _edit(spec.module, name, got, want, apply, fix)
-
-
-def _layer_edit(
-    layer: LayerSpec, name: str, got: str, want: str, cost: int = 1, **changes: Any
-) -> Edit:
-    return Edit(
-        name=name,
-        part="layer",
-        got=got,
-        want=want,
-        fix="putting the sum right" if name == "residual" else "",
-        module=layer.module,
-        cost=cost,
-        on_layer=lambda each: replace(each, **changes),
-    )
-
-
-def _sums(layer: LayerSpec) -> Iterator[Edit]:
-    for kind, words in RESIDUALS.items():
-        if kind != layer.residual:
-            got, want = f"the attention's output added to {words}", RESIDUALS[layer.residual]
-            yield _layer_edit(layer, "residual", got, want, residual=kind)
-    for kind, words in {} if layer.parallel else SECOND.items():
-        if kind != layer.second_residual:
-            got, want = f"the feed-forward block's output added to {words}", SECOND["input"]
-            yield _layer_edit(layer, "residual", got, want, second_residual=kind)
-    for gain in (1.0, *GAINS):
-        if gain != layer.gain:
-            got = f"blocks multiplied by {gain:g}"
-            yield _layer_edit(layer, "residual-scale", got, f"{layer.gain:g}", 3, gain=gain)
-    yield from _parallel(layer)
-
-
-def _parallel(layer: LayerSpec) -> Iterator[Edit]:
-    got, want = ORDER[not layer.parallel], ORDER[layer.parallel]
-    if layer.parallel:
-        yield _layer_edit(layer, "parallel-block", got, want, parallel=False)
-        return
-    first: Fields = {"before_mlp": layer.before_attention}
-    yield _layer_edit(layer, "parallel-block", got, want, parallel=True)
-    yield _layer_edit(layer, "parallel-block", f"{got}, on one norm", want, parallel=True, **first)

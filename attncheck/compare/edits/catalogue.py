@@ -23,6 +23,7 @@ from attncheck.compare.edits.outer import (
 )
 from attncheck.compare.edits.port_weights import PortWeights
 from attncheck.compare.edits.rotary import rotary_edits
+from attncheck.compare.edits.sums import sum_edits
 from attncheck.compare.edits.weights import weight_edits
 from attncheck.compare.flow import FlowTape
 
@@ -71,6 +72,7 @@ def edits_of_layer(
     yield from attention_edits(layer, spec.table.shape[-1], reaches)
     yield from norm_edits(layer)
     yield from block_edits(layer)
+    yield from sum_edits(layer)
     yield from weight_edits(spec, number, weights, foreign)
     yield from layout_edits(layer)
     yield from expert_edits(layer)

@@ -25,6 +25,7 @@ from attncheck.compare.edits import attention, rotary
 from attncheck.compare.edits.edit import Edit
 from attncheck.compare.edits.norms import eps_edits, final_eps_edit
 from attncheck.compare.edits.outer import logit_cap_edit
+from attncheck.compare.edits.sums import measured_sums
 from attncheck.compare.edits.weights import projections, scaled_edit
 from attncheck.compare.flow import FlowTape
 from attncheck.judge.projections import blocks_of
@@ -40,6 +41,7 @@ def measured_edits(layer: LayerSpec, nodes: Nodes, tape: FlowTape, slack: float)
     yield from _from_weights(layer.attention, nodes, tape, slack, place)
     yield from _sizes(layer, nodes, tape, slack)
     yield from _eps(layer, nodes, tape, place)
+    yield from measured_sums(layer, nodes, tape, slack, place)
 
 
 def _rotations(

@@ -31,6 +31,7 @@ def variants(norm: NormSpec) -> Iterator[tuple[str, str, str, NormSpec | None]]:
     for eps in EPS:
         if abs(eps - norm.eps) > 1e-3 * norm.eps:
             yield "norm-eps", f"with eps {eps:g}", f"{norm.eps:g}", replace(norm, eps=eps)
+    yield "norm-doubled", "applied twice", "", replace(norm, times=2)
     outside = replace(norm, outside=True)
     yield "norm-eps", "with eps added after the root", "it inside the root", outside
     if norm.weight is not None:

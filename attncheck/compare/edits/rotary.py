@@ -31,6 +31,7 @@ def rotary_edits(layer: LayerSpec, others: list[RotarySpec]) -> Iterator[Edit]:
     """Every edit of a layer's rotation; `others` are the rotations of all layers."""
     rotary = layer.attention.rotary
     if rotary is None:
+        yield from _unexpected(layer, others)
         return
     for each in rounded_otherwise(rotary):
         yield edit(layer, each, ROUNDING_ONLY, "the rounding of the rotary speeds", cost=0)
@@ -38,6 +39,15 @@ def rotary_edits(layer: LayerSpec, others: list[RotarySpec]) -> Iterator[Edit]:
     yield from _schemes(layer, rotary)
     yield from _widths(layer, rotary)
     yield from _forms(layer, rotary)
+
+
+def _unexpected(layer: LayerSpec, others: list[RotarySpec]) -> Iterator[Edit]:
+    """The rotations of other layers in one that has none."""
+    distinct = {tuple(each.inv_freq_P.tolist()): each for each in others}
+    for own in distinct.values():
+        for each in (own, *rounded_otherwise(own)):
+            got, fix = "queries and keys that are rotated", "leaving them as they are"
+            yield edit(layer, each, "rotary-unexpected", got, "no rotation", fix=fix)
 
 
 def edit(

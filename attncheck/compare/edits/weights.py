@@ -167,11 +167,13 @@ def _permuted(
             fix = "putting the rows back"
             yield weight_edit(layer, changed, "rows-permuted", got, "", fix, LATE if late else 1)
     for name in ATTENTION[:3]:
-        order_R = port.order_of(maps[name].weight) if standing[name] == "permuted" else None
-        if order_R is not None:
-            changed = {name: replace(maps[name], weight=maps[name].weight[order_R])}
-            got = f"rows of the {name} in another order"
-            yield weight_edit(layer, changed, "rows-permuted", got, "", "putting the rows back", 2)
+        order_R = port.order_of(maps[name].weight)
+        if order_R is None or torch.equal(order_R, torch.arange(len(order_R))):
+            continue
+        changed = {name: rows_of(maps[name], order_R)}
+        inside = standing[name] == "permuted"
+        got = f"{'rows' if inside else 'heads'} of the {name} in another order"
+        yield weight_edit(layer, changed, "rows-permuted", got, "", "putting the rows back", 2)
     columns = interleaved(torch.arange(maps["output"].weight.shape[1]), spec.heads)
     turned = replace(maps["output"], weight=maps["output"].weight[:, columns])
     yield weight_edit(
