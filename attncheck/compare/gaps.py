@@ -33,7 +33,7 @@ WORDS = {
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Gap:
+class StageGap:
     """A stage that no edit explains: the first `part` of it that the port has otherwise, the
     `module` of the reference and the `place` in the port, and by what part of its size the stage's
     output differs, from which position on; both None where the port's output was not found.
@@ -62,7 +62,7 @@ class OpenStage:
     theirs: Tensor | None
 
 
-def gap_of(open_: OpenStage, held: set[str]) -> Gap:
+def gap_of(open_: OpenStage, held: set[str]) -> StageGap:
     """The gap at a stage; `held` are the values that the port has in other stages."""
     state, theirs = open_.state, open_.theirs
     part, place = _first_otherwise(state, held)
@@ -71,7 +71,7 @@ def gap_of(open_: OpenStage, held: set[str]) -> Gap:
         apart_T = (theirs - state.output).abs().amax((0, 2))
         share = float((theirs - state.output).norm() / state.output.norm())
         position = int((apart_T > 1e-6 * float(state.output.abs().max())).long().argmax())
-    return Gap(
+    return StageGap(
         stage=open_.stage,
         part=part,
         module=_module(state.spec, open_.stage, part),
