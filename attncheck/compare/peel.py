@@ -22,7 +22,7 @@ from attncheck.compare.edits.catalogue import edits_before, edits_behind, edits_
 from attncheck.compare.edits.edit import ROUNDING_ONLY, Edit
 from attncheck.compare.edits.order import SKIPPED, order_edits
 from attncheck.compare.edits.weights import known_weights
-from attncheck.compare.gaps import StageGap, OpenStage, bridge, gap_of
+from attncheck.compare.gaps import OpenStage, StageGap, bridge, gap_of
 from attncheck.compare.stage import (
     EMBEDDING,
     HEAD,
