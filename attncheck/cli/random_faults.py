@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,6 +54,28 @@ def given_faults(
             trials.append(opening.of(fault))
             _print(trials[-1])
     return _ended(trials)
+
+
+def smallest_doses(
+    targets: Sequence[str], settings: Settings, probes: Sequence[str], coverage: Path | None
+) -> int:
+    """Find the smallest dose of each kind of fault that each probe catches, in each precision; the
+    exit code is 1 where a dose that shows is caught by none.
+    """
+    from attncheck.run.random_faults import page, smallest
+    from attncheck.run.random_faults.batch import opened
+
+    found: list[smallest.Sensitivity] = []
+    for target in targets:
+        for dtype in smallest.DTYPES:
+            trials = opened(target, replace(settings, dtype=dtype), probes)
+            for each in smallest.sensitivities(trials, dtype):
+                found.append(each)
+                typer.echo(smallest.line(each))
+    if coverage is not None:
+        command = f"attncheck selftest --smallest {' '.join(targets)} --coverage {coverage}"
+        page.written(coverage, smallest.section(found, command))
+    return int(any(each.missed for each in found))
 
 
 def _print(trial: Trial) -> None:

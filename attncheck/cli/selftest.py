@@ -10,7 +10,7 @@ import typer
 
 from attncheck.cli.options import ModelOptions, argument, expanded, option
 from attncheck.cli.outputs import check_files, written
-from attncheck.cli.random_faults import given_faults, random_faults
+from attncheck.cli.random_faults import given_faults, random_faults, smallest_doses
 from attncheck.cli.streams import guarded
 from attncheck.cli.worth import measure_worth
 from attncheck.targets.target import DEFAULT
@@ -37,6 +37,9 @@ def selftest(
     each: int | None = _faults(None, "Inject each fault into at most N targets.", "N", min=1),
     random: int | None = _faults(
         None, "Compose N faults at random, drawn by --seed, instead of the known ones.", "N", min=1
+    ),
+    smallest: bool = _faults(
+        False, "Find the smallest dose of each kind of fault that each probe catches."
     ),
     cases: bool = _faults(
         False, "Measure which cases catch the known faults, and --random ones; choose for --quick."
@@ -72,13 +75,12 @@ def selftest(
             page=coverage,
         )
         raise typer.Exit(code)
+    if smallest:
+        raise typer.Exit(smallest_doses(targets or [DEFAULT], settings, names, coverage))
     if random is not None:
-        code = random_faults(
-            targets or [], random, settings, names, record=record, coverage=coverage
+        raise typer.Exit(
+            random_faults(targets or [], random, settings, names, record=record, coverage=coverage)
         )
-        raise typer.Exit(code)
-    if composed := [each for each in fault or () if "what=" in each]:
-        raise typer.Exit(given_faults(targets or [DEFAULT], composed, settings, names))
     raise typer.Exit(_known_faults(targets or [DEFAULT], settings, names, fault, each, coverage))
 
 
@@ -90,7 +92,11 @@ def _known_faults(
     each: int | None,
     coverage: Path | None,
 ) -> int:
-    """Inject the known faults and print each; the exit code is 1 where one is missed."""
+    """Inject the known faults and print each; the exit code is 1 where one is missed. Faults given
+    by their parts take their place.
+    """
+    if composed := [each for each in fault or () if "what=" in each]:
+        return given_faults(targets, composed, settings, names)
     rows: list[Row] = []
     for target in targets:
         remaining = left(_chosen(fault), rows, each)

@@ -17,7 +17,7 @@ from attncheck.attention.layers import layer_number, layer_type
 from attncheck.core.errors import Unsupported
 from attncheck.core.measurement import AtMost, Cause, Measurement, not_measured
 from attncheck.core.observed_part import ObservedPart
-from attncheck.judge.carried_values import CarriedValues, carried_values, value_cases
+from attncheck.judge.carried_states import CarriedStates, carried_cases, carried_states
 from attncheck.judge.layer_calls import LayerCall, read_layers
 from attncheck.judge.projections import COARSE, resolution, source_of
 from attncheck.judge.rotated_states import RotationReader
@@ -35,14 +35,14 @@ def projection_cases(subject: Subject) -> Iterator[Measurement]:
     rotation = RotationReader(subject, length)
     orders: list[HeadOrder] = []
     keys: list[_Keys] = []
-    values: list[CarriedValues] = []
+    states: list[CarriedStates] = []
 
     def reader(layer: LayerCall) -> None:
         if layer.over(length):
             rotation(layer)
             orders.extend(_orders_of(layer))
             keys.extend(_keys_of(layer, subject.text_config))
-            values.extend(carried_values(layer, subject))
+            states.extend(carried_states(layer, subject))
 
     try:
         read_layers(subject, ForwardSpec(tokens), reader)
@@ -51,7 +51,7 @@ def projection_cases(subject: Subject) -> Iterator[Measurement]:
         return
     yield from rotation_cases(rotation)
     yield from _order_cases(orders)
-    yield from value_cases(values)
+    yield from carried_cases(states)
     yield from _shared_cases(keys)
 
 

@@ -13,6 +13,7 @@ from attncheck.attention.layers import layer_type
 from attncheck.attention.rope import Pairing
 from attncheck.attention.rope_spec import RopeSpec, rope_specs, stated_pairing
 from attncheck.judge.config_spec import factor_check
+from attncheck.judge.head_rotation import Kind, OddHeads, grouped_heads
 from attncheck.judge.layer_calls import LayerCall
 from attncheck.judge.projections import COARSE, resolution
 from attncheck.judge.rotation_angles import (
@@ -36,7 +37,7 @@ class RotatedStates:
 
     name: str
     what: Literal["queries", "keys"]
-    kind: tuple[str | None, int]
+    kind: Kind
     observed: ObservedRotation
     specs: list[RopeSpec] | str
     is_known_factor: Callable[[float, bool], bool]
@@ -68,23 +69,48 @@ class RotationReader:
     found: list[RotatedStates] = field(default_factory=list)
     unread: dict[str, list[str]] = field(default_factory=dict)
     hint: Layout | None = None
+    odd: list[OddHeads] = field(default_factory=list)
+    layers: dict[Kind, set[str]] = field(default_factory=dict)
 
     def __call__(self, layer: LayerCall) -> None:
         """Note how one layer rotates its queries and keys."""
-        query, key = layer.call.query_BHTD, layer.call.key_BGSD
+        query = layer.call.query_BHTD
         if resolution(query.dtype) > COARSE:
             self.set_aside(layer.name, f"angles cannot be told in {self.subject.dtype_name}")
             return
-        width = query.shape[-1]
-        specs = rope_specs(self._config(layer), layer.index, width, self.length)
-        rotary = 2 * len(specs[0].inv_freq_P) if isinstance(specs, list) else width
-        of_queries = observed_rotation(query, layer.stages, rotary, self.hint)
-        of_keys = observed_rotation(key, layer.stages, rotary, self.hint)
-        if of_queries is not None and of_queries.layout:
-            self.hint = of_queries.layout
-            of_keys = of_keys or shared_part(key, layer.stages, of_queries.layout)
+        specs = rope_specs(self._config(layer), layer.index, query.shape[-1], self.length)
+        of_queries = self._observed(layer, "queries", specs, None)
+        self.hint = (of_queries and of_queries.layout) or self.hint
+        of_keys = self._observed(layer, "keys", specs, of_queries)
         self._note(layer, "queries", of_queries, specs)
         self._note(layer, "keys", of_keys, specs)
+
+    def _observed(
+        self,
+        layer: LayerCall,
+        what: Literal["queries", "keys"],
+        specs: list[RopeSpec] | str,
+        queries: ObservedRotation | None,
+    ) -> ObservedRotation | None:
+        """How all heads are rotated; otherwise how most are, with a note on the others."""
+        states = layer.call.query_BHTD if what == "queries" else layer.call.key_BGSD
+        stated = isinstance(specs, list)
+        rotary = 2 * len(specs[0].inv_freq_P) if isinstance(specs, list) else states.shape[-1]
+        found = observed_rotation(states, layer.stages, rotary, self.hint)
+        if found is None and queries is not None and queries.layout:
+            found = shared_part(states, layer.stages, queries.layout)
+        kind = self._kind(layer)
+        self.layers.setdefault(kind, set()).add(layer.name)
+        if found is not None or states.shape[1] == 1:
+            return found
+        groups = grouped_heads(states, layer.stages, rotary, queries, self.hint)
+        if groups is None:
+            return None
+        self.odd.extend(groups.described(layer.name, what, kind, stated))
+        return groups.usual
+
+    def _kind(self, layer: LayerCall) -> Kind:
+        return layer_type(self._config(layer), layer.index), layer.call.query_BHTD.shape[-1]
 
     def _note(
         self,
@@ -101,7 +127,7 @@ class RotationReader:
             RotatedStates(
                 name=layer.name,
                 what=what,
-                kind=(layer_type(config, layer.index), layer.call.query_BHTD.shape[-1]),
+                kind=self._kind(layer),
                 observed=observed,
                 specs=specs,
                 is_known_factor=factor_check(config, self.subject.model, layer.call.module),

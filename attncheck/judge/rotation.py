@@ -22,6 +22,7 @@ from attncheck.core.divergence import Divergence
 from attncheck.core.measurement import Cause, Comparison, Measurement, skipped
 from attncheck.core.observed_part import ObservedPart
 from attncheck.core.verdict import Verdict
+from attncheck.judge.head_rotation import head_cases
 from attncheck.judge.pairing import pairing_case
 from attncheck.judge.projections import COARSE, resolution
 from attncheck.judge.rotated_states import RotatedStates, RotationReader
@@ -64,6 +65,7 @@ def rotation_cases(reader: RotationReader) -> Iterator[Measurement]:
     elif judged:
         stored = f"its rotary tables are stored in {own}, which is too coarse"
         yield skipped("rotation of every layer", stored)
+    yield from head_cases(reader.odd, reader.layers)
     for reason, names in reader.unread.items():
         yield skipped(f"rotation of {len(names)} layers not judged", f"{names[0]}: {reason}")
 

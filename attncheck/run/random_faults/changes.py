@@ -83,7 +83,7 @@ def _new(
         if rotary is None:
             raise CannotInject("this layer does not rotate")
         if kind == "angle":
-            return rotary.turned(states, torch.full_like(positions_N, int(number)))
+            return rotary.turned(states, torch.full_like(positions_N, number, dtype=torch.float64))
         return rotary.turned(rotary.turned(states, positions_N, number), -positions_N)
     if kind == "layer":
         # the first layer has none before it
@@ -95,6 +95,8 @@ def _new(
         "round": lambda: with_bits(states, int(number)),
         "scale": lambda: states * number,
         "zero": lambda: torch.zeros_like(states),
+        "leak": lambda: states + number * shifted(states, -1),
+        "spill": lambda: states + number * states.roll(1, 0),
     }
     return plain[kind]()
 

@@ -45,6 +45,8 @@ STATES = {
     "round": ROUNDED,
     "scale": ("softmax-scale",),
     "zero": ("cache-stale", "cache-drops-token", "state-dropped"),
+    "leak": ("leak-outside-attention", "causal-mask-missing", "mask-off-by-one"),
+    "spill": ROWS,
 }
 RECURRENT = {**STATES, "zero": ("state-dropped",), "layer": ("cache-layer-mixup", "state-dropped")}
 KEYS_AND_SCORES = ("keys", "scores")
@@ -73,6 +75,8 @@ MEASURED_HOW = {
     "base": ("rotated",),
     "round": ("rounded", "dtype"),
     "scale": ("scaled",),
+    "leak": ("other token", "another function", "visible"),
+    "spill": ("other sequence", "another function"),
     "zero": ("zero", "missing", "lost"),
     **dict.fromkeys(CELLS, ("visible", "hidden")),
     **dict.fromkeys(PLACINGS, ("rotated",)),

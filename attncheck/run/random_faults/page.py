@@ -120,8 +120,13 @@ def _said(trial: Trial) -> list[str]:
 
 
 def written(path: Path, text: str) -> None:
-    """Put the section into a page, in the place of an earlier one."""
+    """Put a section, which begins with its heading, into a page: in the place of an earlier one, or
+    at the end.
+    """
     before = path.read_text(encoding="utf-8") if path.exists() else ""
     path.parent.mkdir(parents=True, exist_ok=True)
-    kept = before.partition(HEADING)[0].rstrip()
-    path.write_text(f"{kept}\n\n{text}" if kept else text, encoding="utf-8")
+    heading = text.partition("\n")[0]
+    kept, _, old = before.partition(f"{heading}\n")
+    _, mark, after = old.partition("\n## ")
+    parts = (kept.strip("\n"), text.strip("\n"), f"{mark.strip()} {after}".strip())
+    path.write_text("\n\n".join(filter(None, parts)) + "\n", encoding="utf-8")

@@ -31,9 +31,22 @@ WHATS = (
 read), what it returns (output), what a cache holds between two calls (stored-..., states), what a
 module returns (hidden), the logits, the positions that a call gets.
 """
-CHANGES = ("slot", "head", "row", "layer", "angle", "base", "round", "scale", "zero")
+CHANGES = (
+    "slot",
+    "head",
+    "row",
+    "layer",
+    "angle",
+    "base",
+    "round",
+    "scale",
+    "zero",
+    "leak",
+    "spill",
+)
 """How states are changed: replaced by those of another slot, head, batch row or layer; rotated by
-an angle of n positions, or as with a base n times as large; rounded to n bits; scaled; zeroed.
+an angle of n positions, or as with a base n times as large; rounded to n bits; scaled; zeroed;
+with n times those of the next token (leak) or of the next batch row (spill) added.
 """
 CELLS = ("ahead", "short", "window", "hide", "top-left", "past", "not-self")
 """How cells are changed: n keys ahead are visible; the newest n are hidden; only the newest n are

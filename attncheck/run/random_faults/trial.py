@@ -131,7 +131,7 @@ class Trials:
     def _said(self, injector: Injector) -> Iterator[dict[str, Any]]:
         found, diagnoser = 0, Diagnoser()
         for probe in self.probes:
-            finding = self._noticed(injector, probe)
+            finding = self.noticed(injector, probe)
             if finding is None:
                 continue
             with injector.injected():
@@ -142,7 +142,7 @@ class Trials:
             if said["right"] or found == EXPLAINED:
                 return
 
-    def _noticed(self, injector: Injector, probe: Probe) -> Finding | None:
+    def noticed(self, injector: Injector, probe: Probe) -> Finding | None:
         """The finding of a probe with the fault, where it is worse than without and did not fail
         before.
         """

@@ -19,7 +19,8 @@ How it measures
     exact reproduction names the fault. Scale and heads are also fitted to the kernel's true
     weights. Calls on a cache are checked against what one forward has shown. The budget is what
     rounding does to the same formula in the model's precision, in three orders. Angles are measured
-    between what projections gave and kernels got, so that no table is trusted.
+    between what projections gave and kernels got, so that no table is trusted; a head that is
+    rotated or scaled otherwise than the others of its layer is named.
 
 False alarms
     Where the config is silent, a layer is checked against what it declares itself (its `scaling`)

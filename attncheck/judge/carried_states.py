@@ -1,0 +1,215 @@
+"""Whether the queries, keys and values that a kernel gets are those that the layer's own
+projections returned: of the same token, and times the same factor as in most heads.
+
+Values are compared as they are, queries and keys by their lengths, which a rotation keeps. Only
+what is recognised is judged: a layer may well compute its states in another way.
+
+Axes: B batch, H heads, N blocks of D channels, T positions, D head width.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Literal, final
+
+import torch
+from torch import Tensor
+
+from attncheck.attention.layers import layer_number, layer_type
+from attncheck.core.measurement import AtMost, Cause, Measurement
+from attncheck.core.observed_part import ObservedPart
+from attncheck.judge.config_spec import factor_check
+from attncheck.judge.layer_calls import LayerCall
+from attncheck.judge.projections import COARSE, FEWEST, TINY, blocks_of, resolution
+from attncheck.judge.rotation_angles import TABLE_ROUNDING
+from attncheck.model.subject import Subject
+from attncheck.numerics.divergence import max_abs
+
+SHIFTS = (0, -1, 1, -2, 2, -3, 3)
+MOST = 0.5
+What = Literal["queries", "keys", "values"]
+FactorOf = Callable[[Tensor, Tensor, float], float | None]
+"""The factor between a head (B, T, D) and the first of several blocks (B, N, T, D) that it is."""
+
+
+@final
+@dataclass(frozen=True)
+class CarriedHead:
+    """A head is a block of a projection: that of the token `shift` on, times `factor`."""
+
+    shift: int
+    factor: float
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class CarriedStates:
+    """The queries, keys or values of one layer, head by head, as those of a stage of it. `kind` is
+    the type of the layer and the width of its heads.
+    """
+
+    name: str
+    what: What
+    kind: tuple[str | None, int]
+    stage: str
+    heads: tuple[CarriedHead, ...]
+    is_known_factor: Callable[[float, bool], bool]
+
+    def wrong(self, usual: float | None) -> list[int]:
+        """The heads that are those of other tokens, or times another factor than usual.
+
+        One factor on all queries or keys of a layer is part of the scale, and judged with it.
+        """
+        first = self.heads[0]
+        alike = all(
+            head.shift == first.shift and abs(head.factor / first.factor - 1) <= TABLE_ROUNDING
+            for head in self.heads
+        )
+        if alike and self.what != "values":
+            return []
+        return [
+            number
+            for number, head in enumerate(self.heads)
+            if head.shift or self._is_scaled(head.factor, usual)
+        ]
+
+    def _is_scaled(self, factor: float, usual: float | None) -> bool:
+        if usual is None or abs(factor / usual - 1) <= TABLE_ROUNDING:
+            return False
+        return not self.is_known_factor(factor / usual, False)
+
+    def cause(self, wrong: Sequence[int]) -> Cause:
+        """The layer, and what is done to its states."""
+        number, first = layer_number(self.name), self.heads[wrong[0]]
+        part = ObservedPart(
+            what=self.what,
+            how="other token" if first.shift else "scaled",
+            layers=() if number is None else (number,),
+            heads=() if len(wrong) == len(self.heads) else tuple(wrong),
+            amount=float(first.shift) if first.shift else first.factor,
+        )
+        return Cause(module=self.name, parts=(part,))
+
+    def text(self, wrong: Sequence[int]) -> str:
+        """What is done to them, in words."""
+        first = self.heads[wrong[0]]
+        some = f" of head{'s' if len(wrong) > 1 else ''} {', '.join(map(str, wrong))}"
+        heads = "" if len(wrong) == len(self.heads) else some
+        if not first.shift:
+            times = f"times {first.factor:.6g}, unlike most"
+            return f"{self.name}: {self.what}{heads} are those of `{self.stage}` {times}"
+        way = "before" if first.shift < 0 else "after"
+        return f"{self.name}: {self.what}{heads} are those of the token {abs(first.shift)} {way}"
+
+
+def carried_states(layer: LayerCall, subject: Subject) -> Iterator[CarriedStates]:
+    """The queries, keys and values of one layer, those of which every head is recognised."""
+    call = layer.call
+    slack = resolution(call.value_BGSD.dtype)
+    if slack > COARSE or call.value_BGSD.shape[2] <= FEWEST + max(SHIFTS):
+        return
+    config = getattr(call.module, "config", None) or subject.text_config
+    known = factor_check(config, subject.model, call.module)
+    whats: tuple[What, ...] = ("queries", "keys", "values")
+    states = (call.query_BHTD, call.key_BGSD, call.value_BGSD)
+    for what, states_BHTD in zip(whats, states, strict=True):
+        found = _recognised(states_BHTD, layer, slack, _factor if what == "values" else _lengths)
+        if found is not None:
+            yield CarriedStates(
+                name=layer.name,
+                what=what,
+                kind=(layer_type(config, layer.index), states_BHTD.shape[-1]),
+                stage=found[0],
+                heads=found[1],
+                is_known_factor=known,
+            )
+
+
+def _recognised(
+    states_BHTD: Tensor, layer: LayerCall, slack: float, factor: FactorOf
+) -> tuple[str, tuple[CarriedHead, ...]] | None:
+    """The latest stage that every head is of, and what each head is there."""
+    batch, _, length, width = states_BHTD.shape
+    for name, stage in reversed(layer.stages.items()):
+        for blocks_BNTD in blocks_of(stage, batch, length, width):
+            heads = _heads(states_BHTD.double(), blocks_BNTD.double(), slack, factor)
+            if heads is not None:
+                return name, heads
+    return None
+
+
+def _heads(
+    states_BHTD: Tensor, blocks_BNTD: Tensor, slack: float, factor_of: FactorOf
+) -> tuple[CarriedHead, ...] | None:
+    """Each head as a block at the nearest token; None where one is none."""
+    found: dict[int, CarriedHead] = {}
+    for shift in SHIFTS:
+        ours_BHTD, theirs_BNTD = _beside(states_BHTD, blocks_BNTD, shift)
+        for head in set(range(states_BHTD.shape[1])) - set(found):
+            factor = factor_of(ours_BHTD[:, head], theirs_BNTD, slack)
+            # a projection of another token times a factor may be chance
+            if factor is not None and (not shift or abs(factor - 1) <= slack):
+                found[head] = CarriedHead(shift, factor)
+    if len(found) < states_BHTD.shape[1]:
+        return None
+    return tuple(found[head] for head in range(len(found)))
+
+
+def _beside(states_BHTD: Tensor, blocks_BNTD: Tensor, shift: int) -> tuple[Tensor, Tensor]:
+    """The positions of both where a state may be the block `shift` tokens on."""
+    length = states_BHTD.shape[2]
+    first, last = max(0, -shift), length - max(0, shift)
+    return states_BHTD[:, :, first:last], blocks_BNTD[:, :, first + shift : last + shift]
+
+
+def _factor(head_BTD: Tensor, blocks_BNTD: Tensor, slack: float) -> float | None:
+    """The factor between a head and the first block that it is; None where it is none, or zero."""
+    dots_N = (head_BTD[:, None] * blocks_BNTD).sum((0, 2, 3))
+    factor_N = dots_N / blocks_BNTD.square().sum((0, 2, 3)).clamp_min(TINY)
+    left_BNTD = head_BTD[:, None] - factor_N[:, None, None] * blocks_BNTD
+    fits_N = (left_BNTD.abs().amax((0, 2, 3)) <= slack * max_abs(head_BTD)) & (factor_N != 0)
+    return float(factor_N[fits_N][0]) if bool(fits_N.any()) else None
+
+
+def _lengths(head_BTD: Tensor, blocks_BNTD: Tensor, slack: float) -> float | None:
+    """The factor between the lengths of a head and those of the first block that has them at every
+    token; None where none has, or the head is zero.
+    """
+    lengths_NX = blocks_BNTD.norm(dim=-1).transpose(0, 1).flatten(1)
+    ratio_NX = head_BTD.norm(dim=-1).flatten() / lengths_NX.clamp_min(TINY)
+    mean_N = ratio_NX.mean(-1)
+    fits_N = (ratio_NX.amax(-1) - ratio_NX.amin(-1) <= slack * mean_N) & (mean_N > 0)
+    fits_N &= torch.isfinite(mean_N) & (lengths_NX > 0).all(-1)
+    return float(mean_N[fits_N][0]) if bool(fits_N.any()) else None
+
+
+def carried_cases(found: list[CarriedStates]) -> Iterator[Measurement]:
+    """One case each over all layers whose queries, keys or values are recognised."""
+    for what in dict.fromkeys(each.what for each in found):
+        yield _case(what, [each for each in found if each.what == what])
+
+
+def _case(what: What, found: list[CarriedStates]) -> Measurement:
+    usual = {each.kind: _usual(each.kind, found) for each in found}
+    wrong = [(each, heads) for each in found if (heads := each.wrong(usual[each.kind]))]
+    return AtMost(
+        f"{what} of {len(found)} layers against their projection",
+        float(sum(len(heads) for _, heads in wrong)),
+        f"heads have {what} of other tokens, or times another factor than most",
+        positions=sum(len(each.heads) for each in found),
+        note=wrong[0][0].text(wrong[0][1]) if wrong else "",
+        cause=wrong[0][0].cause(wrong[0][1]) if wrong else Cause(),
+    )
+
+
+def _usual(kind: tuple[str | None, int], found: list[CarriedStates]) -> float | None:
+    """The factor of most heads of several layers of a kind; None where there is none."""
+    alike = [each for each in found if each.kind == kind]
+    factors = [head.factor for each in alike for head in each.heads]
+    (rounded, count), *_ = Counter(f"{factor:.4g}" for factor in factors).most_common(1)
+    if len(alike) == 1 or count <= MOST * len(factors):
+        return None
+    return median(factor for factor in factors if f"{factor:.4g}" == rounded)
