@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from attncheck.compare.calls import CHUNKED, PADDED, PLAIN
@@ -26,6 +28,30 @@ def test_two_implementations_differ_by_rounding(subject: Subject) -> None:
     (plain, *_) = found.forwards
     assert 0 < plain.max_abs <= plain.budget < 1e-12
     assert dict(plain.top)[1] == 1.0
+
+
+def test_best_tokens_that_change_are_counted(subject: Subject) -> None:
+    good = record(subject)
+    plain, *others = good.forwards
+    logits_BTV = plain.logits_BTV.clone()
+    for position in (3, 5):
+        first, second = logits_BTV[0, position].topk(2).indices.tolist()
+        logits_BTV[0, position, [first, second]] = logits_BTV[0, position, [second, first]]
+    changed = replace(good, forwards=(replace(plain, logits_BTV=logits_BTV), *others))
+    (found, *_) = compare(changed, good).forwards
+    length = logits_BTV.shape[1]
+    assert (found.verdict, found.flips, found.positions) == ("different", 2, length)
+    assert found.first_position == 3
+    assert dict(found.top)[1] == pytest.approx(1 - 2 / length)
+    assert dict(found.top)[5] == 1.0
+
+
+def test_logits_of_other_shapes_are_different_and_not_compared(subject: Subject) -> None:
+    good = record(subject)
+    plain, *others = good.forwards
+    shorter = replace(plain, logits_BTV=plain.logits_BTV[:, 1:])
+    (found, *_) = compare(replace(good, forwards=(shorter, *others)), good).forwards
+    assert (found.verdict, found.positions, found.max_abs) == ("different", 0, float("inf"))
 
 
 @pytest.mark.parametrize(

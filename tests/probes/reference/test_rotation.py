@@ -154,6 +154,14 @@ def _gain_ignored() -> Any:
     return model
 
 
+def _gain_twice() -> Any:
+    model = _llama(**YARN)
+    for layer in model.model.layers:
+        gain = model.model.rotary_emb.attention_scaling
+        _own_tables(layer, lambda cos, sin, gain=gain: (cos * gain, sin * gain))
+    return model
+
+
 def _yarn_ignored() -> Any:
     model = _llama(**YARN)
     _frequencies(model, lambda frequencies: 10000.0 ** (-torch.arange(0, 16, 2) / 16))
@@ -206,6 +214,7 @@ BROKEN: list[tuple[Callable[[], Any], str, int]] = [
     (_rounded, "every layer uses the expected frequencies rounded to bfloat16", 0),
     (_sense_of_one_layer, "rotates in the opposite direction", 1),
     (_gain_ignored, "rotated channels are multiplied by 1 instead of 1.13863", 0),
+    (_gain_twice, "rotated channels are multiplied by 1.29648 instead of 1.13863", 0),
     (_one_layer_not_turned, "positions do not rotate them", 2),
 ]
 
