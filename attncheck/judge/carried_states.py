@@ -1,8 +1,9 @@
 """Whether the queries, keys and values that a kernel gets are those that the layer's own
-projections returned: of the same token, and times the same factor as in most heads.
+projections returned, and whether what the kernel returns is what the layer goes on with: of the
+same token, and times the same factor as in most heads.
 
-Values are compared as they are, queries and keys by their lengths, which a rotation keeps. Only
-what is recognised is judged: a layer may well compute its states in another way.
+Values and outputs are compared as they are, queries and keys by their lengths, which a rotation
+keeps. Only what is recognised is judged: a layer may well compute its states in another way.
 
 Axes: B batch, H heads, N blocks of D channels, T positions, D head width.
 """
@@ -30,25 +31,28 @@ from attncheck.numerics.divergence import max_abs
 
 SHIFTS = (0, -1, 1, -2, 2, -3, 3)
 MOST = 0.5
-What = Literal["queries", "keys", "values"]
-FactorOf = Callable[[Tensor, Tensor, float], float | None]
-"""The factor between a head (B, T, D) and the first of several blocks (B, N, T, D) that it is."""
+KERNEL = "the kernel"
+What = Literal["queries", "keys", "values", "context"]
+Match = tuple[int, float]
+MatchOf = Callable[[Tensor, Tensor, float], Match | None]
+"""The first of several blocks (B, N, T, D) that a head (B, T, D) is, and the factor on it."""
 
 
 @final
 @dataclass(frozen=True)
 class CarriedHead:
-    """A head is a block of a projection: that of the token `shift` on, times `factor`."""
+    """A head is the `block` of a projection: that of the token `shift` on, times `factor`."""
 
     shift: int
     factor: float
+    block: int
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class CarriedStates:
-    """The queries, keys or values of one layer, head by head, as those of a stage of it. `kind` is
-    the type of the layer and the width of its heads.
+    """The queries, keys or values of one layer, or what its kernel returned and goes on, head by
+    head, as those of a stage of it. `kind` is the type of the layer and the width of its heads.
     """
 
     name: str
@@ -68,7 +72,7 @@ class CarriedStates:
             head.shift == first.shift and abs(head.factor / first.factor - 1) <= TABLE_ROUNDING
             for head in self.heads
         )
-        if alike and self.what != "values":
+        if alike and self.what in ("queries", "keys"):
             return []
         return [
             number
@@ -98,61 +102,76 @@ class CarriedStates:
         first = self.heads[wrong[0]]
         some = f" of head{'s' if len(wrong) > 1 else ''} {', '.join(map(str, wrong))}"
         heads = "" if len(wrong) == len(self.heads) else some
-        if not first.shift:
-            times = f"times {first.factor:.6g}, unlike most"
-            return f"{self.name}: {self.what}{heads} are those of `{self.stage}` {times}"
-        way = "before" if first.shift < 0 else "after"
-        return f"{self.name}: {self.what}{heads} are those of the token {abs(first.shift)} {way}"
+        out = self.what == "context"
+        whose = f"{self.name}: {'outputs' if out else self.what}{heads}"
+        if first.shift:
+            way = "before" if first.shift < 0 else "after"
+            token = f"those of the token {abs(first.shift)} {way}"
+            return f"{whose} go on as {token}" if out else f"{whose} are {token}"
+        times = f"times {first.factor:.6g}, unlike most"
+        return f"{whose} go on {times}" if out else f"{whose} are those of `{self.stage}` {times}"
 
 
 def carried_states(layer: LayerCall, subject: Subject) -> Iterator[CarriedStates]:
     """The queries, keys and values of one layer, those of which every head is recognised."""
     call = layer.call
-    slack = resolution(call.value_BGSD.dtype)
-    if slack > COARSE or call.value_BGSD.shape[2] <= FEWEST + max(SHIFTS):
-        return
-    config = getattr(call.module, "config", None) or subject.text_config
-    known = factor_check(config, subject.model, call.module)
     whats: tuple[What, ...] = ("queries", "keys", "values")
     states = (call.query_BHTD, call.key_BGSD, call.value_BGSD)
     for what, states_BHTD in zip(whats, states, strict=True):
-        found = _recognised(states_BHTD, layer, slack, _factor if what == "values" else _lengths)
-        if found is not None:
-            yield CarriedStates(
-                name=layer.name,
-                what=what,
-                kind=(layer_type(config, layer.index), states_BHTD.shape[-1]),
-                stage=found[0],
-                heads=found[1],
-                is_known_factor=known,
-            )
+        yield from _carried(what, states_BHTD, layer.stages, layer, subject)
 
 
-def _recognised(
-    states_BHTD: Tensor, layer: LayerCall, slack: float, factor: FactorOf
-) -> tuple[str, tuple[CarriedHead, ...]] | None:
-    """The latest stage that every head is of, and what each head is there."""
+def carried_context(
+    layer: LayerCall, entering_BTW: Tensor, subject: Subject
+) -> Iterator[CarriedStates]:
+    """What enters a sub-module behind the kernel, if every head of it is one of the kernel's."""
+    context_BTHD = layer.context_BTHD
+    if context_BTHD.ndim == 4 and entering_BTW.shape == context_BTHD.flatten(2).shape:
+        states_BHTD = entering_BTW.reshape(context_BTHD.shape).transpose(1, 2)
+        yield from _carried("context", states_BHTD, {KERNEL: context_BTHD}, layer, subject)
+
+
+def _carried(
+    what: What,
+    states_BHTD: Tensor,
+    stages: dict[str, Tensor],
+    layer: LayerCall,
+    subject: Subject,
+) -> Iterator[CarriedStates]:
+    """The states by the latest stage that every head of them is of."""
+    slack = resolution(states_BHTD.dtype)
     batch, _, length, width = states_BHTD.shape
-    for name, stage in reversed(layer.stages.items()):
+    if slack > COARSE or length <= FEWEST + max(SHIFTS):
+        return
+    config = getattr(layer.call.module, "config", None) or subject.text_config
+    match = _lengths if what in ("queries", "keys") else _factor
+    for name, stage in reversed(stages.items()):
         for blocks_BNTD in blocks_of(stage, batch, length, width):
-            heads = _heads(states_BHTD.double(), blocks_BNTD.double(), slack, factor)
+            heads = _heads(states_BHTD.double(), blocks_BNTD.double(), slack, match)
             if heads is not None:
-                return name, heads
-    return None
+                yield CarriedStates(
+                    name=layer.name,
+                    what=what,
+                    kind=(layer_type(config, layer.index), width),
+                    stage=name,
+                    heads=heads,
+                    is_known_factor=factor_check(config, subject.model, layer.call.module),
+                )
+                return
 
 
 def _heads(
-    states_BHTD: Tensor, blocks_BNTD: Tensor, slack: float, factor_of: FactorOf
+    states_BHTD: Tensor, blocks_BNTD: Tensor, slack: float, match_of: MatchOf
 ) -> tuple[CarriedHead, ...] | None:
     """Each head as a block at the nearest token; None where one is none."""
     found: dict[int, CarriedHead] = {}
     for shift in SHIFTS:
         ours_BHTD, theirs_BNTD = _beside(states_BHTD, blocks_BNTD, shift)
         for head in set(range(states_BHTD.shape[1])) - set(found):
-            factor = factor_of(ours_BHTD[:, head], theirs_BNTD, slack)
+            match = match_of(ours_BHTD[:, head], theirs_BNTD, slack)
             # a projection of another token times a factor may be chance
-            if factor is not None and (not shift or abs(factor - 1) <= slack):
-                found[head] = CarriedHead(shift, factor)
+            if match is not None and (not shift or abs(match[1] - 1) <= slack):
+                found[head] = CarriedHead(shift, match[1], match[0])
     if len(found) < states_BHTD.shape[1]:
         return None
     return tuple(found[head] for head in range(len(found)))
@@ -165,25 +184,30 @@ def _beside(states_BHTD: Tensor, blocks_BNTD: Tensor, shift: int) -> tuple[Tenso
     return states_BHTD[:, :, first:last], blocks_BNTD[:, :, first + shift : last + shift]
 
 
-def _factor(head_BTD: Tensor, blocks_BNTD: Tensor, slack: float) -> float | None:
-    """The factor between a head and the first block that it is; None where it is none, or zero."""
+def _factor(head_BTD: Tensor, blocks_BNTD: Tensor, slack: float) -> Match | None:
+    """The first block that a head is, and the factor on it; None where it is none, or zero."""
     dots_N = (head_BTD[:, None] * blocks_BNTD).sum((0, 2, 3))
     factor_N = dots_N / blocks_BNTD.square().sum((0, 2, 3)).clamp_min(TINY)
     left_BNTD = head_BTD[:, None] - factor_N[:, None, None] * blocks_BNTD
     fits_N = (left_BNTD.abs().amax((0, 2, 3)) <= slack * max_abs(head_BTD)) & (factor_N != 0)
-    return float(factor_N[fits_N][0]) if bool(fits_N.any()) else None
+    return _first(fits_N, factor_N)
 
 
-def _lengths(head_BTD: Tensor, blocks_BNTD: Tensor, slack: float) -> float | None:
-    """The factor between the lengths of a head and those of the first block that has them at every
-    token; None where none has, or the head is zero.
+def _lengths(head_BTD: Tensor, blocks_BNTD: Tensor, slack: float) -> Match | None:
+    """The first block that has the lengths of a head at every token, up to one factor; None where
+    none has, or the head is zero.
     """
     lengths_NX = blocks_BNTD.norm(dim=-1).transpose(0, 1).flatten(1)
     ratio_NX = head_BTD.norm(dim=-1).flatten() / lengths_NX.clamp_min(TINY)
     mean_N = ratio_NX.mean(-1)
     fits_N = (ratio_NX.amax(-1) - ratio_NX.amin(-1) <= slack * mean_N) & (mean_N > 0)
     fits_N &= torch.isfinite(mean_N) & (lengths_NX > 0).all(-1)
-    return float(mean_N[fits_N][0]) if bool(fits_N.any()) else None
+    return _first(fits_N, mean_N)
+
+
+def _first(fits_N: Tensor, factor_N: Tensor) -> Match | None:
+    block = int(fits_N.long().argmax())
+    return (block, float(factor_N[block])) if bool(fits_N.any()) else None
 
 
 def carried_cases(found: list[CarriedStates]) -> Iterator[Measurement]:
@@ -195,10 +219,11 @@ def carried_cases(found: list[CarriedStates]) -> Iterator[Measurement]:
 def _case(what: What, found: list[CarriedStates]) -> Measurement:
     usual = {each.kind: _usual(each.kind, found) for each in found}
     wrong = [(each, heads) for each in found if (heads := each.wrong(usual[each.kind]))]
+    name, source = ("outputs", "kernel") if what == "context" else (what, "projection")
     return AtMost(
-        f"{what} of {len(found)} layers against their projection",
+        f"{name} of {len(found)} layers against their {source}",
         float(sum(len(heads) for _, heads in wrong)),
-        f"heads have {what} of other tokens, or times another factor than most",
+        f"heads have {name} of other tokens, or times another factor than most",
         positions=sum(len(each.heads) for each in found),
         note=wrong[0][0].text(wrong[0][1]) if wrong else "",
         cause=wrong[0][0].cause(wrong[0][1]) if wrong else Cause(),

@@ -11,13 +11,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal, final
+from typing import Any, final
+
+from torch import Tensor
 
 from attncheck.attention.layers import layer_number, layer_type
 from attncheck.core.errors import Unsupported
 from attncheck.core.measurement import AtMost, Cause, Measurement, not_measured
 from attncheck.core.observed_part import ObservedPart
-from attncheck.judge.carried_states import CarriedStates, carried_cases, carried_states
+from attncheck.judge.carried_states import (
+    CarriedStates,
+    What,
+    carried_cases,
+    carried_context,
+    carried_states,
+)
 from attncheck.judge.layer_calls import LayerCall, read_layers
 from attncheck.judge.projections import COARSE, resolution, source_of
 from attncheck.judge.rotated_states import RotationReader
@@ -27,8 +35,8 @@ from attncheck.model.subject import Subject
 
 
 def projection_cases(subject: Subject) -> Iterator[Measurement]:
-    """Rotation, order of heads, values and shared keys in one forward; skipped with the reason
-    where no attention can be recorded.
+    """Rotation, order of heads, what reaches the kernel and what goes on, and shared keys in one
+    forward; skipped with the reason where no attention can be recorded.
     """
     tokens = subject.inputs.tokens
     length = len(tokens[0])
@@ -36,6 +44,7 @@ def projection_cases(subject: Subject) -> Iterator[Measurement]:
     orders: list[HeadOrder] = []
     keys: list[_Keys] = []
     states: list[CarriedStates] = []
+    outputs: list[CarriedStates] = []
 
     def reader(layer: LayerCall) -> None:
         if layer.over(length):
@@ -44,24 +53,30 @@ def projection_cases(subject: Subject) -> Iterator[Measurement]:
             keys.extend(_keys_of(layer, subject.text_config))
             states.extend(carried_states(layer, subject))
 
+    def entering(layer: LayerCall, name: str, entering_BTW: Tensor) -> None:
+        if layer.over(length) and layer.name not in {each.name for each in outputs}:
+            outputs.extend(carried_context(layer, entering_BTW, subject))
+
     try:
-        read_layers(subject, ForwardSpec(tokens), reader)
+        read_layers(subject, ForwardSpec(tokens), reader, entering)
     except Unsupported as reason:
         yield not_measured("rotation of every layer", reason)
         return
     yield from rotation_cases(rotation)
-    yield from _order_cases(orders)
-    yield from carried_cases(states)
+    yield from _order_cases([*orders, *map(_order_of_outputs, outputs)])
+    yield from carried_cases([*states, *outputs])
     yield from _shared_cases(keys)
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class HeadOrder:
-    """Which block of which stage each head of a layer's queries, keys or values is."""
+    """Which block of which stage each head of a layer's queries, keys or values is, or which of the
+    kernel's heads each that goes on.
+    """
 
     name: str
-    what: Literal["queries", "keys", "values"]
+    what: What
     stage: str
     blocks: tuple[int, ...]
 
@@ -85,6 +100,8 @@ class HeadOrder:
 
     def __str__(self) -> str:
         blocks = " ".join(map(str, self.blocks))
+        if self.what == "context":
+            return f"{self.name}: heads of the kernel's output go on in the order {blocks}"
         return f"{self.name}: heads of {self.what} are the blocks {blocks} of `{self.stage}`"
 
 
@@ -93,12 +110,17 @@ def _orders_of(layer: LayerCall) -> Iterator[HeadOrder]:
     call = layer.call
     if resolution(call.query_BHTD.dtype) > COARSE:
         return
-    whats: tuple[Literal["queries", "keys", "values"], ...] = ("queries", "keys", "values")
+    whats: tuple[What, ...] = ("queries", "keys", "values")
     parts = (call.query_BHTD, call.key_BGSD, call.value_BGSD)
     for what, states in zip(whats, parts, strict=True):
         source = source_of(states, layer.stages, None)
         if source is not None and len(source.blocks) > 1:
             yield HeadOrder(name=layer.name, what=what, stage=source.stage, blocks=source.blocks)
+
+
+def _order_of_outputs(states: CarriedStates) -> HeadOrder:
+    blocks = tuple(each.block for each in states.heads)
+    return HeadOrder(name=states.name, what=states.what, stage=states.stage, blocks=blocks)
 
 
 def _order_cases(found: list[HeadOrder]) -> Iterator[Measurement]:

@@ -46,14 +46,16 @@ class LayerCall:
 
 
 Reader = Callable[[LayerCall], None]
+Entering = Callable[[LayerCall, str, Tensor], None]
+"""Gets what enters each sub-module of a layer, by its name, after the layer's kernel has run."""
 
 
 @contextlib.contextmanager
 def _recorded_stages(
-    model: nn.Module, names: dict[int, str]
+    model: nn.Module, names: dict[int, str], entered: Callable[[str, Tensor], None]
 ) -> Iterator[tuple[dict[str, Tensor], dict[str, CosSin]]]:
     """Collect the output of every module by name until the reader clears them, and the rotary
-    tables among the arguments of each.
+    tables among the arguments of each. `entered` gets the first argument of each.
     """
     outputs: dict[str, Tensor] = {}
     tables: dict[str, CosSin] = {}
@@ -63,6 +65,8 @@ def _recorded_stages(
         found = next((pair for pair in pairs if pair is not None), None)
         if found is not None:
             tables[names[id(module)]] = found
+        if args and isinstance(args[0], Tensor):
+            entered(names[id(module)], args[0])
 
     def after(module: nn.Module, args: Any, output: Any) -> None:
         if isinstance(output, Tensor) and output.is_floating_point():
@@ -84,9 +88,11 @@ def _encoder_modules(model: nn.Module) -> frozenset[int]:
     return frozenset(map(id, encoder.modules())) if beside else frozenset()
 
 
-def read_layers(subject: Subject, spec: ForwardSpec, reader: Reader) -> dict[str, str]:
+def read_layers(
+    subject: Subject, spec: ForwardSpec, reader: Reader, entering: Entering | None = None
+) -> dict[str, str]:
     """Run a pass, which is not remembered; `reader` gets every kernel call of the decoder after it
-    has run.
+    has run, `entering` what enters each sub-module of its layer then.
 
     Returns the modules whose arithmetic looks like attention and is not understood, with reasons.
 
@@ -95,12 +101,23 @@ def read_layers(subject: Subject, spec: ForwardSpec, reader: Reader) -> dict[str
     """
     encoder = _encoder_modules(subject.model)
     names = {id(module): name for name, module in subject.model.named_modules()}
-    with _recorded_stages(subject.model, names) as (outputs, tables):
+    latest: list[LayerCall] = []
+
+    def entered(name: str, states: Tensor) -> None:
+        if entering is None:
+            return
+        for layer in latest:
+            if name.startswith(f"{layer.name}."):
+                entering(layer, name.removeprefix(f"{layer.name}."), states)
+
+    with _recorded_stages(subject.model, names, entered) as (outputs, tables):
 
         def handler(call: AttentionCall) -> Any:
             result = call.run()
             if id(call.module) not in encoder:
-                reader(_layer_call(call, result[0], names[id(call.module)], outputs, tables))
+                layer = _layer_call(call, result[0], names[id(call.module)], outputs, tables)
+                latest[:] = [layer]
+                reader(layer)
                 # what later layers compute must not be traced to this layer
                 outputs.clear()
             return result

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
+import torch
 from conftest import tiny_llama
+from torch import Tensor
 
 from attncheck.core.measurement import Measurement, verdict_of
 from attncheck.core.verdict import Verdict
@@ -14,8 +18,8 @@ from attncheck.run.random_faults.parts import parse
 from attncheck.run.random_faults.sites import sites_of
 
 
-def _case(subject: Subject, what: str = "values") -> Measurement:
-    name = f"{what} of 3 layers against their projection"
+def _case(subject: Subject, what: str = "values", source: str = "projection") -> Measurement:
+    name = f"{what} of 3 layers against their {source}"
     return next(each for each in projection_cases(subject) if each.name == name)
 
 
@@ -83,3 +87,50 @@ def test_a_factor_on_all_queries_is_left_to_the_scale(subject: Subject) -> None:
 def test_a_head_of_keys_of_other_tokens_is_named(subject: Subject) -> None:
     found = _with(subject, "what=keys,how=slot:-1,heads=0,at=model.layers.1.self_attn", "keys")
     assert found.note == "model.layers.1.self_attn: keys of head 0 are those of the token 1 after"
+
+
+def _first_head(by: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """Changes the first of four heads of what goes on, (B, T, W)."""
+    return lambda states_BTW: torch.cat([by(states_BTW[..., :8]), states_BTW[..., 8:]], -1)
+
+
+OUTPUTS: list[tuple[Callable[[Tensor], Tensor], str]] = [
+    (lambda states_BTW: states_BTW, ""),
+    (
+        _first_head(lambda head_BTD: 1.1 * head_BTD),
+        "outputs of head 0 go on times 1.1, unlike most",
+    ),
+    (lambda states_BTW: 0.5 * states_BTW, "outputs go on times 0.5, unlike most"),
+    (
+        _first_head(lambda head_BTD: head_BTD.roll(1, 1)),
+        "outputs of head 0 go on as those of the token 1 before",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "words"), OUTPUTS)
+def test_what_the_kernel_returns_is_what_goes_on(
+    change: Callable[[Tensor], Tensor], words: str
+) -> None:
+    model = tiny_llama(num_hidden_layers=3)
+    projection = model.model.layers[1].self_attn.o_proj
+    projection.register_forward_pre_hook(lambda module, args: (change(args[0]),))
+    found = _case(Subject.of(model, "llama", dtype="float64"), "outputs", "kernel")
+    assert verdict_of(found) is (Verdict.FAIL if words else Verdict.PASS)
+    assert found.positions == 12
+    assert found.note == (f"model.layers.1.self_attn: {words}" if words else "")
+
+
+@pytest.mark.parametrize(("layers", "wrong"), [({0, 1, 2}, 0), ({2}, 4)])
+def test_heads_may_go_on_in_another_order_in_all_layers(layers: set[int], wrong: int) -> None:
+    model = tiny_llama(num_hidden_layers=3)
+    for number in layers:
+        model.model.layers[number].self_attn.o_proj.register_forward_pre_hook(
+            lambda module, args: (args[0].unflatten(-1, (4, 8)).flip(-2).flatten(-2),)
+        )
+    subject = Subject.of(model, "llama", dtype="float64")
+    cases = {each.name: each for each in projection_cases(subject)}
+    found = cases["order of heads of 3 layers"]
+    assert found.value == wrong  # type: ignore[attr-defined]
+    order = "model.layers.2.self_attn: heads of the kernel's output go on in the order 3 2 1 0"
+    assert found.note == (order if wrong else "")

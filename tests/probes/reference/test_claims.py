@@ -208,7 +208,7 @@ def _states(
 def test_heads_in_the_order_of_their_projection_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     found = _keys(monkeypatch, lambda layer, key: key)
     judged = case(found, "order of heads of 4 layers")
-    assert (judged.value, judged.positions) == (0.0, 4 * (4 + 2 + 2))
+    assert (judged.value, judged.positions) == (0.0, 4 * (4 + 2 + 2 + 4))
 
 
 @pytest.mark.parametrize("layers", [{1}, {0, 1, 2, 3}])
