@@ -51,7 +51,7 @@ class Diagnosis:
     @property
     def name(self) -> str:
         """The fault, or what it is nearest to where the catalogue has no name for it."""
-        return self.fault or (f"like {self.family}" if self.family else "no fault of the catalogue")
+        return self.fault or (f"like {self.family}" if self.family else "a fault without a name")
 
 
 @final

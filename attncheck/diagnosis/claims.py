@@ -112,8 +112,9 @@ def as_measured(finding: Finding) -> Finding:
         return finding
     if found.how != "unexplained" and (found.fault in names() or not case.cause.parts):
         return finding
-    text = f"{case.name}: {case.note}."
-    text = f"{text[0].upper()}{text[1:]}"
+    whole = f"{case.name}: {case.note}."
+    says_where = case.cause.parts and case.note.startswith(f"{case.cause.module}: ")
+    text = f"{case.note}." if says_where else f"{whole[0].upper()}{whole[1:]}"
     parts = tuple(replace(each, text=text) for each in case.cause.parts)
     measured = Diagnosis(
         fault="",

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from attncheck.core import registry
 from attncheck.core.finding import Diagnosis, Finding, Location
-from attncheck.core.measurement import Comparison, Measurement, verdict_of
+from attncheck.core.measurement import AtMost, Comparison, Measurement, verdict_of
 from attncheck.report.model import TargetReport
 from attncheck.report.numbers import number
 from attncheck.report.screen import alike, by_cause, opened, style_of, times
@@ -19,6 +19,8 @@ from attncheck.report.table import fault_text, script_lines
 PACKAGES = "site-packages/"
 """Where installed code stands: it is named by its package alone."""
 EVIDENCE = 5
+UNIT = 18
+"""A longer unit is a sentence, which the finding says already."""
 INDENT = 4
 
 
@@ -57,7 +59,7 @@ def _cause(group: Sequence[Finding]) -> FailureCause:
         where=place_text(place) if place is not None else "",
         how=f"{found.how}: {fault_text(found)}" if found is not None and named else "",
         size=size_text(broken) if broken else "",
-        advice=found.advice if found is not None else "",
+        advice=_advice(found) if found is not None else "",
         shared=_shared(group),
         probes=tuple(each.probe for each in group),
     )
@@ -107,6 +109,11 @@ def _what(worst: Finding, found: Diagnosis | None) -> str:
     return (found.sentence if found is not None else "") or " ".join(worst.summary.split())
 
 
+def _advice(found: Diagnosis) -> str:
+    """The advice without the sentence, which stands above it."""
+    return " ".join(found.advice.replace(found.sentence, "", 1).split())
+
+
 def place_text(place: Location) -> str:
     """Module, position and source line of a failure."""
     query = place.query_position
@@ -146,8 +153,11 @@ def size_text(cases: Sequence[Measurement]) -> str:
     if worst.nonfinite:
         return f"{worst.nonfinite} not finite"
     if not isinstance(worst, Comparison):
-        value = getattr(worst, "value", None)
-        return "raises" if value is None else f"{number(value)} {getattr(worst, 'unit', '')[:18]}"
+        if not isinstance(worst, AtMost):
+            return "raises"
+        if len(worst.unit) <= UNIT:
+            return f"{number(worst.value)} {worst.unit}"
+        return f"{number(worst.value)}, expected at most {number(worst.limit)}"
     if worst.expect == "differ":
         return f"moves by {number(worst.max_abs)}"
     starts = [
@@ -162,7 +172,8 @@ def size_text(cases: Sequence[Measurement]) -> str:
 def _last_line(target: TargetReport, group: Sequence[Finding], width: int) -> Text:
     """One line of the list at the end: fault, module, size, next command."""
     worst, found = group[0], group[0].diagnosis
-    named = found.name if found is not None and found.how != "unexplained" else worst.probe
+    known = found is not None and found.how != "unexplained" and bool(found.fault or found.family)
+    named = found.name if found is not None and known else worst.probe
     broken = [each for each in worst.cases if verdict_of(each) is worst.verdict]
     place = next((each.location for each in group if each.location is not None), None)
     where = f" in {place.module}" if place is not None and place.module else ""

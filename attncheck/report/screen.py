@@ -64,15 +64,17 @@ def _controls(finding: Finding) -> str:
 
 
 def amount_text(cases: Iterable[Measurement]) -> Text:
-    """The largest difference among cases that must be equal, as a bar and in budgets; else the
-    largest number against its limit.
+    """The largest difference among cases that must be equal, as a bar and in budgets; the largest
+    number against its limit where there are none, or where it alone is beyond.
     """
     judged = [case for case in cases if case.expect in ("equal", "at-most")]
-    equal = [case.excess for case in judged if isinstance(case, Comparison)]
-    worst = max(equal or [case.excess for case in judged], default=None)
-    if worst is None:
+    if not judged:
         return Text(" " * AMOUNT)
-    unit = "rounding" if equal else "limit"
+    equal = [case for case in judged if isinstance(case, Comparison)]
+    broken = [case for case in judged if case.excess > 1]
+    beyond = [case for case in broken if isinstance(case, Comparison)] or broken
+    case = max(beyond or equal or judged, key=lambda each: each.excess)
+    worst, unit = case.excess, "rounding" if isinstance(case, Comparison) else "limit"
     text = Text(bar(worst), style="red" if worst > 1 else "green")
     return text.append(f" {times(worst)} {unit}".ljust(AMOUNT - len(STEPS)), style="default")
 

@@ -30,4 +30,4 @@ def test_a_requested_script_is_named_or_its_absence_explained(
 def test_what_was_measured_and_has_no_name_is_said_to_be_like_its_family() -> None:
     measured = Diagnosis(fault="", how="measured", residual=3e-14, family="cache-wrong-slot")
     assert fault_text(measured) == "like cache-wrong-slot to 3.0e-14"
-    assert fault_text(replace(measured, family="")) == "no fault of the catalogue to 3.0e-14"
+    assert fault_text(replace(measured, family="")) == "a fault without a name to 3.0e-14"
