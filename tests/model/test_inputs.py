@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import transformers
 
 from attncheck.core.errors import Unsupported
 from attncheck.core.settings import Settings
 from attncheck.model.facts import Boundary, boundaries_of
-from attncheck.model.inputs import build_inputs, choose_length
+from attncheck.model.inputs import TEXT, build_inputs, choose_length
 from attncheck.model.subject import Subject
 from attncheck.targets.load import load
 
@@ -18,6 +20,41 @@ def test_the_length_lies_past_the_window_and_cuts_on_both_sides() -> None:
     assert inputs.boundaries == (Boundary(kind="window", length=8),)
     assert inputs.length > 2 * 8
     assert {7, 8, 9} <= set(inputs.cuts)
+
+
+def test_a_border_is_reached_where_a_token_follows_it() -> None:
+    facts = load("builtin:gqa", Settings()).facts
+    borders = tuple(Boundary(kind="window", length=length) for length in (21, 22, 23, 24))
+    inputs = build_inputs(
+        replace(facts, boundaries=borders),
+        transformers.LlamaConfig(),
+        None,
+        seed=0,
+        prompt=None,
+        length=24,
+    )
+    assert (inputs.boundaries, inputs.unreached) == (borders[:2], borders[2:])
+
+
+@pytest.mark.parametrize(("length", "window", "half"), [(32, 8, 15), (24, 8, 12), (4, 2, 2)])
+def test_the_row_is_halved_where_no_window_begins(length: int, window: int, half: int) -> None:
+    inputs = load("builtin:gqa", Settings()).inputs
+    border = Boundary(kind="window", length=window)
+    assert replace(inputs, row=inputs.fresh(length, 1), boundaries=(border,)).half == half
+
+
+def test_a_long_row_is_text_throughout() -> None:
+    facts = load("builtin:gqa", Settings()).facts
+
+    def tokenizer(text: str, add_special_tokens: bool) -> dict[str, list[int]]:
+        return {"input_ids": [3 + sum(map(ord, word)) % 100 for word in text.split()]}
+
+    inputs = build_inputs(
+        facts, transformers.LlamaConfig(), tokenizer, seed=0, prompt=None, length=130
+    )
+    words = [3 + sum(map(ord, word)) % 100 for word in (TEXT * 9).split()]
+    assert inputs.from_text
+    assert list(inputs.row) == words[:130]
 
 
 def test_a_rope_switch_is_a_boundary() -> None:
