@@ -29,7 +29,8 @@ def everything(key: str) -> bool:
 class Choice:
     """What one run of a probe asks: `wanted` decides by key. `asked` and `left` are the keys of the
     questions that came up, by their names; `question` is the key of the one asked last, and `cases`
-    holds that of every case, by the case's name.
+    holds that of every case, by the case's name. `brief` leaves to the precision of the model what
+    it decides without a doubt.
     """
 
     wanted: Callable[[str], bool] = everything
@@ -38,6 +39,7 @@ class Choice:
     cases: dict[str, str] = field(default_factory=dict)
     question: str = ""
     inside: bool = False
+    brief: bool = False
 
     def takes(self, name: str) -> bool:
         """Whether the question of this name is asked now. One that was asked once always is, so
@@ -86,6 +88,12 @@ def chosen(name: str) -> bool:
     """Whether a probe is to ask the question of this name."""
     choice = _ACTIVE.get()
     return choice is None or choice.inside or choice.takes(name)
+
+
+def brief() -> bool:
+    """Whether this run asks in a higher precision only what is in doubt."""
+    choice = _ACTIVE.get()
+    return choice is not None and choice.brief
 
 
 @contextlib.contextmanager

@@ -127,9 +127,11 @@ def judge_chunks(
     chunks = list(judge.results.values())
     for name, reason in refused.items() if prefills is None else ():
         chunks[0].set_aside(name, reason)
+    unexpected = [results for results in chunks if results.unexpected]
+    others = _with_other_tokens(subject, spec, positions) if unexpected else []
+    for results in unexpected:
+        _exempt(results, others)
     for results in chunks:
-        if results.unexpected:
-            _exempt(results, _with_other_tokens(subject, spec, positions))
         _set_unknown_aside(results)
     return chunks
 

@@ -21,11 +21,30 @@ from attncheck.model.mask_capabilities import CAN, MaskCapabilities
 from attncheck.model.refusal import REFUSALS
 from attncheck.numerics.divergence import beyond, finitely_beyond
 
+CALLS = {"takes_positions", "mask_2d", "takes_mask_4d", "cache", "steps", "library_cache"}
+TAKEN = CALLS | {"decodes", "kernel", "watch", "first_position", "keeps_prefix"}
+"""What holds in float64 because it holds in float32: the call is taken."""
+MOVED = {"sees_history", "reads_positions"}
+"""What a difference beyond the rounding of float32 has shown."""
+
 
 @final
 @dataclass
 class Capabilities(MaskCapabilities):
     """What one model can take, each found out once."""
+
+    def inherit(self, coarser: Capabilities) -> None:
+        """Take over what a coarser precision, though not a half one, has shown for good: a call
+        that works, and a difference beyond its rounding. That two calls agree is asked again.
+        """
+        sizes = self.passes.dtype.itemsize, coarser.passes.dtype.itemsize, torch.half.itemsize
+        if not sizes[0] > sizes[1] > sizes[2]:
+            return
+        for name in sorted(TAKEN | MOVED):
+            if not self.knows(name) and (key := coarser.key(name)) is not None:
+                answer = coarser.found[key]
+                if answer or isinstance(answer, int):
+                    self.learn(name, answer)
 
     @Tried
     def sees_history(self) -> Capability:
@@ -62,9 +81,12 @@ class Capabilities(MaskCapabilities):
         """Several tokens on a filled cache give the logits of one forward; otherwise only single
         steps can be relied on.
         """
-        if not (known := self.cache & self.steps_agree):
+        mixed, third = self._mixed, self.inputs.length // 3
+        if not mixed or not self._runs(mixed, "chunks and steps"):
+            mixed, third = ForwardSpec(self.inputs.tokens, chunks=self._halves), -1
+        if not (known := self.steps_agree if third > 0 else self.cache & self.steps_agree):
             return known
-        if not self._differ(ForwardSpec(self.inputs.tokens, chunks=self._halves), self._full):
+        if not self._differ(mixed, self._full, start=third + 1):
             return CAN
         return Capability("several tokens on a filled cache do not give the logits of one forward")
 
@@ -86,18 +108,33 @@ class Capabilities(MaskCapabilities):
         if not self.steps:
             return self.steps
         length = self.inputs.length
-        for cut in (length - 1, length - 3, length // 2):
-            stepped = ForwardSpec((self.inputs.row[: cut + 1],), chunks=(cut, 1))
+        specs = {
+            cut: ForwardSpec((self.inputs.row[: cut + 1],), chunks=(cut, 1))
+            for cut in (length - 1, length - 3, length // 2)
+        }
+        if self._mixed and self._runs(self._mixed, "chunks and steps"):
+            specs = {length - 1: specs[length - 1], length // 3: self._mixed}
+        for cut, stepped in specs.items():
             if self._differ(stepped, self._full, cut, cut + 1, finitely_beyond):
                 return Capability("a step on the model's own cache differs from one forward")
         return CAN
+
+    @property
+    def _mixed(self) -> ForwardSpec | None:
+        """The main row in a prefill, a step and two chunks, which `decode-paths` asks as well; None
+        where it is too short.
+        """
+        length = self.inputs.length
+        chunks = (length // 3, 1, 2, length - length // 3 - 3)
+        return ForwardSpec(self.inputs.tokens, chunks=chunks) if min(chunks) > 0 else None
 
     @Tried
     def library_cache(self) -> Capability:
         """The model returns a cache of the library's, so that it takes other kinds of those."""
         if not self.steps:
             return self.steps
-        cache = self.passes.cache(ForwardSpec(self.inputs.tokens, use_cache=True))
+        spec = ForwardSpec(self.inputs.tokens, use_cache=True)
+        cache = self.passes.once("filled cache", lambda: self.passes.cache(spec))
         if isinstance(cache, Cache):
             return CAN
         return Capability(f"{self._kind} keeps a cache of its own kind ({type(cache).__name__})")

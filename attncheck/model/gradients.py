@@ -108,12 +108,8 @@ def known_gradient(subject: Subject, upto: int | None = None, attn: str | None =
     Raises:
         Unsupported: no gradient reaches the embeddings, or a kernel has none.
     """
-    known = subject.passes.found
-    key = "gradient", upto, attn or subject.attn, subject.passes.injection.active
-    if key not in known:
-        known[key] = input_gradient(subject, upto, attn)
-    found_BTW: Tensor = known[key]
-    return found_BTW
+    what = "gradient", upto, attn or subject.attn
+    return subject.passes.once(what, lambda: input_gradient(subject, upto, attn))
 
 
 def later_budget(subject: Subject, gradient_BTW: Tensor, cut: int) -> Budget:

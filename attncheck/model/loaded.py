@@ -31,9 +31,9 @@ from attncheck.model.kept_state import model_untouched
 from attncheck.model.media import Medium, find_media
 from attncheck.model.module_memory import ModuleMemory
 from attncheck.model.placement import input_device, load_as_stored, why_not_cast
-from attncheck.model.precision import Precision, cast_back, cast_floats, fits, own_dtypes
+from attncheck.model.precision import Precision, cast_floats, fits
 from attncheck.model.tables import Tables
-from attncheck.model.weights import SavedBuffers, leave_inference_mode, put_data
+from attncheck.model.weights import SavedBuffers, Weights, leave_inference_mode
 
 
 @final
@@ -58,6 +58,7 @@ class LoadedModel:
     tables: Tables = field(default_factory=Tables)
     seconds_per_operation: float | None = None
 
+    spare: dict[torch.dtype, tuple[Weights, Weights]] | None = None
     _media: tuple[Medium, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -214,18 +215,32 @@ class LoadedModel:
     @contextlib.contextmanager
     def at(self, dtype: torch.dtype, cast: bool = True) -> Iterator[Precision]:
         """`settle` for a while: weights, buffers and the choice of expert kernels come back."""
-        before, stored, own = self.precision, self.stored_dtype, own_dtypes(self.model)
-        # a cast to a narrower dtype rounds, so that only the weights themselves can come back
-        narrower = dtype.itemsize < stored.itemsize
-        weights = [(each, each.data) for each in self.model.parameters()] if narrower else []
+        before, stored, weights = self.precision, self.stored_dtype, Weights(self.model)
         buffers, experts = SavedBuffers(self.model), experts_of(self.model)
+        known = (self.spare or {}).get(dtype)
+        if known is not None and cast and known[0].are(weights):
+            known[1].put_back()
+            cast_floats(self.model, dtype)  # the buffers
+            self.tables.restore(self.model)
         try:
             yield self.settle(dtype, cast)
         finally:
-            if self.stored_dtype != stored and not narrower:
-                cast_back(self.model, own, stored)
-            for parameter, data in weights:
-                put_data(parameter, data)
+            if self.stored_dtype != stored:
+                if self.spare is not None:
+                    self.spare[dtype] = weights, Weights(self.model)
+                weights.put_back()
             self.precision = before
             buffers.put_back()
             set_experts(experts)
+
+    @contextlib.contextmanager
+    def casting_once(self) -> Iterator[None]:
+        """Inside, weights that `at` has cast to a dtype are kept for the next time, until the
+        outermost such context ends; nobody may write into a weight meanwhile.
+        """
+        before = self.spare
+        self.spare = {} if before is None else before
+        try:
+            yield
+        finally:
+            self.spare = before

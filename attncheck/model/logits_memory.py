@@ -9,10 +9,11 @@ Axes: B batch, T positions, V vocabulary.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import shutil
 import tempfile
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from io import BufferedRandom
 from typing import Any, final
@@ -43,6 +44,10 @@ class LogitsMemory:
             self.kept[key] = self.aside[key]
         self.kept.move_to_end(key)
         return self.kept[key]
+
+    def __contains__(self, key: Key) -> bool:
+        """Whether these logits are known."""
+        return key in self.kept or key in self.aside.places
 
     def keep_within(self, limit: int, least: int = 0) -> None:
         """Put aside what was used longest ago, until no more than `limit` bytes are in memory."""
@@ -129,3 +134,15 @@ class LogitsFile:
         if self._file.readinto(bits) != place.stop - place.start:
             raise KeyError(key)
         return found_BTV.to(place.device)
+
+
+def joined(parts: Iterator[Tensor], length: int) -> Tensor:
+    """Logits of successive chunks in one tensor, without a second copy of them all beside it."""
+    first_BTV = next(parts)
+    if first_BTV.shape[1] == length:
+        return first_BTV
+    whole_BTV, filled = first_BTV.new_empty(first_BTV.shape[0], length, first_BTV.shape[2]), 0
+    for part_BTV in itertools.chain((first_BTV,), parts):
+        whole_BTV[:, filled : filled + part_BTV.shape[1]] = part_BTV
+        filled += part_BTV.shape[1]
+    return whole_BTV[:, :filled]

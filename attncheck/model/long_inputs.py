@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -74,8 +75,17 @@ def prefixes_compared(subject: Subject, name: str) -> list[Comparison]:
 
 
 def _prefix(subject: Subject, name: str, row: Row, end: int) -> Comparison:
-    alone, note = ForwardSpec((row[:end],)), f"the first {end} of {len(row)} tokens alone"
-    case = subject.compare_forwards(name, alone, ForwardSpec((row,)), at=slice(0, end), note=note)
+    """A prefix alone. Where it began a pass on a cache it ran already; only where that differs, it
+    runs by itself.
+    """
+    whole, begun = ForwardSpec((row,)), ForwardSpec((row,), chunks=(end, len(row) - end))
+    note = f"the first {end} of {len(row)} tokens alone"
+    compared = partial(subject.compare_forwards, name, want=whole, at=slice(0, end), note=note)
+    if subject.passes.knows(begun):
+        case = compared(begun)
+        if not case.beyond and not case.nonfinite:
+            return case
+    case = compared(ForwardSpec((row[:end],)))
     _require_fixed_keys(subject, row, case)
     return case
 

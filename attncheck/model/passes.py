@@ -9,11 +9,10 @@ Axes: B batch, T positions of this forward, P cached positions, V vocabulary.
 from __future__ import annotations
 
 import contextlib
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import torch
 from torch import Tensor
@@ -25,12 +24,13 @@ from attncheck.model.forward import ForwardAdapter, ForwardOutput
 from attncheck.model.forward_spec import ForwardSpec, Mask2D, Mask4D, Media, float_mask, words_for
 from attncheck.model.injection import Faults, Injection
 from attncheck.model.inputs import Tokens
-from attncheck.model.logits_memory import LogitsMemory
+from attncheck.model.logits_memory import LogitsMemory, joined
 from attncheck.model.media import Medium
 from attncheck.model.refusal import REFUSALS, classified, of_the_model, refuses
 from attncheck.numerics.budget import Budget
 
 SHORT = 4
+T = TypeVar("T")
 
 
 @final
@@ -79,7 +79,7 @@ class Passes:
 
     def run(self, spec: ForwardSpec, positions: tuple[int, ...] = ()) -> Tensor:
         """logits_BTV under the numerics and the implementation of the caller; not remembered."""
-        return _joined(self._parts(spec, positions), len(positions) or spec.length)
+        return joined(self._parts(spec, positions), len(positions) or spec.length)
 
     def _parts(self, spec: ForwardSpec, positions: tuple[int, ...]) -> Iterator[Tensor]:
         start = 0
@@ -134,6 +134,18 @@ class Passes:
     def ids(self, tokens: Tokens) -> Tensor:
         """ids_BT on the model's device."""
         return torch.tensor(tokens, device=self.device)
+
+    def knows(self, spec: ForwardSpec) -> bool:
+        """Whether a forward ran before, so that its logits cost nothing."""
+        return (spec, (), self.faults(spec)) in self.memory
+
+    def once(self, what: Hashable, find: Callable[[], T]) -> T:
+        """What `find` returns, found out once in each state of the injected faults."""
+        key = what, self.injection.active
+        if key not in self.found:
+            self.found[key] = find()
+        known: T = self.found[key]
+        return known
 
     def drop(self, spec: ForwardSpec) -> None:
         """Forget one forward, so that it runs again."""
@@ -286,15 +298,3 @@ class Passes:
         if spec.mask.boolean:
             return allowed_BTT[:, None].to(self.device)
         return float_mask(allowed_BTT, self.dtype, self.device)
-
-
-def _joined(parts: Iterator[Tensor], length: int) -> Tensor:
-    """Logits of successive chunks in one tensor, without a second copy of them all beside it."""
-    first_BTV = next(parts)
-    if first_BTV.shape[1] == length:
-        return first_BTV
-    whole_BTV, filled = first_BTV.new_empty(first_BTV.shape[0], length, first_BTV.shape[2]), 0
-    for part_BTV in itertools.chain((first_BTV,), parts):
-        whole_BTV[:, filled : filled + part_BTV.shape[1]] = part_BTV
-        filled += part_BTV.shape[1]
-    return whole_BTV[:, :filled]

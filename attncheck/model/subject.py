@@ -293,6 +293,7 @@ class Subject:
             # a budget that is measured under a fault must not be remembered
             views = {} if self.loaded.injection.active else self.views
             view = views.setdefault(precision, replace(self, precision=precision, views=views))
+            view.can.inherit(self.can)
             try:
                 yield view
             finally:

@@ -18,6 +18,7 @@ from torch import Tensor
 from attncheck.core.errors import CallFailed, Unsupported
 from attncheck.core.measurement import Comparison
 from attncheck.core.merging import merged
+from attncheck.model.attempts import unnamed
 from attncheck.model.forward_spec import ForwardSpec, Mask2D
 from attncheck.model.inputs import Row
 from attncheck.model.subject import Subject
@@ -141,7 +142,7 @@ class _Batch:
         if not here:
             return []
         case = self._in_batch(name, here[0])
-        if case.beyond and not case.nonfinite:
+        if case.beyond and not case.nonfinite and not unnamed():
             case = self._confirmed(name, here[:SUSPECTS])
         positions = sum(each.cut for each in here)
         return [replace(case, divergence=replace(case.divergence, positions=positions))]

@@ -132,6 +132,27 @@ class SavedBuffers:
             put_back(buffer, value)
 
 
+@final
+class Weights:
+    """The storage of every parameter of a model, which a cast leaves alone."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.saved = [(each, each.data) for each in model.parameters()]
+
+    def are(self, others: Weights) -> bool:
+        """Whether the others are the same storages; of sharded weights nothing tells."""
+        pairs = list(zip(self.saved, others.saved, strict=False))
+        if any(is_traceable_wrapper_subclass(each) for _, each in self.saved):
+            return False
+        same = all(a.data_ptr() == b.data_ptr() for (_, a), (_, b) in pairs)
+        return len(self.saved) == len(others.saved) and same
+
+    def put_back(self) -> None:
+        """Every parameter with its storage."""
+        for parameter, data in self.saved:
+            put_data(parameter, data)
+
+
 def put_data(parameter: nn.Parameter, data: Tensor) -> None:
     """Give a parameter the storage that it had. A sharded one is an object around its part, which
     an assignment to `data` does not reach.

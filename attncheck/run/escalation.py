@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import final
 
+from attncheck.core.choice import brief
 from attncheck.core.divergence import PrecisionLevel
 from attncheck.core.errors import CallFailed, Unsupported
 from attncheck.core.measurement import (
@@ -104,16 +105,18 @@ def _asked_higher(
 ) -> frozenset[str] | None:
     """The names of the cases that the highest precision decides; None for all of them.
 
-    All in half precision, and all that a config states; otherwise those that are broken or in
-    doubt: a router between two equal experts breaks one by any number of budgets.
+    All in half precision, and all that a config states, unless the run is brief; otherwise those
+    that are broken or in doubt: a router between two equal experts breaks one by any number of
+    budgets.
     """
-    if subject.dtype.itemsize <= HALF or getattr(probe, "promise", False) is True:
+    states = not brief()
+    if subject.dtype.itemsize <= HALF or (states and getattr(probe, "promise", False) is True):
         return None
     fine = (Verdict.PASS, Verdict.SKIP)
     return frozenset(
         case.name
         for case in measured
-        if case.in_doubt or verdict_of(case) not in fine or promised(probe, case.name)
+        if case.in_doubt or verdict_of(case) not in fine or (states and promised(probe, case.name))
     )
 
 

@@ -14,6 +14,10 @@ from attncheck.run.runner import Backing, Event, run_probes
 from attncheck.run.traps import Traps
 from attncheck.run.worth.limited import Limited
 
+EARLY = ("decode-paths",)
+"""Probes that run first, wherever they stand in a report: most faults show there, and others share
+its passes.
+"""
 Examine = Callable[[Subject, Sequence[Probe], RunExtent], Iterator[Event]]
 
 
@@ -28,7 +32,7 @@ def usual_examination(repro: Path | None = None) -> Examine:
             return run(subject, [probe], backing=backing)
 
         if extent.whole:
-            return run(subject, probes)
+            return run(subject, sorted(probes, key=lambda probe: probe.name not in EARLY))
         return Limited(one, extent).examine(subject, probes)
 
     return examined

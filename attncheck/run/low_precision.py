@@ -10,6 +10,7 @@ import contextlib
 import math
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -57,7 +58,10 @@ def _roughly(subject: Subject, case: Measurement) -> Measurement:
     """A case with what the worst of many roundings does to its two forwards, where that is more."""
     if not isinstance(case, Comparison) or case.rerun is None or case.nonfinite:
         return case
-    moved = max(_moved(subject, spec) for spec in {case.rerun.got, case.rerun.want})
+    moved = max(
+        subject.passes.once(("moved", spec), partial(_moved, subject, spec))
+        for spec in {case.rerun.got, case.rerun.want}
+    )
     return _within(case, moved, f"worst of {ROUNDINGS} roundings {moved:.1e} x {HEADROOM:.0f}")
 
 

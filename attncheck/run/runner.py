@@ -107,7 +107,7 @@ def run_probes(
         working_on(f"the probe {probe.name}")
         started = time.perf_counter()
         try:
-            with _as_loaded(subject):
+            with _as_loaded(subject), subject.loaded.casting_once():
                 finding = yield from _examined(subject, probe, backing)
             finding = traps(subject, probe, finding) if traps else finding
             if diagnose is not None and finding.verdict in (Verdict.FAIL, Verdict.WARN):

@@ -79,6 +79,7 @@ class Session:
         self._clock = time.perf_counter()
         self._implicit = {*registry.installed(registry.IMPLICIT), PROBE}
         self._jobs: Sequence[Job] = ()
+        self._order: tuple[str, ...] = ()
         self._done, self._running = 0, ""
         now = datetime.datetime.now(datetime.timezone.utc)
         started = now.strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -201,6 +202,7 @@ class Session:
         self._tell(ProbeStarted(self._last.target, what))
 
     def _check(self, job: Job, started: float) -> None:
+        self._order = ()
         if on_engine(job):
             self._check_engine(job, started)
             return
@@ -216,6 +218,7 @@ class Session:
             return
         self._adopt(loaded)
         self._running = registry.FIRST[0]
+        self._order = tuple(probe.name for probe in probes)
         self._tell(TargetLoaded(loaded))
         for finding in implicit_findings(subject):
             self._found(job, finding, started)
@@ -231,7 +234,10 @@ class Session:
     def _found(self, job: Job, finding: Finding, started: float) -> Finding:
         finding, target = self.gate.settle(job, self._last, made_visible(finding))
         seconds = time.perf_counter() - started
-        results = (*target.results, finding)
+        # in the order that was asked for, whichever ran first; what runs by itself stays in front
+        place = {name: number for number, name in enumerate(self._order)}
+        found = (*target.results, finding)
+        results = tuple(sorted(found, key=lambda each: place.get(each.probe, -1)))
         asked = questions(results)
         target = replace(target, results=results, seconds=seconds, questions=asked)
         self._keep((*self.report.targets[:-1], target))

@@ -56,6 +56,37 @@ def test_weights_come_back_bit_for_bit(single: Subject, dtype: str) -> None:
     assert all(torch.equal(before[name], each) for name, each in single.model.state_dict().items())
 
 
+def test_weights_are_cast_once_while_that_is_kept(single: Subject) -> None:
+    before = {name: tensor.clone() for name, tensor in single.model.state_dict().items()}
+    weight = next(single.model.parameters())
+    with single.loaded.casting_once():
+        with single.at("float64"):
+            cast = weight.data_ptr()
+        with single.at("float64") as again:
+            assert weight.data_ptr() == cast
+            logits_BTV = again.passes.run(ForwardSpec(again.inputs.tokens))
+        own, weight.data = weight.data, weight.data + 1
+        with single.at("float64"):
+            assert weight.data_ptr() != cast  # another storage is another weight
+        weight.data = own
+    assert single.loaded.spare is None
+    assert all(torch.equal(before[name], each) for name, each in single.model.state_dict().items())
+    with single.at("float64") as fresh:
+        assert weight.data_ptr() != cast
+        assert torch.equal(fresh.passes.run(ForwardSpec(fresh.inputs.tokens)), logits_BTV)
+
+
+def test_float64_inherits_what_calls_are_taken_and_not_what_agrees(single: Subject) -> None:
+    assert single.can.reads_positions
+    assert single.can.steps_agree
+    with single.at("bfloat16") as low:
+        assert not low.can.knows("steps")
+    with single.at("float64") as wide:
+        assert wide.can.knows("reads_positions")
+        assert wide.can.knows("steps")
+        assert not wide.can.knows("steps_agree")
+
+
 def test_a_budget_that_was_measured_under_a_fault_is_not_remembered(single: Subject) -> None:
     with single.passes.under("a fault", on_cache_only=False), single.at("float64") as faulty:
         pass

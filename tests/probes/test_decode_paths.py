@@ -13,8 +13,10 @@ from transformers.cache_utils import DynamicLayer
 from attncheck.core.measurement import verdict_of
 from attncheck.core.verdict import Verdict
 from attncheck.diagnosis.diagnose import diagnose
+from attncheck.faults.engine import injection
 from attncheck.model.subject import Subject
-from attncheck_probes.decode_paths import LONG
+from attncheck_probes.decode_paths import LONG, ways
+from attncheck_probes.decode_paths.ways import AS_IMPLICIT
 
 PROBE = "decode-paths"
 
@@ -49,6 +51,33 @@ def test_planted_faults_are_caught_and_leave_nothing_behind(subject: Subject, fa
 @pytest.mark.parametrize("name", ["broken-mask", "broken-positions"])
 def test_the_broken_builtins_fail(name: str) -> None:
     assert finding(loaded(f"builtin:{name}"), PROBE).verdict is Verdict.FAIL
+
+
+STEPS = "one token at a time, explicit positions"
+
+
+def test_a_way_that_is_another_to_the_bit_is_not_stepped_again(subject: Subject) -> None:
+    found = finding(subject, PROBE)
+    assert case(found, STEPS).note == AS_IMPLICIT
+    fed = ways.fed(subject, (1,) * subject.inputs.length, "explicit positions")
+    assert not subject.passes.knows(fed)
+    assert verdict_of(case(found, STEPS)) is Verdict.PASS
+
+
+def test_a_way_that_differs_in_single_steps_is_stepped(subject: Subject) -> None:
+    adapter = subject.forward_adapter
+
+    def late(call: dict[str, Any]) -> dict[str, Any]:
+        positions = call.get(str(adapter.positions_name))
+        if positions is None or positions.shape[1] > 1 or positions.min() < 16:
+            return call
+        return {**call, str(adapter.positions_name): positions + 1}
+
+    with injection.at_arguments(subject, late):
+        found = finding(subject, PROBE)
+    wrong = [each.name for each in found.cases if each.beyond]
+    assert STEPS in wrong
+    assert not any("implicit positions" in name for name in wrong)
 
 
 def test_bfloat16_is_decided_by_the_ladder() -> None:

@@ -14,6 +14,7 @@ from attncheck.core.verdict import Verdict
 from attncheck.model.subject import Subject
 from attncheck.report.model import Report, TargetReport
 from attncheck.run.events import TargetFinished
+from attncheck.run.runner import ProbeFinished
 from attncheck.run.session import Session, SessionEvent
 from attncheck.suite.plan import Job
 
@@ -128,6 +129,20 @@ def test_a_report_is_never_green_before_its_end() -> None:
         "2 of 2 probes",
     ]
     assert one.finished(one.report.exit_code).exit_code == 0
+
+
+def test_a_report_has_its_order_whichever_probe_runs_first() -> None:
+    ran: list[str] = []
+
+    def listener(event: SessionEvent, report: Report) -> None:
+        if isinstance(event, ProbeFinished):
+            ran.append(event.finding.probe)
+
+    probes = (("future-token", {}), ("decode-paths", {}))
+    job = Job(target="builtin:gqa", settings=Settings(), probes=probes)
+    report = Session(command="", listener=listener).run([job])
+    assert ran == ["decode-paths", "future-token"]
+    assert [each.probe for each in report.targets[0].results] == ["future-token", "decode-paths"]
 
 
 def placed(*places: int) -> Iterator[tuple[int, TargetReport]]:

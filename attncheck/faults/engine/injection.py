@@ -144,8 +144,9 @@ def require_counting_cache(subject: Subject) -> None:
 
 
 def filled_cache(subject: Subject) -> Any:
-    """The model's own cache, filled with the main input."""
-    return subject.passes.cache(ForwardSpec(subject.inputs.tokens, use_cache=True))
+    """The model's own cache, filled with the main input; only to be looked at."""
+    spec = ForwardSpec(subject.inputs.tokens, use_cache=True)
+    return subject.passes.once("filled cache", lambda: subject.passes.cache(spec))
 
 
 def cache_argument(subject: Subject, call: dict[str, Any]) -> Any:
@@ -158,6 +159,17 @@ def tokens_before(subject: Subject, call: dict[str, Any]) -> int:
     return cached_length(cache_argument(subject, call))
 
 
+def plain_calls(subject: Subject) -> list[AttentionCall]:
+    """The attention calls of a plain forward over the main input, recorded once.
+
+    Raises:
+        CannotInject: the model runs no attention that can be recorded.
+    """
+    subject.can.watch.require(CannotInject)
+    tokens = subject.inputs.tokens
+    return subject.passes.once("calls", lambda: subject.record_calls(tokens, AttentionCall.copy))
+
+
 def decoder_layers(subject: Subject) -> list[nn.Module]:
     """The longest numbered list of layers that run over all T tokens of the main input at once, be
     their hidden states (B, T, W) or (T, B, W).
@@ -165,6 +177,13 @@ def decoder_layers(subject: Subject) -> list[nn.Module]:
     Raises:
         CannotInject: there is none.
     """
+    longest: list[nn.Module] = subject.passes.once("layers", lambda: _decoder_layers(subject))
+    if not longest:
+        raise CannotInject("no numbered list of layers was found")
+    return longest
+
+
+def _decoder_layers(subject: Subject) -> list[nn.Module]:
     lists, ran, length = layer_lists(subject.model), set[int](), subject.inputs.length
 
     def hook(module: nn.Module, args: Any, output: Any) -> None:
@@ -177,10 +196,7 @@ def decoder_layers(subject: Subject) -> list[nn.Module]:
     with hooked(each.register_forward_hook(hook) for each in every), torch.no_grad():
         subject.passes.call(subject.inputs.tokens, use_cache=False)
     groups = [[layer for layer in layers if id(layer) in ran] for layers in lists]
-    longest = max(groups, key=len, default=[])
-    if not longest:
-        raise CannotInject("no numbered list of layers was found")
-    return longest
+    return max(groups, key=len, default=[])
 
 
 @contextlib.contextmanager

@@ -33,7 +33,7 @@ from attncheck.faults.engine.expected import (
     nearest_span,
     segments_of,
 )
-from attncheck.faults.engine.injection import filled_cache
+from attncheck.faults.engine.injection import filled_cache, plain_calls
 from attncheck.judge.config_spec import FULL, AttentionSpan, span_spec
 from attncheck.model.caches import states
 from attncheck.model.forward_spec import (
@@ -235,11 +235,7 @@ class Trusted:
         """The first self-attention call over the main input; None where none is in reach."""
         if self.out_of_reach is not None:
             return None
-        calls = self.subject.record_calls(
-            self.subject.inputs.tokens,
-            lambda call: call.copy() if call.is_self_attention else None,
-        )
-        return next((call for call in calls if call is not None), None)
+        return next((each for each in plain_calls(self.subject) if each.is_self_attention), None)
 
     def windows(self, spec: ForwardSpec) -> frozenset[AttentionSpan]:
         """The spans of the layers, where any has a window and the trusted path can change it."""
@@ -250,10 +246,8 @@ class Trusted:
     @cached_property
     def _windows(self) -> frozenset[AttentionSpan]:
         plain = ForwardSpec(self.subject.inputs.tokens)
-        found = self.subject.record_calls(
-            plain.tokens, lambda call: self.span(call, plain) if call.is_self_attention else None
-        )
-        spans = frozenset(span for span in found if span is not None)
+        calls = (call for call in plain_calls(self.subject) if call.is_self_attention)
+        spans = frozenset(self.span(call, plain) for call in calls)
         return spans if spans - {FULL} else frozenset()
 
     def segmented(self, spec: ForwardSpec) -> bool:

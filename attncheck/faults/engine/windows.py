@@ -16,11 +16,11 @@ from torch import Tensor
 from attncheck.attention.call import AttentionCall
 from attncheck.attention.masks import allowed_BHTS, with_allowed
 from attncheck.core.errors import CannotInject
+from attncheck.faults.engine import injection
 from attncheck.faults.engine.hypothesis import Hypothesis, WrongForward, words
 from attncheck.faults.engine.injection import at_arguments, at_kernel
 from attncheck.faults.engine.trusted import Change
 from attncheck.judge.config_spec import AttentionSpan
-from attncheck.model.inputs import Tokens
 from attncheck.model.subject import Subject
 
 
@@ -60,8 +60,9 @@ def windows_of(subject: Subject) -> Windows:
     Raises:
         CannotInject: no layer hides past keys, or which ones it hides depends on the tokens.
     """
-    found = _look(subject, subject.inputs.tokens)
-    other = _look(subject, (subject.inputs.other(subject.inputs.row),))
+    found = _windows(list(map(_hiding, injection.plain_calls(subject))))
+    changed = (subject.inputs.other(subject.inputs.row),)
+    other = _windows(subject.record_calls(changed, _hiding))
     if len(found.masks) != len(other.masks) or not any(map(torch.equal, found.masks, other.masks)):
         raise CannotInject(
             "the layers that hide past keys choose them by content: there is no window"
@@ -69,9 +70,8 @@ def windows_of(subject: Subject) -> Windows:
     return found
 
 
-def _look(subject: Subject, tokens: Tokens) -> Windows:
-    subject.can.watch.require(CannotInject)
-    hiding = [each for each in subject.record_calls(tokens, _hiding) if each is not None]
+def _windows(calls: list[_Hiding | None]) -> Windows:
+    hiding = [each for each in calls if each is not None]
     if not hiding:
         raise CannotInject("no layer hides past keys within the input's length")
     # Chunked attention hides keys at other distances too; its smallest distance serves as a size.

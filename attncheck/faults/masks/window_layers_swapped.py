@@ -22,7 +22,7 @@ from torch import Tensor
 
 from attncheck.attention.call import AttentionCall
 from attncheck.core.errors import CannotInject
-from attncheck.faults.engine import Fault, Hypothesis, Injected, WrongForward, windows
+from attncheck.faults.engine import Fault, Hypothesis, Injected, WrongForward, injection, windows
 from attncheck.judge.config_spec import FULL
 from attncheck.model.subject import Subject
 
@@ -30,8 +30,7 @@ from attncheck.model.subject import Subject
 def inject(subject: Subject) -> Injected:
     """Let layers with a window read all that their cache holds, and give the others the window."""
     found = windows.windows_of(subject)
-    attending = subject.record_calls(subject.inputs.tokens, lambda call: id(call.module))
-    if not set(attending) - found.modules:
+    if not {id(call.module) for call in injection.plain_calls(subject)} - found.modules:
         raise CannotInject("every layer has a window: there is nothing to swap")
 
     def change(call: AttentionCall, allowed: Tensor, real: Tensor) -> Tensor:

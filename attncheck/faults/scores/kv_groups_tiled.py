@@ -33,8 +33,7 @@ from attncheck.model.subject import Subject
 @contextlib.contextmanager
 def inject(subject: Subject) -> Iterator[None]:
     """Let query head h read KV head h modulo G, or that of the next head where G is H."""
-    subject.can.watch.require(CannotInject)
-    if not any(subject.record_calls(subject.inputs.tokens, _has_several)):
+    if not any(map(_has_several, injection.plain_calls(subject))):
         raise CannotInject("all query heads share one KV head: there are none to mix up")
 
     def handler(call: AttentionCall) -> Any:

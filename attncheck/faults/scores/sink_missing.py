@@ -36,8 +36,7 @@ OPTIONS = ("s_aux", "sinks")
 @contextlib.contextmanager
 def inject(subject: Subject) -> Iterator[None]:
     """Take the sinks' share out of the softmax."""
-    subject.can.watch.require(CannotInject)
-    if not any(subject.record_calls(subject.inputs.tokens, lambda call: bool(_sinks(call)))):
+    if not any(map(_sinks, injection.plain_calls(subject))):
         raise CannotInject("no layer passes its kernel attention sinks")
     with injection.at_own_kernel(subject, _run_without):
         yield

@@ -29,9 +29,7 @@ OPTION = "softcap"
 @contextlib.contextmanager
 def inject(subject: Subject) -> Iterator[None]:
     """Drop the soft-cap from the options of the kernel."""
-    subject.can.watch.require(CannotInject)
-    caps = subject.record_calls(subject.inputs.tokens, _passed)
-    if not any(cap is not None for cap in caps):
+    if all(_passed(call) is None for call in injection.plain_calls(subject)):
         raise CannotInject("no layer passes its kernel a soft-cap")
 
     def handler(call: AttentionCall) -> Any:

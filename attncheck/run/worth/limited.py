@@ -91,7 +91,8 @@ class Limited:
         """The chosen questions; more of them where a model has none, or where they do not notice
         the control.
         """
-        choice, backing = Choice(), Backing(self.plan.controls.get(probe.name, {}), count=1)
+        choice = Choice(brief=self.extent.quick)
+        backing = Backing(self.plan.controls.get(probe.name, {}), count=1)
         for wanted in (
             self.plan.questions(probe.name),
             self.plan.questions(probe.name, more=NEXT),

@@ -22,46 +22,13 @@ from attncheck.probing import (
     cache_kinds,
     max_abs_diff,
     merged,
-    reference_forward,
     rollback_cache,
     unnamed,
 )
 from attncheck_probes.cache_kinds.contents import with_contents
+from attncheck_probes.cache_kinds.filling import continued, fed, filled, forked, wanted
 
 ROLLED_BACK = 3
-
-
-def filled(subject: Subject, rows: Tokens, cache: Any = None) -> Any:
-    """A cache that holds these rows: of the model's own kind, or the one that is given."""
-    if cache is None:
-        return subject.passes.cache(ForwardSpec(rows, use_cache=True))
-    return fed(subject, cache, rows, prefill=True)[1]
-
-
-def continued(subject: Subject, cache: Any, rows: Tokens) -> Tensor:
-    """The logits of `fed`, logits_BTV."""
-    return fed(subject, cache, rows)[0]
-
-
-def fed(subject: Subject, cache: Any, rows: Tokens, prefill: bool = False) -> tuple[Tensor, Any]:
-    """Feed rows on a cache: (logits_BTV, the cache); token by token where a chunk of several tokens
-    behind others does not agree with one forward.
-    """
-    size = len(rows[0]) if prefill or subject.can.chunks_agree else 1
-    parts = []
-    with torch.no_grad():
-        for start in range(0, len(rows[0]), size):
-            chunk = tuple(row[start : start + size] for row in rows)
-            output = subject.passes.call(chunk, cache=cache, use_cache=True)
-            cache = output.cache
-            parts.append(output.logits_BTV)
-    return torch.cat(parts, 1), cache
-
-
-def wanted(subject: Subject, rows: Tokens, prefill: int) -> Tensor:
-    """The logits behind the prefill of rows that run alone, (B, T, V)."""
-    alone = [subject.logits(reference_forward(subject, row, prefill)) for row in rows]
-    return torch.cat(alone)[:, prefill:]
 
 
 def rolled_back(subject: Subject, name: str, kind: str = "") -> Measurement:
@@ -118,17 +85,22 @@ def rows_moved(subject: Subject, name: str, how: str, index: Row, kind: str = ""
     rows = (subject.inputs.row, subject.inputs.other(subject.inputs.row, salt=22))
     if kind:
         subject.can.library_cache.require()
-    given = kind and cache_kinds.new_cache(
-        kind, subject.model, rows=len(rows), length=length, dtype=subject.dtype
-    )
-    prefix = tuple(row[:half] for row in rows)
-    cache = filled(subject, prefix, given or None)
-    cache = cache_kinds.rearrange(cache, how, index, subject.model)
-    moved = tuple(rows[i] for i in index)
-    got_BTV = continued(subject, cache, tuple(row[half:] for row in moved))
-    want_BTV = wanted(subject, moved, half)
-    used = cache_kinds.operation(how, subject.model)
-    case = subject.compare(name, got_BTV, want_BTV, offset=half, note=f"`{used}`")
+    prefix, moved = tuple(row[:half] for row in rows), tuple(rows[i] for i in index)
+    want_BTV, used = wanted(subject, moved, half), cache_kinds.operation(how, subject.model)
+
+    def with_cache(cache: Any) -> Comparison:
+        cache = cache_kinds.rearrange(cache, how, index, subject.model)
+        got_BTV = continued(subject, cache, tuple(row[half:] for row in moved))
+        return subject.compare(name, got_BTV, want_BTV, offset=half, note=f"`{used}`")
+
+    if kind:
+        given = cache_kinds.new_cache(
+            kind, subject.model, rows=len(rows), length=length, dtype=subject.dtype
+        )
+        case = with_cache(filled(subject, prefix, given))
+    else:
+        case = with_cache(forked(subject, prefix))
+        case = with_cache(filled(subject, prefix)) if case.beyond else case  # no copy is to blame
     if not case.beyond or unnamed():
         return case
     if used != how:  # the model's own method, whatever the cache
@@ -148,14 +120,13 @@ def _rows_held(
 
 
 def prefix_shared(subject: Subject, name: str) -> Measurement:
-    """One prefix filled once. Two copies of its cache continue with a text of their own, and then
-    the original with the main row.
+    """One prefix filled once. A copy of its cache continues with a text of its own, and then the
+    original with the main row.
     """
     half, row = subject.inputs.length // 2, subject.inputs.row
     shared = filled(subject, (row[:half],))
-    copies = (23, cache_kinds.copied(shared)), (24, cache_kinds.copied(shared)), (0, shared)
     cases = []
-    for salt, cache in copies:
+    for salt, cache in (23, cache_kinds.copied(shared)), (0, shared):
         whole = subject.inputs.other(row, half, salt=salt) if salt else row
         got_BTV = continued(subject, cache, (whole[half:],))
         want_BTV = wanted(subject, (whole,), half)
@@ -169,7 +140,7 @@ def unstored(subject: Subject, name: str) -> Measurement:
     """
     row, half = subject.inputs.row, subject.inputs.length // 2
     stop = len(row) if subject.can.chunks_agree else half + 1
-    cache = filled(subject, (row[:half],))
+    cache = forked(subject, (row[:half],))
     with torch.no_grad():
         got_BTV = subject.passes.call((row[half:stop],), cache=cache, use_cache=False).logits_BTV
     want_BTV = wanted(subject, (row,), half)[:, : stop - half]

@@ -20,7 +20,7 @@ from attncheck.probing import (
     holes,
     max_abs_diff,
 )
-from attncheck_probes.cache_kinds import operations
+from attncheck_probes.cache_kinds import filling
 
 
 def decode_on(subject: Subject, kind: str) -> ForwardSpec:
@@ -38,7 +38,7 @@ def approximate(subject: Subject, name: str, kind: str) -> Measurement:
     """
     subject.can.library_cache.require()
     row, half = subject.inputs.row, subject.inputs.length // 2
-    want_BTV = operations.wanted(subject, (row,), half)
+    want_BTV = filling.wanted(subject, (row,), half)
     got_BTV = subject.logits(decode_on(subject, kind))[:, half:]
     store = cache_kinds.new_cache(kind, subject.model, rows=1, length=len(row), dtype=subject.dtype)
     trips = {half, (half + len(row)) // 2, len(row) - 1}
@@ -62,8 +62,8 @@ def _trip(subject: Subject, kind: str, want_BTV: Tensor, cut: int) -> float:
     """
     row = subject.inputs.row
     store = cache_kinds.new_cache(kind, subject.model, rows=1, length=len(row), dtype=subject.dtype)
-    cache = operations.filled(subject, (row[:cut],))
+    cache = filling.forked(subject, (row[:cut],))
     with torch.no_grad(), subject.numerics():
         cache_kinds.send_through(cache, store, len(row) // 2)
-    rounded_BTV = operations.continued(subject, cache, (row[cut:],))
+    rounded_BTV = filling.continued(subject, cache, (row[cut:],))
     return max_abs_diff(rounded_BTV, want_BTV[:, -rounded_BTV.shape[1] :])

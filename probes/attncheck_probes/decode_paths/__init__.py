@@ -14,8 +14,10 @@ How it measures
     One forward without a cache is the reference. Schedules: one token at a time; halves; uneven
     chunks; all but one, then one; chunks of every window and chunk size of the config, one less and
     one more. Each with the positions left to the model, passed explicitly, and left to the model
-    beside a full-length 2D mask. The row cut in two at every position. Then a row of 130 tokens
-    after a long prefill and in a long chunk, since kernels have block sizes that no config names.
+    beside a full-length 2D mask; a way that gave the logits of the first one to the bit, in three
+    schedules with prefills, chunks and steps, is not asked in the others. The row cut in two at
+    every position. Then a row of 130 tokens after a long prefill and in a long chunk, since kernels
+    have block sizes that no config names.
     With `--reach`, borders of the config behind the row are crossed on one kept cache.
 
 False alarms
@@ -38,18 +40,16 @@ from attncheck.probing import (
     Measurement,
     Probe,
     Subject,
-    all_ones,
     attempt,
-    counting,
     decoded,
     media_cases,
     merged,
 )
+from attncheck_probes.decode_paths import ways
 from attncheck_probes.decode_paths.borders import crossed
+from attncheck_probes.decode_paths.ways import WAYS, Schedule, proof
 
-Schedule = tuple[int, ...]
 EVERYWHERE = "two chunks, cut at every position"
-WAYS = ("implicit positions", "explicit positions", "implicit positions, 2D mask")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,15 +83,13 @@ class DecodePaths(Probe):
         yield from crossed(subject)
 
     def _case(self, subject: Subject, name: str, schedule: Schedule, way: str) -> Measurement:
-        can, tokens = subject.can, subject.inputs.tokens
-        fed = ForwardSpec(tokens, chunks=schedule)
-        if way == WAYS[1]:
-            can.takes_positions.require()
-            fed = replace(fed, positions=counting(1, fed.length))
-        if way == WAYS[2]:
-            can.mask_2d.require()
-            fed = replace(fed, mask=all_ones(tokens))
-        return subject.compare_forwards(name, fed, ForwardSpec(tokens))
+        whole, fed = ForwardSpec(subject.inputs.tokens), ways.fed(subject, schedule, way)
+        implicit = ways.fed(subject, schedule, WAYS[0])
+        if fed != implicit and ways.as_implicit(subject, way, implicit):
+            case = subject.compare_forwards(name, implicit, whole, note=ways.AS_IMPLICIT)
+            if not case.beyond and not case.nonfinite:
+                return case
+        return subject.compare_forwards(name, fed, whole)
 
 
 def _cut_everywhere(subject: Subject) -> Measurement:
@@ -116,12 +114,9 @@ LONG: dict[str, Callable[[int], Schedule]] = {
 def schedules_for(subject: Subject) -> tuple[Schedule, ...]:
     """The schedules that reach this model's boundaries, without repeats."""
     length = subject.inputs.length
-    half, third = length // 2, length // 3
     usual = [
-        (half, length - half),
-        (length - 1, 1),
+        *proof(length),
         (1, length - 1),
-        (third, 1, 2, length - third - 3),
         chunks_of(max(2, length // 4), length),
         (1,) * length,
     ]

@@ -134,7 +134,9 @@ class Generate(Probe):
     def _plain(self, subject: Subject, name: str, options: Options) -> Measurement:
         if PIECES in options:
             subject.can.cache.require()
-        made = generation.greedy(subject, self._prompt(subject), self.new_tokens, **options)
+        prompt = self._prompt(subject)
+        made = answers(subject, (prompt,), self.new_tokens).generated if not options else None
+        made = made or generation.greedy(subject, prompt, self.new_tokens, **options)
         case = compare(subject, name, made.prompt, made.tokens, made.logits_BNV)
         case = with_greedy(subject, replace(case, note=made.positions_note), made, **options)
         return of_generate(subject, case, options)
@@ -145,12 +147,12 @@ class Generate(Probe):
 
     def _turns(self, subject: Subject) -> Iterator[Measurement]:
         rows, new = self._rows(subject), self.new_tokens
-        name = "continued from a returned cache"
+        name = "a row that ends early"
+        yield attempt(name, turns.ends_early, subject, name, rows, new)
+        name = "continued from a returned cache"  # which changes it, so that nobody has it behind
         yield attempt(name, turns.continued, subject, name, rows[:1], new)
         name = "left-padded batch, continued"
         yield attempt(name, turns.continued, subject, name, rows, new)
-        name = "a row that ends early"
-        yield attempt(name, turns.ends_early, subject, name, rows, new)
         yield attempt(speculation.LOOKUP, speculation.looked_up, subject, rows[0], new)
         yield attempt(speculation.ITSELF, speculation.assisted, subject, rows[0], new)
 

@@ -36,12 +36,21 @@ ARGMAX = "tokens are the argmax"
 @final
 @dataclass(frozen=True)
 class RowAnswers:
-    """What generate() appended to each row, logits_BNV behind that, and its whole output."""
+    """What generate() appended to each row, logits_BNV behind that, its whole output, and the
+    positions that each of its forwards was given.
+    """
 
     rows: Tokens
     tokens: Tokens
     logits_BNV: Tensor
     output: Any
+    positions: tuple[Row | None, ...] = ()
+
+    @property
+    def generated(self) -> generation.Generated:
+        """The same of one row."""
+        (prompt,), (answer,) = self.rows, self.tokens
+        return generation.Generated(answer, self.logits_BNV, self.positions, prompt)
 
     def compared(self, subject: Subject, name: str) -> Comparison:
         """Each row's logits against one forward over prompt and answer."""
@@ -75,24 +84,17 @@ def answers(
     **options: Any,
 ) -> RowAnswers:
     """Generate from rows, left-padded to the length of the first; the usual call is made once."""
-    known, key = subject.passes.found, _key(subject, rows, new_tokens)
     if given or options:
         return _answered(subject, rows, new_tokens, given, options)
-    if key not in known:
-        known[key] = _answered(subject, rows, new_tokens, None, {})
-    found: RowAnswers = known[key]
-    return found
+    usual = ("answers", rows, new_tokens)
+    return subject.passes.once(usual, lambda: _answered(subject, rows, new_tokens, None, {}))
 
 
 def taken(subject: Subject, rows: Tokens, new_tokens: int) -> RowAnswers:
     """The usual `answers` for whoever goes on with their cache: nobody gets it afterwards."""
     found = answers(subject, rows, new_tokens)
-    subject.passes.found.pop(_key(subject, rows, new_tokens), None)
+    subject.passes.found.pop((("answers", rows, new_tokens), subject.passes.injection.active), None)
     return found
-
-
-def _key(subject: Subject, rows: Tokens, new_tokens: int) -> tuple[Any, ...]:
-    return "answers", rows, new_tokens, subject.passes.injection.active
 
 
 def _answered(
@@ -103,9 +105,11 @@ def _answered(
     options: dict[str, Any],
 ) -> RowAnswers:
     ids_BT, mask_BT = padded_ids(subject, rows, len(rows[0]))
-    output = generation.run(subject, ids_BT, mask_BT, new_tokens, given=given, **options)
+    seen: list[Row | None] = []
+    output = generation.run(subject, ids_BT, mask_BT, new_tokens, seen, given=given, **options)
     tokens = tuple(tuple(map(int, row)) for row in output.sequences[:, -new_tokens:])
-    return RowAnswers(rows, tokens, without_constants(torch.stack(output.logits, 1)), output)
+    logits_BNV = without_constants(torch.stack(output.logits, 1))
+    return RowAnswers(rows, tokens, logits_BNV, output, tuple(seen))
 
 
 def wanted(subject: Subject, prompt: Row, answer: Row) -> Tensor:

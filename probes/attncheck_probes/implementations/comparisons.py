@@ -40,8 +40,11 @@ def _plain(subject: Subject) -> ForwardSpec:
 
 def _decoded(subject: Subject) -> ForwardSpec:
     subject.can.cache.require()
-    half = subject.inputs.length // 2
-    return ForwardSpec(subject.inputs.tokens, chunks=(half, 1, subject.inputs.length - half - 1))
+    length = subject.inputs.length
+    third, rest = length // 3, length - length // 3 - 3
+    # where the row is long enough a schedule of `decode-paths`, so that one side has run
+    chunks = (third, 1, 2, rest) if rest > 0 else (length - 2, 1, 1)
+    return ForwardSpec(subject.inputs.tokens, chunks=chunks)
 
 
 def _blocked(subject: Subject) -> ForwardSpec:

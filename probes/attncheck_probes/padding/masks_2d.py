@@ -55,9 +55,10 @@ def hole(subject: Subject, batch: Padded, name: str) -> Measurement:
 
 
 def other_dtype(subject: Subject, batch: Padded, name: str, dtype: str) -> Measurement:
-    """The left-padded batch under the same mask in another dtype, against the mask as a tokenizer
-    returns it.
+    """The shortest row, padded on the left, under the same mask in another dtype, against the mask
+    as a tokenizer returns it.
     """
+    batch = replace(batch, rows=(min(batch.rows, key=len),))
     usual = left_padded(subject, batch)
     cast = replace(usual, mask=Mask2D(batch.mask("left").rows, dtype=dtype))
     return compare_rows(subject, batch, name, cast, usual, note="against int64")
