@@ -12,12 +12,16 @@ MEMBER = re.compile(r"(.*\.)?\d+")
 LAYER = re.compile(r"((?:.*\.)?(?:layers|h|blocks|block|layer))\.(\d+)")
 FUSED = "query, key and value"
 PROJECTIONS = {
-    "query": re.compile(r"^(q|wq|q_proj|query|q_lin|query_proj|q_attn|q_a_proj|q_b_proj)$", re.I),
-    "key": re.compile(r"^(k|wk|k_proj|key|k_lin|key_proj|kv_a_proj_with_mqa|kv_b_proj)$", re.I),
-    "value": re.compile(r"^(v|wv|v_proj|value|v_lin|value_proj)$", re.I),
-    FUSED: re.compile(r"^(c_attn|query_key_value|qkv|qkv_proj|Wqkv|in_proj)$", re.I),
+    "query": re.compile(
+        r"^(q|wq|to_q|c_q|q_proj|query|q_lin|query_proj|q_attn|q_a_proj|q_b_proj)$", re.I
+    ),
+    "key": re.compile(
+        r"^(k|wk|to_k|c_k|k_proj|key|k_lin|key_proj|kv_a_proj_with_mqa|kv_b_proj)$", re.I
+    ),
+    "value": re.compile(r"^(v|wv|to_v|c_v|v_proj|value|v_lin|value_proj)$", re.I),
+    FUSED: re.compile(r"^(c_attn|query_key_value|qkv|qkv_proj|Wqkv|to_qkv|in_proj)$", re.I),
 }
-"""The names under which transformers' models keep each projection."""
+"""The names under which models keep each projection."""
 
 
 def layer_number(path: str | Sequence[str]) -> int | None:

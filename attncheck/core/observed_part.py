@@ -27,6 +27,7 @@ How = Literal[
     "rounded",
     "scaled",
     "reordered",
+    "weighted",
     "zero",
     "missing",
     "twice",

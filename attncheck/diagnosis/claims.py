@@ -128,6 +128,15 @@ def as_measured(finding: Finding) -> Finding:
     return placed(replace(finding, diagnosis=measured))
 
 
+def rank(found: Diagnosis | None) -> int:
+    """0 for the best of several diagnoses without a proof: one that says what differs, then a
+    repair.
+    """
+    if found is None:
+        return 3
+    return 0 if found.parts and found.how == "unexplained" else 1 if found.how == "repaired" else 2
+
+
 def is_proven(finding: Finding) -> bool:
     """Whether the diagnosis gives the observed logits."""
     return finding.diagnosis is not None and finding.diagnosis.how in PROVEN

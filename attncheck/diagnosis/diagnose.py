@@ -18,6 +18,7 @@ from attncheck.diagnosis.failure import REFUSED, Failure, attns_of, failing, ope
 from attncheck.diagnosis.inside import leak_inside
 from attncheck.diagnosis.kept import kept_between_calls, left_behind
 from attncheck.diagnosis.locate import (
+    attending,
     in_attention,
     locate,
     locate_leak,
@@ -156,8 +157,7 @@ def _searched(
             if found is not None and (found.how in PROVEN or found.fault == OWN_STORE):
                 return explained
             weaker.append(explained)
-    repaired = (each for each in weaker if each.diagnosis and each.diagnosis.how == "repaired")
-    return next(repaired, weaker[0])
+    return min(weaker, key=lambda each: claims.rank(each.diagnosis))
 
 
 def _explained(search: Search, finding: Finding) -> Finding:
@@ -185,7 +185,7 @@ def _explained(search: Search, finding: Finding) -> Finding:
     if place is None and diagnosis.sentence and not diagnosis.fault:
         place = locate_leak(failure)
     place = place_of_fault(failure, diagnosis.fault, place)
-    if place is not None and in_attention(place.module):
+    if place is not None and in_attention(place.module, attending(failure)):
         diagnosis = within_attention(failure, diagnosis, place)
     return replace(
         finding,
@@ -213,6 +213,9 @@ def _diagnosis(
         diagnosis = claims.with_equals(diagnosis, search.equals)
     elif outside is not None:
         diagnosis = _reproduced(outside.fault, outside.parameter, outside.residual)
+    elif seen is not None and seen.taken_over:
+        diagnosis = _unexplained(search.ruled_out, search)
+        diagnosis = replace(diagnosis, advice=seen.sentence)
     else:
         diagnosis = _repaired(search)
     return diagnosis if seen is None else seen.added_to(diagnosis)
@@ -232,7 +235,7 @@ def _repaired(search: Search) -> Diagnosis:
     """The smallest repair that fixes the failing call, else nothing."""
     failure = search.failure
     repair, failed = repaired(failure)
-    ruled_out = tuple(dict.fromkeys([*(each.hypothesis.fault for each in search.tried), *failed]))
+    ruled_out = (*search.ruled_out, *failed)
     if repair is None:
         return _unexplained(ruled_out, search)
     return Diagnosis(
@@ -259,7 +262,7 @@ def _inside(failure: Failure, outside: OutsideFault | None) -> Diagnosis | None:
     if outside is None or outside.fault != "leak-outside-attention":
         return None
     place = locate_leak(failure)
-    if place is None or not in_attention(place.module):
+    if place is None or not in_attention(place.module, attending(failure)):
         return None
     return leak_inside(failure, place)
 

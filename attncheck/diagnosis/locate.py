@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 
@@ -185,9 +185,10 @@ def _location(failure: Failure, located: Located | None) -> Location | None:
         return None
     found, layers = located
     name, kind = found.event
-    module = attention_home(name if kind == "out" else _around(failure.subject.model, name))
+    module = name if kind == "out" else _around(failure.subject.model, name)
+    module = attention_home(module, attending(failure))
     number = layer_number(module)
-    attention = in_attention(module)
+    attention = in_attention(module, attending(failure))
     return Location(
         module=module,
         layer=number,
@@ -207,9 +208,20 @@ def source_of(model: nn.Module, name: str) -> str:
         return ""
 
 
-def in_attention(module: str) -> bool:
-    """Whether a module is attention or inside it, by its name."""
-    return any(ATTENTION.search(part) and "norm" not in part for part in module.split("."))
+def attending(failure: Failure) -> frozenset[str]:
+    """The modules that compute attention, in a model that calls none of its modules so."""
+    subject = failure.subject
+    named = {id(module): name for name, module in subject.model.named_modules()}
+    if any(map(in_attention, named.values())) or not subject.can.watch:
+        return frozenset()
+    calls = subject.record_calls(subject.inputs.tokens, lambda call: id(call.module))
+    return frozenset(named[each] for each in calls if each in named) - {""}
+
+
+def in_attention(module: str, homes: Collection[str] = ()) -> bool:
+    """Whether a module is attention or inside it, by its name, or by those that are."""
+    called = any(ATTENTION.search(part) and "norm" not in part for part in module.split("."))
+    return called or any(f"{module}.".startswith(f"{home}.") for home in homes)
 
 
 def _around(model: nn.Module, name: str) -> str:
@@ -220,10 +232,12 @@ def _around(model: nn.Module, name: str) -> str:
     return above
 
 
-def attention_home(module: str) -> str:
+def attention_home(module: str, homes: Collection[str] = ()) -> str:
     """The attention module around a projection or a rotary table, else the module itself."""
     parts = module.split(".")
     for stop in range(len(parts), 0, -1):
+        if ".".join(parts[:stop]) in homes:
+            return ".".join(parts[:stop])
         if in_attention(parts[stop - 1]):
             return ".".join(parts[:stop])
     return module

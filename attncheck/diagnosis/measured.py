@@ -34,6 +34,10 @@ GROUPS = {
 FORWARD = "Exactly this on a forward without a cache gives the observed logits"
 FILLING = "Exactly this on a forward that fills a cache gives the observed logits"
 ALONE = "Exactly this on each row alone and unpadded gives the observed logits"
+TAKEN_OVER = (
+    "Nothing else is wrong: with these taken over as they are, a forward without a cache gives the "
+    "observed logits"
+)
 RESTORED = "With what each layer left in the cache put back, the logits are right"
 NEWEST = "With the newest tokens in them, the logits are right"
 
@@ -56,6 +60,15 @@ class Measured:
         return bool(seen.parts) and not seen.opaque and self.residual <= self.budget
 
     @property
+    def taken_over(self) -> bool:
+        """Whether the parts give the observed logits where some are not explained, and are taken
+        over as they are: then nothing else is wrong. Logits taken over would say nothing.
+        """
+        seen = self.observation
+        parts = bool(seen.parts) and all(part.what != "logits" for part in seen.parts)
+        return parts and seen.opaque and self.residual <= self.budget
+
+    @property
     def groups(self) -> frozenset[str] | None:
         """The groups of faults that may be meant; None where all may be."""
         if not self.proven or any(part.what not in GROUPS for part in self.observation.parts):
@@ -70,6 +83,8 @@ class Measured:
         if not text:
             return ""
         text = f"{text[0].upper()}{text[1:]}"
+        if self.taken_over:
+            return f"{text}. {TAKEN_OVER} to {number(self.residual)}."
         if not self.proven:
             return f"{text}. This alone does not give the observed logits."
         return f"{text}. {self.proof} to {number(self.residual)}."

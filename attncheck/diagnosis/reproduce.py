@@ -66,6 +66,11 @@ class Search:
     equals: tuple[str, ...] = ()
 
     @property
+    def ruled_out(self) -> tuple[str, ...]:
+        """The faults that were tried, in order."""
+        return tuple(dict.fromkeys(each.hypothesis.fault for each in self.tried))
+
+    @property
     def matches(self) -> list[TriedHypothesis]:
         """The hypotheses that reproduce every wrong side."""
         return [each for each in self.tried if each.residual <= self.failure.budget]

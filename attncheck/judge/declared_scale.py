@@ -116,7 +116,7 @@ def _explained(subject: Subject, layer: LayerResult) -> bool:
     # normed heads have products as large as the width, and the norm's weight may hold the scale
     if _has_head_norms(subject, layer):
         known += [1 / layer.width, 1.0]
-    for name, field in vars(config).items():
+    for name, field in getattr(config, "__dict__", {}).items():
         value = positive(field) if STATED.search(name) else None
         if value:
             known += [value, 1 / value, value**-0.5, usual * value, usual / value]

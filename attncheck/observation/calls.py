@@ -103,15 +103,13 @@ def _context(
     if observed_BHTD.shape != want_BHTD.shape:
         part = Deviation(what="context", how="another function", layer=right.layer, opaque=True)
         return ExplainedCall(entry.context_BTHD, [part], True)
-    length, heads = want_BHTD.shape[2], want_BHTD.shape[1]
-    expected_BHT = torch.arange(length).expand(observed_BHTD.shape[:3])
+    expected_BHT = torch.arange(want_BHTD.shape[2]).expand(observed_BHTD.shape[:3])
     real_BT = None if right.real_BT is None else right.real_BT[:, entry.start : entry.stop]
     needed_BHT = torch.ones_like(expected_BHT, dtype=torch.bool)
     if real_BT is not None:
         needed_BHT = needed_BHT & real_BT[:, None]
-    matches = Matcher(
-        observed_BHTD, want_BHTD, expected_BHT, tuple(range(heads)), needed_BHT, limit
-    ).run()
+    own = tuple(range(want_BHTD.shape[1]))
+    matches = Matcher(observed_BHTD, want_BHTD, expected_BHT, own, needed_BHT, limit).run()
     found = list(_vectors(right, entry, "context", matches, expected_BHT + entry.start))
     return ExplainedCall(matches.predicted_BGSD.transpose(1, 2), found, matches.opaque > 0)
 
@@ -141,6 +139,7 @@ def _vectors(
             dtype=change.dtype,
             source=change.source,
             opaque=change.how == "another function",
+            channels=change.channels,
             base=change.base,
         )
 

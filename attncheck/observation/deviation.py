@@ -18,8 +18,9 @@ class Deviation:
     `module` names the module where it is not the attention kernel. `at` is the token of a slot or
     the position of a query, `key` the token that a cell reads; `source` is
     (sequence, head, token) where a vector comes from another place. -1 means all.
-    `base` is that of a rotation with another one. `start` and `when` say which call it was; `heads`
-    counts the heads that there are.
+    `base` is that of a rotation with another one; `channels` are those in which an unexplained
+    vector differs, where it equals the right one in others. `start` and `when` say which call it
+    was; `heads` counts the heads that there are.
     """
 
     what: What
@@ -38,3 +39,4 @@ class Deviation:
     source: tuple[int, int, int] | None = None
     opaque: bool = False
     base: float | None = None
+    channels: tuple[int, ...] = ()

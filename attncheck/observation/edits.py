@@ -20,6 +20,9 @@ scaled numbers."""
 AGREE = 0.99
 """This share of the elements must be the rounded ones: two roundings may differ at a tie."""
 
+SHOWN = 2
+"""Of factors for the channels so many vectors are no evidence."""
+
 Edits = tuple[How, Tensor, Tensor, Tensor | None, str]
 
 
@@ -36,6 +39,11 @@ def edits(observed_ND: Tensor, right_ND: Tensor, limit: float) -> Iterator[Edits
     yield "scaled", ((observed_ND - scaled_ND).abs() <= slack_N1).all(-1), scaled_ND, factor_N, ""
     reordered_ND = reordered(observed_ND, right_ND)
     yield "reordered", ((observed_ND - reordered_ND).abs() <= limit).all(-1), reordered_ND, None, ""
+    weighted_ND = weighted(observed_ND, right_ND)
+    slack_N1 = limit * weighted_ND.abs().amax(-1, keepdim=True).clamp_min(1.0)
+    fits_N = ((observed_ND - weighted_ND).abs() <= slack_N1).all(-1)
+    # the first vector fits its own factors
+    yield "weighted", fits_N & (fits_N.sum() > SHOWN), weighted_ND, None, ""
     for dtype in DTYPES:
         if torch.finfo(dtype).eps <= 2 * torch.finfo(right_ND.dtype).eps:
             continue
@@ -61,3 +69,15 @@ def reordered(observed_ND: Tensor, right_ND: Tensor) -> Tensor:
     order_D = torch.empty_like(right_ND[0], dtype=torch.int64)
     order_D[observed_ND[0].argsort()] = right_ND[0].argsort()
     return right_ND[:, order_D]
+
+
+def weighted(observed_ND: Tensor, right_ND: Tensor) -> Tensor:
+    """The right vectors times the one factor for each channel that gives the first observed one,
+    and times a factor of their own: what the weight of a norm does.
+    """
+    if not len(right_ND):
+        return right_ND
+    factor_D = (observed_ND[0] / right_ND[0]).nan_to_num(0.0, 0.0, 0.0)
+    weighted_ND = right_ND * factor_D
+    energy_N = weighted_ND.square().sum(-1).clamp_min(torch.finfo(right_ND.dtype).tiny)
+    return weighted_ND * ((observed_ND * weighted_ND).sum(-1) / energy_N)[:, None]

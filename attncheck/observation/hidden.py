@@ -154,6 +154,7 @@ def _deviations(
             dtype=change.dtype,
             source=change.source,
             opaque=change.how == "another function",
+            channels=change.channels,
         )
 
 

@@ -110,6 +110,8 @@ def _by_amount(members: list[Deviation], extent: Extent) -> Iterator[Group]:
 
 def _rule(members: list[Deviation], extent: Extent) -> str:
     for name, rule in RULES.items():
+        if name == "frozen" and extent.starts == (0,):
+            continue  # at the first position of the only call nothing is rotated
         if all(each.amount == rule(each, extent) for each in members):
             return name
     times = [each.amount / each.at if each.at and each.amount else 0.0 for each in members]

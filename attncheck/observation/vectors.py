@@ -37,7 +37,7 @@ class Rotates(Protocol):
 @dataclass(frozen=True)
 class VectorChange:
     """What was done to one vector. `source` is (sequence, head, token) that it comes from,
-    `base` the rotary base that its angles follow.
+    `base` the rotary base that its angles follow, `channels` those that differ where others do not.
     """
 
     how: How
@@ -46,6 +46,7 @@ class VectorChange:
     source: tuple[int, int, int] | None = None
     layer: int | None = None
     base: float | None = None
+    channels: tuple[int, ...] = ()
 
 
 @final
@@ -92,7 +93,12 @@ class Matcher:
                 places = kind(places, right_BGSD, matches)
         matches.opaque = len(places)
         for place in places.tolist():
-            matches.changes[tuple(place)] = VectorChange("another function")
+            at = tuple(place)
+            same_D = (observed[at] - right_BGSD[at]).abs() <= self.limit
+            few = 4 * int(same_D.sum()) < same_D.numel()  # by chance
+            channels = () if few else (~same_D).nonzero().flatten().tolist()
+            change = VectorChange("another function", channels=tuple(channels))
+            matches.changes[at] = change
         return matches
 
     def _right(self) -> Tensor:

@@ -38,10 +38,13 @@ SIMPLE = {
     "another function": "are no vectors of the trusted path",
     "other head": "are those of other heads",
     "reordered": "have their entries in another order",
+    "weighted": "are multiplied channel by channel, as by the weight of a norm",
     "other sequence": "are those of another sequence",
     "lost": "are zero, which is not what it left",
     "other call": "are those of an earlier call",
 }
+FEW = 4
+"""Stretches of channels that are still told one by one."""
 HELD = ("other token", "zero")
 """How states differ whose tokens are known."""
 SCORES = {
@@ -147,7 +150,16 @@ def _verb(group: Group) -> str:
     if part.how == "other sequence":
         sources = {each.source[0] for each in group.members if each.source is not None}
         return f"are those of sequence {ranges(sources)}" if len(sources) == 1 else SIMPLE[part.how]
-    return SIMPLE.get(part.how, f"differ ({part.how})")
+    text = SIMPLE.get(part.how, f"differ ({part.how})")
+    return f"{text}{_channels(group)}" if part.how == "another function" else text
+
+
+def _channels(group: Group) -> str:
+    """Which channels of unexplained vectors differ, where the same others never do."""
+    found = {channel for each in group.members for channel in each.channels}
+    if not all(each.channels for each in group.members) or ranges(found).count(",") >= FEW:
+        return ""
+    return f" in channels {ranges(found)}"
 
 
 def _rotated(group: Group) -> str:

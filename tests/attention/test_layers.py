@@ -49,4 +49,5 @@ def test_lists_of_layers_are_in_the_order_of_their_numbers() -> None:
 def test_attention_modules_own_a_query_projection() -> None:
     model = nn.ModuleDict({"attn": nn.ModuleDict({"q_proj": nn.Linear(2, 2)}), "mlp": nn.Module()})
     model["fused"] = nn.ModuleDict({"c_attn": nn.Linear(2, 2)})
-    assert list(attention_modules(model)) == ["attn", "fused"]
+    model["einops"] = nn.ModuleDict({"to_qkv": nn.Linear(2, 2)})
+    assert list(attention_modules(model)) == ["attn", "fused", "einops"]

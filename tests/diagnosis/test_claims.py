@@ -18,6 +18,7 @@ from attncheck.diagnosis.claims import (
     contradicted,
     is_a_guess,
     named_by_the_probe,
+    rank,
     with_equals,
 )
 from attncheck.diagnosis.diagnose import diagnose
@@ -40,6 +41,19 @@ def test_a_claim_without_number_and_place_is_a_guess() -> None:
     assert not is_a_guess(named(0.0, None))
     assert not is_a_guess(named(None, Location(module=LAYER)))
     assert not is_a_guess(Finding(probe="one", verdict=Verdict.WARN))
+
+
+def test_what_is_known_to_differ_says_more_than_a_repair() -> None:
+    keys = ObservedPart(what="keys", how="another function")
+    taken = Diagnosis(fault="", how="unexplained", parts=(keys,))
+    repaired = Diagnosis(fault="no cache", how="repaired", parts=(keys,))
+    unexplained = Diagnosis(fault="", how="unexplained")
+    assert sorted((unexplained, None, repaired, taken), key=rank) == [
+        taken,
+        repaired,
+        unexplained,
+        None,
+    ]
 
 
 def test_a_case_that_follows_from_another_probe_names_nothing_and_is_searched_last() -> None:

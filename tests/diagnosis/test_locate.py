@@ -15,7 +15,7 @@ from attncheck.attention.masks import allowed_BHTS, with_allowed
 from attncheck.core import registry
 from attncheck.core.finding import Location
 from attncheck.diagnosis.diagnose import diagnose
-from attncheck.diagnosis.locate import source_of
+from attncheck.diagnosis.locate import attention_home, in_attention, source_of
 from attncheck.faults import registry as faults
 from attncheck.run.runner import finding_of
 
@@ -136,3 +136,11 @@ def test_the_key_that_is_read_is_told_where_the_window_is_lost() -> None:
         8,
         0,
     )
+
+
+def test_modules_that_compute_attention_are_attention_whatever_they_are_called() -> None:
+    homes = {"blocks.1.sa"}
+    assert in_attention("blocks.1.sa.key", homes)
+    assert not in_attention("blocks.1.sax", homes)
+    assert attention_home("blocks.1.sa.key", homes) == "blocks.1.sa"
+    assert attention_home("blocks.1.ffwd", homes) == "blocks.1.ffwd"

@@ -47,3 +47,15 @@ def test_another_order_of_the_entries_is_told() -> None:
     merged_ND[2] = merged_ND[2].flip(0)  # one order must serve every vector
     fits_by_how = {how: fits_N.tolist() for how, fits_N, *_ in edits(merged_ND, right_ND, LIMIT)}
     assert fits_by_how["reordered"] == [True, True, False]
+
+
+def test_the_weight_of_a_norm_is_told_where_several_vectors_show_it() -> None:
+    right_ND, weight_D = torch.randn(4, 8, dtype=torch.float64), torch.randn(8).double()
+    seen_ND = right_ND * weight_D * torch.tensor([1.0, 0.5, 2.0, 3.0]).double()[:, None]
+
+    def told(count: int) -> list[str]:
+        fitting = edits(seen_ND[:count], right_ND[:count], LIMIT)
+        return [how for how, fits_N, *_ in fitting if bool(fits_N.all())]
+
+    assert told(4) == ["weighted"]
+    assert not told(2)

@@ -85,6 +85,8 @@ def test_changed_logits_have_a_place() -> None:
 def test_another_function_is_not_claimed() -> None:
     found, place = explained(MLP, torch.tanh)
     assert found.how not in ("measured", "reproduced")
+    assert f"Outputs of {MLP} are no vectors of the trusted path" in found.sentence
+    assert "Nothing else is wrong: with these taken over as they are" in found.sentence
     assert place is not None
     assert place.module == MLP
 
@@ -127,3 +129,32 @@ def test_positions_that_follow_a_rule_are_told(
     groups = worded(grouped_parts(members, extent), extent)
     assert f" are those {words}" in sentence(groups)
     assert named(groups, extent) == ((), f"position-{family}")
+
+
+def test_vectors_of_the_only_call_that_have_no_angle_are_not_rotated() -> None:
+    extent = Extent(layers=frozenset({0}), rows=1, length=4, starts=(0,))
+    members = [
+        Deviation(
+            what="queries",
+            how="rotated",
+            layer=0,
+            row=0,
+            at=at,
+            amount=float(-at),
+            when="prefill",
+        )
+        for at in range(1, 4)
+    ]
+    groups = worded(grouped_parts(members, extent), extent)
+    assert sentence(groups) == "queries at 1..3 are not rotated"
+    assert named(groups, extent) == ((), "position-offset")
+
+
+def test_an_unexplained_vector_says_in_which_channels_it_differs() -> None:
+    extent = Extent(layers=frozenset({0}), rows=1, length=4, starts=(0,))
+    members = [
+        Deviation(what="values", how="another function", layer=0, row=0, at=at, channels=(2, 3, 6))
+        for at in range(4)
+    ]
+    said = sentence(worded(grouped_parts(members, extent), extent))
+    assert said.endswith("are no vectors of the trusted path in channels 2..3, 6")

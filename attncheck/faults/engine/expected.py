@@ -63,10 +63,14 @@ def expected_keys(spec: ForwardSpec, span: AttentionSpan, device: torch.device) 
     if segments is not None:
         number_BT = torch.tensor(segments, device=device)
         allowed = allowed & (number_BT[:, None, :, None] == number_BT[:, None, None, :])
-    if isinstance(spec.mask, Mask2D):
-        real_BS = torch.tensor(spec.mask.rows, dtype=torch.bool, device=device)
-        allowed = allowed & real_BS[:, None, None, :]
-    return allowed
+    return allowed & real_keys(spec, device)
+
+
+def real_keys(spec: ForwardSpec, device: torch.device) -> Tensor:
+    """(B or 1, 1, 1, T or 1) booleans: the tokens that are no padding."""
+    if not isinstance(spec.mask, Mask2D):
+        return torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device)
+    return torch.tensor(spec.mask.rows, dtype=torch.bool, device=device)[:, None, None]
 
 
 def first_held(span: AttentionSpan, length: int) -> int:

@@ -185,6 +185,9 @@ def decoder_layers(subject: Subject) -> list[nn.Module]:
 
 def _decoder_layers(subject: Subject) -> list[nn.Module]:
     lists, ran, length = layer_lists(subject.model), set[int](), subject.inputs.length
+    # a layer that is a list itself never runs: the last of its parts does
+    bare = [layers for layers in lists if all(isinstance(each, nn.ModuleList) for each in layers)]
+    lists += [[each[-1] for each in layers if isinstance(each, nn.ModuleList)] for layers in bare]
 
     def hook(module: nn.Module, args: Any, output: Any) -> None:
         # layers of a text or picture encoder beside the decoder return another length

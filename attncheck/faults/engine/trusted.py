@@ -31,6 +31,7 @@ from attncheck.faults.engine.expected import (
     expected_keys,
     held,
     nearest_span,
+    real_keys,
     segments_of,
 )
 from attncheck.faults.engine.injection import filled_cache, plain_calls
@@ -124,7 +125,7 @@ class Trusted:
             return contextlib.nullcontext()
 
         def handle(call: AttentionCall) -> Any:
-            # Attention to an encoder stays the model's own, as does arithmetic with a caveat.
+            # attention to an encoder stays the model's own, as does arithmetic with a caveat
             if not call.is_self_attention or call.query_BHTD.shape[2] != spec.length:
                 return call.run()
             if self.observer is None:
@@ -191,6 +192,8 @@ class Trusted:
         span or another one.
         """
         device = call.query_BHTD.device
+        if not self.subject.can.decodes:  # what reads both ways has masks of its own
+            return allowed_BHTS(call) & real_keys(spec, device)
         # Where masks follow more than the config (chunks, prefixes), the model's own are expected.
         if self.own_masks and span is None:
             return allowed_BHTS(call) & expected_keys(spec, FULL, device)
@@ -205,8 +208,7 @@ class Trusted:
 
     def layer(self, call: AttentionCall) -> int:
         """The number of the layer that makes this call."""
-        index = layer_index(call.module, self._names.get(id(call.module), ""))
-        return index if index is not None else 0
+        return layer_index(call.module, self._names.get(id(call.module), "")) or 0
 
     @cached_property
     def _names(self) -> dict[int, str]:

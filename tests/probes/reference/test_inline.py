@@ -10,8 +10,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from probing import case, caught_by, finding, loaded
-from torch import Tensor
+from torch import Tensor, nn
 
 from attncheck.attention.alibi import paper_slopes
 from attncheck.core.finding import Finding
@@ -147,3 +148,29 @@ def test_weights_that_are_changed_after_the_softmax_are_set_aside_not_accused(
     found = finding(subject, "reference")
     assert found.verdict is Verdict.SKIP
     assert "its weights are changed after the softmax" in str(found.skip_reason)
+
+
+class Bare(nn.Module):
+    """One layer of attention and no config at all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.wte, self.head = nn.Embedding(32, 16), nn.Linear(16, 32)
+        self.query, self.key, self.value = (nn.Linear(16, 16) for _ in range(3))
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        x = self.wte(input_ids)
+        q, k, v = (
+            each(x).unflatten(-1, (2, 8)).transpose(1, 2)
+            for each in (self.query, self.key, self.value)
+        )
+        hidden = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
+        scores = (q @ k.mT / 8**0.5).masked_fill(hidden, float("-inf"))
+        return self.head(x + (scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
+def test_a_module_without_a_config_is_judged_by_its_width() -> None:
+    found = finding(Subject.of(Bare(), dtype="float64"), "reference")
+    (scale,) = [case for case in found.cases if case.name.startswith("scale of")]
+    assert verdict_of(scale) is Verdict.PASS
