@@ -102,7 +102,7 @@ class Presenter:
         if isinstance(event, TargetFinished) and event.target.error is None:
             self._print_notes(event.target.notes[self.noted :])
             for line in failure_blocks(event.target, self.console.width):
-                self.console.print(line)
+                self.console.print(line, soft_wrap=True)
         elif isinstance(event, (TargetLoaded, TargetFinished)):
             self.noted = len(event.target.notes)
             terminal.print_heading(event.target, self.console, self.verbose)

@@ -11,6 +11,7 @@ from rich.text import Text
 from attncheck.core import registry
 from attncheck.core.finding import Diagnosis, Finding, Location
 from attncheck.core.measurement import AtMost, Comparison, Measurement, verdict_of
+from attncheck.core.settings import Settings
 from attncheck.report.model import TargetReport
 from attncheck.report.numbers import number
 from attncheck.report.screen import alike, by_cause, opened, style_of, times
@@ -19,6 +20,8 @@ from attncheck.report.table import fault_text, script_lines
 PACKAGES = "site-packages/"
 """Where installed code stands: it is named by its package alone."""
 EVIDENCE = 5
+OPTIONS = {"compiled": "--compile", "cache": ""}
+"""The options of settings that have another name, or none."""
 UNIT = 18
 """A longer unit is a sentence, which the finding says already."""
 INDENT = 4
@@ -183,8 +186,18 @@ def _last_line(target: TargetReport, group: Sequence[Finding], width: int) -> Te
     line.truncate(width, overflow="ellipsis")
     # an implicit probe, and what is asked of an engine, cannot be chosen
     chosen = f"--probe {worst.probe} " if worst.probe in registry.installed() else ""
-    command = f"attncheck run {shlex.quote(target.target)} {chosen}-v"
+    given = "".join(f"{each} " for each in _given_options(target))
+    command = f"attncheck run {shlex.quote(target.target)} {given}{chosen}-v"
     return line.append(f"\n{' ' * INDENT}{command}", style="dim")
+
+
+def _given_options(target: TargetReport) -> Iterator[str]:
+    """The settings of a target that are not the usual ones, as options of `run`."""
+    usual = vars(Settings())
+    for name, value in (target.settings.get("asked") or {}).items():
+        option = OPTIONS.get(name, f"--{name.replace('_', '-')}")
+        if name in usual and value not in (usual[name], None, False) and option:
+            yield option if value is True else f"{option} {shlex.quote(str(value))}"
 
 
 def _wrapped(text: str, width: int, style: str = "") -> Iterator[Text]:

@@ -145,3 +145,14 @@ def test_a_probe_without_judged_cases_has_no_amount() -> None:
 def test_a_probe_that_runs_everywhere_is_not_offered_to_choose() -> None:
     shown = screen(report_of(PASSED, replace(FAILED, probe="load")), 120)
     assert "    attncheck run org/name -v" in shown.splitlines()
+
+
+def test_the_command_at_the_end_has_the_options_of_the_run() -> None:
+    asked = {"dtype": "bfloat16", "attn": "eager", "seed": 3, "device": "auto", "offline": True}
+    asked |= {"prompt": "two words", "compiled": "default", "layers": None}
+    target = TargetReport(target="org/name", results=(FAILED,), settings={"asked": asked})
+    *_, last = (str(line) for line in failure_blocks(target, 80))
+    assert last.splitlines()[-1].strip() == (
+        "attncheck run org/name --dtype bfloat16 --attn eager --seed 3 --offline "
+        "--prompt 'two words' --compile default --probe decode-paths -v"
+    )
