@@ -1,0 +1,62 @@
+"""What a config says of a model, read by its fields."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import transformers
+
+from attncheck.model.facts import Boundary, boundaries_of, configs_in, width_of_logits
+
+
+def test_configs_inside_a_config_are_found_with_it() -> None:
+    config = transformers.LlavaConfig()
+    assert [each.model_type for each in configs_in(config)] == [
+        "llava",
+        "clip_vision_model",
+        "llama",
+    ]
+
+
+DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
+PLAIN = {"rope_type": "default", "rope_theta": 10000.0}
+
+
+@pytest.mark.parametrize(
+    ("tables", "lengths"),
+    [
+        ({"sliding_attention": PLAIN, "full_attention": DYNAMIC}, (64,)),
+        ({"sliding_attention": PLAIN, "full_attention": PLAIN}, ()),
+        ({"full_attention": {**PLAIN, "original_max_position_embeddings": 16}}, (16,)),
+        ({"full_attention": {**PLAIN, "original_max_position_embeddings": 0}}, ()),
+    ],
+)
+def test_one_dynamic_table_of_several_is_a_switch(
+    tables: dict[str, object], lengths: tuple[int, ...]
+) -> None:
+    config = transformers.PretrainedConfig()
+    config.rope_parameters = tables
+    assert boundaries_of(config, 64) == tuple(
+        Boundary(kind="rope switch", length=each) for each in lengths
+    )
+
+
+class Counted(torch.nn.Module):
+    """Logits of a model that keeps its embedding in a plain parameter; or something else."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.shape = shape
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """Zeros of one shape."""
+        if not self.shape:
+            raise ValueError("two arguments, please")
+        return torch.zeros(self.shape)
+
+
+@pytest.mark.parametrize(("shape", "width"), [((1, 2, 50), 50), ((2, 50), 0), ((), 0)])
+def test_the_width_of_logits_is_counted_where_there_are_any(
+    shape: tuple[int, ...], width: int
+) -> None:
+    assert width_of_logits(Counted(shape)) == width
