@@ -86,7 +86,7 @@ class ReportedCall:
             symptom=_checked("symptom", self.symptom, _symptoms()),
             pattern=_pattern(side, cache, new, len(prompts)),
             passes=self.max_passes,
-            read=told.lines(),
+            issue=told,
         )
 
 

@@ -8,8 +8,9 @@ from attncheck.core.measurement import Measurement
 from attncheck.diagnosis.failure import REFUSED, open_case, unmeasured
 from attncheck.diagnosis.measured import differs_alone
 from attncheck.diagnosis.outside import carried_elsewhere
+from attncheck.model.cache_kinds import promised
 from attncheck.model.forward_spec import ForwardSpec, all_ones
-from attncheck.model.padding import pad_rows
+from attncheck.model.padding import left_padded, pad_rows
 from attncheck.model.subject import Subject
 
 
@@ -29,9 +30,11 @@ def plain_calls(subject: Subject) -> Iterator[ForwardSpec]:
     yield ForwardSpec(tokens, chunks=chunks)
     yield ForwardSpec(rows, chunks=chunks)
     yield ForwardSpec(tokens, mask=all_ones(tokens))
-    yield ForwardSpec(tokens, chunks=chunks, cache_kind="static")
     yield pad_rows(subject).spec("left")
     yield pad_rows(subject).spec("right")
+    yield left_padded(subject, pad_rows(subject), chunks=(length - 2, 1, 1))
+    if promised("static", subject.model):  # of another class such a cache shows a fault of its own
+        yield ForwardSpec(tokens, chunks=chunks, cache_kind="static")
 
 
 def _shows(subject: Subject, case: Measurement) -> bool:

@@ -55,6 +55,7 @@ class LoadedModel:
     forwards: int = 0
     injection: Injection = field(default_factory=Injection)
     runs_at: dict[str, bool] = field(default_factory=dict)
+    was_training: bool = False
     tables: Tables = field(default_factory=Tables)
     seconds_per_operation: float | None = None
 
@@ -62,6 +63,7 @@ class LoadedModel:
     _media: tuple[Medium, ...] | None = None
 
     def __post_init__(self) -> None:
+        self.was_training = self.model.training
         self.model.eval()
         leave_inference_mode(self.model)
         load_as_stored(self.model)

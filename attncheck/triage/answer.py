@@ -9,6 +9,10 @@ from typing import final
 from attncheck.core.finding import Diagnosis, Finding, Location
 from attncheck.core.verdict import Verdict
 from attncheck.triage.call_pattern import CallPattern
+from attncheck.triage.issue import Issue
+
+UNUSUAL = "not wrong by anything stated here, but unusual"
+"""The title of a remark about what no config and no call explains."""
 
 
 class TriageAnswer(str, Enum):
@@ -35,8 +39,8 @@ class Question:
 
     `beams` is the width of the beam search, `chat` whether prompts go through the chat template,
     `sampled` whether the report's call samples, `difference` the logit difference that it states (0
-    where its tokens change), `read` what was read out of an issue's text. `passes` limits the
-    number of forwards of the search; 0 chooses it by the model's size.
+    where its tokens change), `issue` what was read out of its text. `passes` limits the number of
+    forwards of the search; 0 chooses it by the model's size.
     """
 
     prompts: tuple[str, ...] = ()
@@ -48,7 +52,7 @@ class Question:
     symptom: str = ""
     pattern: CallPattern = field(default_factory=CallPattern)
     passes: int = 400
-    read: tuple[tuple[str, str], ...] = ()
+    issue: Issue = field(default_factory=Issue)
 
 
 @final
@@ -66,12 +70,14 @@ class Step:
 class Remark:
     """An observation that explains what people see without any fault.
 
-    One that `decides` answers the report by itself; the others are only mentioned.
+    One that `decides` answers the report by itself, a `late` one where rounding does not; others
+    are only mentioned.
     """
 
     title: str
     words: str
     decides: bool = False
+    late: bool = False
 
 
 @final

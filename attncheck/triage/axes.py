@@ -6,6 +6,7 @@ Axes: B batch, T positions, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import combinations, product
 
 from attncheck.core.errors import Unsupported
@@ -13,7 +14,7 @@ from attncheck.core.measurement import Comparison, verdict_of
 from attncheck.core.merging import merged
 from attncheck.core.verdict import Verdict
 from attncheck.diagnosis.failure import REFUSED
-from attncheck.model.cache_kinds import KINDS
+from attncheck.model.cache_kinds import KINDS, promised
 from attncheck.model.forward_spec import ForwardSpec, Mask, Mask4D, all_ones, causal, counting
 from attncheck.model.inputs import Tokens
 from attncheck.model.padding import Padded, Side, pad_id
@@ -33,16 +34,17 @@ def values(subject: Subject) -> dict[str, tuple[object, ...]]:
     can = subject.can
     # a model that reads both ways may answer otherwise in chunks and beside padding, by design
     decodes = bool(can.steps and can.decodes)
+    declared = partial(promised, model=subject.model)
     padded = bool(can.mask_2d and can.decodes)
     offered: dict[str, tuple[object, ...]] = {
         "attn": tuple(name for name in IMPLEMENTATIONS if can.kernel and name != subject.attn),
         "schedule": ("steps", *(("chunks",) if can.cache else ())) if decodes else (),
-        "cache": ("on", "static") if decodes else (),
+        "cache": ("on", *filter(declared, ("static",))) if decodes else (),
         "padding": (*(("left",) if can.takes_positions else ()), "right") if padded else (),
         "batch": (BATCH,),
         "mask": (
             *(("2d",) if can.mask_2d else ()),
-            *(("4d",) if can.mask_4d and not subject.facts.window else ()),
+            *(("4d",) if can.mask_4d and can.decodes and not subject.facts.window else ()),
         ),
         "positions": ("explicit",) if can.takes_positions else (),
     }

@@ -20,6 +20,7 @@ from attncheck.model.inputs import Tokens
 from attncheck.model.loss import ITEMS, LossCall, logits_and_loss, own_shift, takes_items
 from attncheck.model.subject import Subject
 from attncheck.numerics.losses import IGNORED
+from attncheck.triage.answer import Remark
 from attncheck.triage.material import Material
 from attncheck.triage.steps import Log
 
@@ -44,7 +45,9 @@ def finite_values(subject: Subject, material: Material, dtype: str, log: Log) ->
         return None
     if found is None or found.first is None:
         words = f"every value of a plain forward is finite in {dtype}"
-        log.add("finite values", Verdict.PASS, words)
+        if damaged:  # some kernels swallow what is not a number
+            words += f", although {damaged[0].name} holds {damaged[0].words}"
+        log.add("finite values", Verdict.WARN if damaged else Verdict.PASS, words)
         return None
     log.add("finite values", Verdict.FAIL, found.words(dtype))
     return _damaged_finding(damaged[0]) if damaged else _overflow_finding(found, found.first, dtype)
@@ -113,6 +116,12 @@ def accumulated(subject: Subject, log: Log) -> Finding | None:
             advice=ACCUMULATION_ADVICE,
         ),
     )
+
+
+def accumulation_trap(finding: Finding) -> Remark:
+    """The same where labels have explained the report already."""
+    title = "accumulation steps change the loss as well"
+    return Remark(title=title, words=f"{finding.summary}. {ACCUMULATION_ADVICE}")
 
 
 def _accumulation_case(subject: Subject) -> Comparison:

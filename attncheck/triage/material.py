@@ -59,7 +59,7 @@ def material(subject: Subject, question: Question) -> Material:
     """
     if not question.prompts or subject.tokenizer is None:
         return _drawn(subject)
-    rows = tuple(_encoded(subject, prompt, question.chat) for prompt in question.prompts)
+    rows = tuple(_encoded(subject, prompt, question) for prompt in question.prompts)
     return Material(rows, own=True, whole=True, pad=_pad_of(subject))
 
 
@@ -78,14 +78,22 @@ def brief(subject: Subject, whole: Material) -> Material:
     return Material((*rows, *fill), own=True, pad=whole.pad)
 
 
-def _encoded(subject: Subject, prompt: str, chat: bool) -> Row:
-    tokenizer = subject.tokenizer
-    text = prompt
-    if chat:
-        text = tokenizer.apply_chat_template(
-            [{"role": "user", "content": prompt}], tokenize=False, add_generation_prompt=True
-        )
-    ids = [int(each) for each in tokenizer(text, add_special_tokens=not chat)["input_ids"]]
+def text_of(subject: Subject, prompt: str, question: Question) -> str:
+    """What the tokenizer gets: the prompt, or the chat template's text as the reporter makes it."""
+    if not question.chat:
+        return prompt
+    chat = [{"role": "user", "content": prompt}]
+    text: str = subject.tokenizer.apply_chat_template(
+        chat, tokenize=False, add_generation_prompt=not question.issue.unopened
+    )
+    return text
+
+
+def _encoded(subject: Subject, prompt: str, question: Question) -> Row:
+    special = not question.chat or question.issue.retokenized
+    text = text_of(subject, prompt, question)
+    ids = [int(each) for each in subject.tokenizer(text, add_special_tokens=special)["input_ids"]]
+    ids = ids[: question.issue.truncated or len(ids)]
     outside = [each for each in ids if not 0 <= each < subject.facts.vocab]
     if outside:
         raise Unsupported(

@@ -132,6 +132,8 @@ def own_call(subject: Subject, question: Question, material: Material) -> OwnCal
         cut = tuple(row[: len(row) - 3 * n] for n, row in enumerate(material.rows))
         material = replace(material, rows=cut, whole=True)
     generate = question.generate
+    if question.issue.max_length:
+        generate = max(1, question.issue.max_length - material.length)
     if pattern.padding == "left" and not generate and not pattern.schedule:
         pattern = replace(pattern, positions=pattern.positions or "implicit")
     if generate and subject.facts.parameters > SLOW:

@@ -34,6 +34,10 @@ HOW: dict[Proof, str] = {
 }
 FOLDERS = re.compile(r"(?<![\w:/.<])~?/(?:[\w.+@-]+/)+(?=[\w.+@-])")
 """An absolute path up to its last part."""
+QUIET = (Verdict.PASS, Verdict.SKIP)
+TOLD = ("finite values", "the reporter's own call", "lengths", "control")
+"""Steps whose result is shown where they pass, too."""
+SHARED, OTHERS = 4, " others"
 NUMERIC = ("max|Δ|", "rounding explains", "top-1 flips")
 
 
@@ -58,7 +62,7 @@ def print_page(triage: Triage, console: Console) -> None:
         _print_grid(console, precision_grid(triage))
     for remark in mentioned(triage):
         _print_paragraph(console, "note", f"{remark.title}. {remark.words}")
-    _print_grid(console, steps_grid(triage), cropped=True)
+    _print_grid(console, steps_grid(triage, brief=True), cropped=True)
     if triage.script or triage.no_script:
         written = "written: it shows the fault without attncheck"
         _print_paragraph(console, "script", triage.no_script or written)
@@ -83,7 +87,8 @@ def _print_grid(console: Console, grid: Grid, cropped: bool = False) -> None:
         )
     room = console.width - 4 - sum(2 + max(map(len, column)) for column in _columns(grid)[:-1])
     for cells in grid.cells:
-        shown = (*cells[:-1], _cut(cells[-1], room)) if cropped else cells
+        whole = not cropped or cells[0].endswith(OTHERS)
+        shown = cells if whole else (*cells[:-1], _cut(cells[-1], room))
         table.add_row(*(_styled(cell) for cell in shown))
     console.print(Padding(table, (0, 0, 1, 2)))
 
@@ -179,7 +184,8 @@ def parts(triage: Triage) -> Iterator[tuple[str, str]]:
     if triage.split is not None:
         yield "greedy text", split_words(triage.split)
     if triage.advice:
-        yield "what to do", triage.advice
+        said = diagnosis.sentence if diagnosis is not None else ""
+        yield "what to do", triage.advice.removeprefix(said).strip() or triage.advice
 
 
 def _cause(found: Diagnosis) -> str:
@@ -235,10 +241,19 @@ def precision_grid(triage: Triage) -> Grid:
     )
 
 
-def steps_grid(triage: Triage) -> Grid:
-    """One row per step that was tried."""
-    steps = tuple((step.name, step.verdict.value, step.words) for step in triage.steps)
-    return Grid(("tried", "verdict", "result"), steps)
+def steps_grid(triage: Triage, brief: bool = False) -> Grid:
+    """One row per step that was tried; in brief, those that agree and are no more than a probe or a
+    search share the last row.
+    """
+    shared = [step for step in triage.steps if brief and step.verdict in QUIET]
+    shared = [step for step in shared if step.name not in TOLD] if len(shared) > SHARED else []
+    rows = [
+        (step.name, step.verdict.value, step.words) for step in triage.steps if step not in shared
+    ]
+    if shared:
+        names = ", ".join(step.name for step in shared)
+        rows.append((f"{len(shared)}{OTHERS}", Verdict.PASS.value, names))
+    return Grid(("tried", "verdict", "result"), tuple(rows))
 
 
 def _resolved(triage: Triage) -> str:

@@ -15,11 +15,11 @@ from attncheck.core.ruling import describe
 from attncheck.core.verdict import Verdict
 from attncheck.core.version import __version__
 from attncheck.diagnosis.failure import REFUSED
-from attncheck.model.forward_spec import Mask4D
 from attncheck.model.loss import ACCUMULATING
 from attncheck.model.subject import Subject
 from attncheck.triage.answer import Question, Remark
 from attncheck.triage.material import Material
+from attncheck.triage.misuse import misused
 
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "typical_p")
 CHANGING = {"repetition_penalty": 1.0, "no_repeat_ngram_size": 0, "encoder_repetition_penalty": 1.0}
@@ -46,6 +46,7 @@ def remarks(subject: Subject, question: Question, material: Material) -> Iterato
     yield from _sampling(subject, question)
     yield from _pad_is_eos(subject, question)
     yield from _template(subject, question)
+    yield from misused(subject, question, material)
     context = subject.facts.context
     if context and material.own and material.length > context:
         yield Remark(
@@ -102,7 +103,7 @@ def _pad_is_eos(subject: Subject, question: Question) -> Iterator[Remark]:
     yield Remark(
         title="padding is the end of text",
         words=f"pad_token_id and eos_token_id are both {eos}. {effect}",
-        decides=question.symptom == "training" and targets in (0, None),
+        decides=(question.symptom == "training" or question.issue.endless) and targets in (0, None),
     )
 
 
@@ -132,6 +133,7 @@ def _template(subject: Subject, question: Question) -> Iterator[Remark]:
             words="The tokenizer has a chat template and no prompt holds its special tokens: a "
             "chat model continues bare text as a document instead of answering it. Use "
             "tokenizer.apply_chat_template(…, add_generation_prompt=True).",
+            late=True,
         )
 
 
@@ -173,16 +175,4 @@ def _trap(finding: Finding, warned: list[Measurement]) -> Remark:
         + ", ".join(case.name for case in warned),
         words=f"{moved}. Calls that behave as expected: {passed}." if passed else f"{moved}.",
         decides=True,
-    )
-
-
-def only_boolean_masks(finding: Finding, attn: str | None) -> bool:
-    """Whether nothing fails or warns but calls with a boolean 4D mask, one of them in the
-    implementation in use: they explain no other report.
-    """
-    wrong = [case for case in finding.cases if verdict_of(case) in (Verdict.FAIL, Verdict.WARN)]
-    calls = [case.rerun.got if case.rerun else None for case in wrong]
-    masks = [call.mask if call else None for call in calls]
-    return any(call.attn == attn for call in calls if call) and all(
-        isinstance(mask, Mask4D) and mask.boolean for mask in masks
     )

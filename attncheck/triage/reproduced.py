@@ -6,7 +6,7 @@ Axes: B batch, T positions.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 from attncheck.model.subject import Subject
@@ -16,6 +16,7 @@ from attncheck.triage.call_pattern import CallPattern
 from attncheck.triage.material import SEQUENCES, Material
 from attncheck.triage.own_call import OwnCall, Seen
 from attncheck.triage.precision import Ladder, ladder
+from attncheck.triage.routes import route
 
 HALF = ("bfloat16", "float16")
 SYMPTOMS = ("batch", "cache", "padding", "implementation", "upgrade", "long")
@@ -53,6 +54,12 @@ class Source:
         return [Seen(case) for _, case in axes.measured(view, drawn, patterns)]
 
 
+def _concerned(patterns: Sequence[CallPattern], symptom: str) -> Sequence[CallPattern]:
+    """The call patterns of the symptom's own axes: others are no evidence for it."""
+    own = route(symptom).axes
+    return [each for each in patterns if {name for name, _ in each.axes} <= set(own)] or patterns
+
+
 def ladder_of(
     source: Source, reported: str, question: Question, says: Callable[[str], None]
 ) -> Ladder:
@@ -65,8 +72,11 @@ def ladder_of(
     says("the same in every precision")
     if source.call is not None:
         return ladder(source.subject, source.own, reported)
-    found = ladder(source.subject, source.plain, reported)
-    if found.reproduces(question.symptom, question.difference) or found.failing:
-        return found
-    more = ladder(source.subject, source.wide, reported)
-    return more if more.lines else found
+    near = replace(source, patterns=_concerned(source.patterns, question.symptom))
+    found = Ladder(reported)
+    for run in (near.plain, source.plain, source.wide):
+        more = ladder(source.subject, run, reported)
+        found = more if more.lines else found
+        if found.reproduces(question.symptom, question.difference) or found.failing:
+            break
+    return found

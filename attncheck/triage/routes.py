@@ -27,20 +27,23 @@ class Route:
 
 ROUTES = {
     "": Route(
-        "reference repeatability future-token implementations decode-paths position-reset "
-        "cache-kinds generate batch-rows padding window kv-groups document-leakage gradient labels"
+        "reference kv-groups repeatability future-token implementations decode-paths "
+        "position-reset cache-kinds generate batch-rows padding window document-leakage gradient "
+        "labels"
     ),
-    "batch": Route("reference batch-rows padding implementations", ("batch", "padding", "attn")),
+    "batch": Route(
+        "reference kv-groups batch-rows padding implementations", ("batch", "padding", "attn")
+    ),
     "cache": Route(
-        "reference future-token decode-paths position-reset cache-kinds generate",
+        "reference kv-groups future-token decode-paths position-reset cache-kinds generate",
         ("schedule", "cache"),
     ),
     "long": Route(
-        "reference window decode-paths position-reset repeatability cache-kinds",
+        "reference kv-groups window decode-paths position-reset repeatability cache-kinds",
         ("schedule", "cache"),
     ),
     "padding": Route(
-        "reference padding batch-rows implementations",
+        "reference kv-groups padding batch-rows implementations",
         ("padding", "batch", "attn"),
         ("padding",),
     ),
@@ -48,9 +51,11 @@ ROUTES = {
         "document-leakage labels reference", ("mask", "positions"), ("document-leakage",)
     ),
     "upgrade": Route(
-        "reference future-token implementations window kv-groups decode-paths padding labels"
+        "reference kv-groups future-token implementations window decode-paths padding labels"
     ),
-    "implementation": Route("reference implementations padding batch-rows", ("attn", "padding")),
+    "implementation": Route(
+        "reference kv-groups implementations padding batch-rows", ("attn", "padding")
+    ),
     "training": Route(
         "labels gradient future-token implementations document-leakage reference",
         ("attn", "cache"),
@@ -68,6 +73,12 @@ def route(symptom: str) -> Route:
     if symptom not in ROUTES:
         raise UsageError(unknown("symptom", symptom, [name for name in ROUTES if name]))
     return ROUTES[symptom]
+
+
+def symptom_of(question: Question) -> str:
+    """The symptom that a report names, else the one that its words or its call stand for."""
+    words = question.issue.symptom
+    return question.symptom or (words if question.issue.sure else inferred(question) or words)
 
 
 def inferred(question: Question) -> str:

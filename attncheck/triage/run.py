@@ -12,23 +12,23 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
-from typing import final, get_args
+from typing import final
 
 from attncheck.core import registry
 from attncheck.core.errors import stop_code
-from attncheck.core.finding import Finding, Proof
+from attncheck.core.finding import Finding
 from attncheck.core.verdict import Verdict
 from attncheck.diagnosis.claims import is_proven
 from attncheck.model.subject import Subject
 from attncheck.run.implicit import implicit_findings
-from attncheck.triage import axes, checks, reproduced, steps
+from attncheck.triage import axes, checks, relevance, reproduced, steps
 from attncheck.triage.answer import Question, Remark, Smallest, Triage, TriageAnswer
 from attncheck.triage.call_pattern import CallPattern
 from attncheck.triage.material import BRIEF, Material, brief, material
 from attncheck.triage.own_call import SLOW, OwnCall, described, own_call
 from attncheck.triage.precision import Ladder
-from attncheck.triage.remarks import NO_TEMPLATE, facts, only_boolean_masks, remarks, trapped
-from attncheck.triage.routes import Route, inferred, present, route
+from attncheck.triage.remarks import facts, remarks, trapped
+from attncheck.triage.routes import Route, present, route, symptom_of
 from attncheck.triage.second import another
 from attncheck.triage.smallest import ForwardCount, reproduction, smallest_of
 from attncheck.triage.words import advised, falsifier, headline
@@ -57,6 +57,7 @@ class Investigation:
     reported: str
     says: Callable[[str], None] = lambda what: None
     log: steps.Log = field(init=False)
+    symptom: str = field(init=False)
     route: Route = field(init=False)
     material: Material = field(init=False)
     brief: Material = field(init=False)
@@ -69,7 +70,8 @@ class Investigation:
 
     def __post_init__(self) -> None:
         self.log = steps.Log(self._with_guess)
-        self.route = route(self.question.symptom or inferred(self.question))
+        self.symptom = symptom_of(self.question)
+        self.route = route(self.symptom)
         self.material = material(self.subject, self.question)
         self.brief = brief(self.subject, self.material)
         self.call = own_call(self.subject, self.question, self.material)
@@ -105,22 +107,30 @@ class Investigation:
         steps.control(self.subject, self.brief, self._singles(), self.log)
         if self._explained:
             return answer(TriageAnswer.NUMERICS)
-        if any(remark.title == NO_TEMPLATE for remark in found):
+        if any(remark.late for remark in found):
             return answer(TriageAnswer.BEHAVIOUR)
         return answer(TriageAnswer.NOT_REPRODUCED)
 
     def fault(self) -> Finding | None:
         """The first finding that names its fault, else the best of those that failed."""
         for attempt in self._attempts():
-            if self._count.spent and self.found:
+            if self._count.spent:
                 break
             finding = attempt()
             if finding is None or finding.verdict is not Verdict.FAIL:
                 continue
+            if other := relevance.elsewhere(self.subject, finding, self.question, self._agrees):
+                self.asides.append(relevance.aside(other, finding))
+                continue
             self.found.append(finding)
             if is_proven(finding):
                 return finding
-        return min(self.found, key=_vagueness, default=None)
+        return self._best
+
+    @property
+    def _best(self) -> Finding | None:
+        """Of the findings so far the one that says most about its cause."""
+        return min(self.found, key=relevance.vagueness, default=None)
 
     def _attempts(self) -> Iterator[Attempt]:
         """Cheap causes first: what is read off the model, the reporter's own call, its layers."""
@@ -138,7 +148,7 @@ class Investigation:
         yield self._own
         if first:  # where labels come first, a wrong plain forward must not be the measure
             yield partial(self._called, self._singles(), SINGLES)
-        if self.question.symptom == "long" or self._is_long:
+        if self.symptom == "long" or self._is_long:
             yield self._lengths
         if self._slow and (self.traps or self._explained):
             return  # what was reported is explained: a search elsewhere takes minutes here
@@ -147,7 +157,7 @@ class Investigation:
 
     def _wider(self, begun: bool, names: list[str]) -> Iterator[Attempt]:
         """What takes longest: all axes together, lengths, and the probes of other symptoms."""
-        if self.question.symptom == "training":
+        if self.symptom == "training":
             yield self._accumulated
         if not begun:
             yield partial(self._called, self._singles(), SINGLES)
@@ -158,6 +168,11 @@ class Investigation:
         if not self.question.symptom and not self.traps:
             rest = present(dict.fromkeys(route("").probes.split()), registry.installed())
             yield from (partial(self._probe, name) for name in rest if name not in names)
+
+    @property
+    def _agrees(self) -> bool:
+        """Whether the reporter's own call was run and is right."""
+        return self.log.passed(steps.OWN) or (self.call is None and self.material.whole)
 
     @property
     def _is_long(self) -> bool:
@@ -173,64 +188,56 @@ class Investigation:
     def ladder(self) -> Ladder:
         """What was reported in every precision."""
         source = reproduced.Source(self.subject, self.call, self.brief, self._singles())
-        return reproduced.ladder_of(source, self.reported, self.question, self.log.says)
+        question = replace(self.question, symptom=self.symptom)
+        return reproduced.ladder_of(source, self.reported, question, self.log.says)
 
     @property
     def _explained(self) -> bool:
         """Whether the reporter's own precision shows the report, and a finer one that it is
         rounding.
         """
-        shown = self.ladder.reproduces(self.question.symptom, self.question.difference)
+        shown = self.ladder.reproduces(self.symptom, self.question.difference)
         return shown and self.ladder.is_rounding
 
     def _own(self) -> Finding | None:
-        if self.call is None:
-            return None
-        found = steps.own(self.subject, self.call, self.log)
-        if isinstance(found, Remark):
-            self.traps.append(found)
-            return None
-        return found
+        found = steps.own(self.subject, self.call, self.log) if self.call is not None else None
+        if not isinstance(found, Remark):
+            return found
+        self.traps.append(found)
+        return None
 
     def _called(self, patterns: list[CallPattern], what: str) -> Finding | None:
-        if self._count.spent:
-            return None
         return steps.called(self.subject, self.brief, patterns, what, self.log)
 
     def _lengths(self) -> Finding | None:
-        if "lengths" in (step.name for step in self.log.steps) or self._count.spent:
+        if "lengths" in (step.name for step in self.log.steps):
             return None
         return steps.lengths(self.subject, self.material, lambda: self._count.spent, self.log)
 
     def _probe(self, name: str) -> Finding | None:
-        if self._count.spent:
-            return None
         finding = steps.probed(self.subject, name, self.log)
         if name in self.route.traps:
             trap = trapped(self.subject, finding, self.reported)
             self.traps += [trap] if trap is not None else []
-        masks = only_boolean_masks(finding, self.subject.attn)
-        if masks or steps.of_the_library(self.subject, finding):
-            title = "not what was reported, but wrong here"
-            self.asides.append(Remark(title=title, words=finding.summary))
-            return None
-        return finding
+        beside = relevance.beside(self.subject, finding)
+        if beside is None and name not in self.route.traps:
+            self.asides += relevance.unusual(finding)
+        self.asides += [beside] if beside is not None else []
+        return finding if beside is None else None
 
     def _accumulated(self) -> Finding | None:
         """A fault of accumulation steps; only mentioned where labels have explained the report."""
         finding = checks.accumulated(self.subject, self.log)
         if finding is None or not self.traps:
             return finding
-        words = f"{finding.summary}. {finding.diagnosis.advice if finding.diagnosis else ''}"
-        title = "accumulation steps change the loss as well"
-        self.traps.append(Remark(title=title, words=words))
+        self.traps.append(checks.accumulation_trap(finding))
         return None
 
     def _singles(self) -> list[CallPattern]:
         return axes.alone(axes.values(self.subject), self.route.axes)
 
     def _beyond_rounding(self, ladder: Ladder) -> Finding | None:
-        """The difference that stays in the finest precision: whatever it is, it is not rounding."""
+        """The difference that stays in the finest precision is not rounding."""
         if ladder.failing is None or self.traps:
             return None
         dtype, case = ladder.failing
@@ -241,9 +248,8 @@ class Investigation:
         second = another(self.subject, self.brief, self._singles(), finding, self.log)
         self.log.says("the smallest call that still fails")
         small, pair = smallest_of(self.subject, self.brief, finding, self.reported)
-        answer = self._answer(
-            TriageAnswer.CONFIRMED, finding=finding, second=second, smallest=small
-        )
+        confirmed = TriageAnswer.CONFIRMED
+        answer = self._answer(confirmed, finding=finding, second=second, smallest=small)
         if self.repro is None:
             return answer
         self.log.says("a script that shows it")
@@ -252,16 +258,14 @@ class Investigation:
 
     def _guessed(self) -> Triage:
         """The answer if nothing else were tried."""
-        finding = min(self.found, key=_vagueness, default=None)
-        if finding is not None:
-            return self._answer(TriageAnswer.CONFIRMED, finding=finding)
+        if self._best is not None:
+            return self._answer(TriageAnswer.CONFIRMED, finding=self._best)
         return self._answer(TriageAnswer.BEHAVIOUR if self.traps else TriageAnswer.NOT_REPRODUCED)
 
     def _with_guess(self, what: str) -> None:
         """Say what runs now, behind the best guess so far."""
-        finding = min(self.found, key=_vagueness, default=None)
         trap = next(iter(self.traps), None)
-        guess = finding.summary if finding else trap.title if trap else ""
+        guess = self._best.summary if self._best else trap.title if trap else ""
         self.says(f"so far: {guess} · {what}" if guess else what)
 
     def _answer(
@@ -278,7 +282,7 @@ class Investigation:
             target=self.subject.name,
             answer=answer,
             headline="",
-            told=self.question.read,
+            told=self.question.issue.lines(),
             called=described(self.call, self.material),
             finding=finding,
             second=second,
@@ -292,9 +296,3 @@ class Investigation:
         )
         triage = replace(triage, headline=headline(triage, self.reported))
         return replace(triage, advice=advised(triage), falsifier=falsifier(triage, self.reported))
-
-
-def _vagueness(finding: Finding) -> int:
-    """How little a finding says about its cause."""
-    how = finding.diagnosis.how if finding.diagnosis else "unexplained"
-    return get_args(Proof).index(how)

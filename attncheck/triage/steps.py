@@ -63,6 +63,10 @@ class Log:
         """Log one step."""
         self.steps.append(Step(name=name, verdict=verdict, words=words))
 
+    def passed(self, name: str) -> bool:
+        """Whether a step of this name was run and passed."""
+        return (name, Verdict.PASS) in ((step.name, step.verdict) for step in self.steps)
+
 
 def probed(subject: Subject, name: str, log: Log) -> Finding:
     """One installed probe with its diagnosis."""

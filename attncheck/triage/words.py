@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import re
+
 from attncheck.core.finding import Finding
 from attncheck.diagnosis.claims import PROVEN
-from attncheck.triage.answer import PrecisionLine, Triage, TriageAnswer
+from attncheck.diagnosis.lost_numbers import WEIGHTS
+from attncheck.triage.answer import UNUSUAL, PrecisionLine, Triage, TriageAnswer
 
 NUMERIC_ADVICE = (
     "Do not compare exact text: greedy decoding diverges after a near tie. Compare the logits of "
     "the same ids (teacher-forced) in float32, or the share of equal best tokens at positions "
     "where the two best are far apart."
 )
-SEND = (
-    "Send what is missing here: the prompts whole (--prompt), the call (--padding-side, --cache, "
-    "--attn, --generate, --beams, --chat, or the issue itself with --from), the dtype, and a good "
-    "run to compare with (--against)."
-)
+LINE = 160
 
 
 def headline(triage: Triage, reported: str) -> str:
@@ -36,6 +35,9 @@ def _not_reproduced(triage: Triage, reported: str) -> str:
     own = _line(triage, reported)
     if own is not None:
         words += f", and {_flips(own)} in {own.dtype}"
+    odd = next((each.words for each in triage.remarks if each.title == UNUSUAL), "")
+    if odd:
+        return f"{words}; but look at this: {odd.rstrip('.')}"
     backed = any(step.name == "control" and step.verdict.value == "pass" for step in triage.steps)
     return f"{words}; a fault would have shown" if backed else words
 
@@ -49,10 +51,21 @@ def _confirmed(finding: Finding) -> str:
     where = f" in {place.module}" if place is not None and place.module else ""
     what = "a difference beyond rounding"
     if found is not None and found.how in PROVEN:
-        what = found.fault or what
+        what = (
+            found.fault or _first_sentence(found.sentence) or (found.name if found.family else what)
+        )
     elif found is not None and found.how == "repaired":
         what = f"{found.fault} fixes it"
-    return f"{what}{where}: {finding.summary}"
+    summary = finding.summary
+    if found is not None and found.fault == WEIGHTS:  # what the numbers lead to says nothing
+        summary = re.split(r"\.\s", found.advice, maxsplit=1)[0]
+    return f"{what}{where}: {summary}"
+
+
+def _first_sentence(text: str) -> str:
+    """What was measured where no fault has a name for it; empty where it is too long for a line."""
+    first = re.split(r"\.(?:\s|$)", text, maxsplit=1)[0]
+    return first[:1].lower() + first[1:] if len(first) <= LINE else ""
 
 
 def _numerics(triage: Triage, reported: str) -> str:
@@ -79,7 +92,34 @@ def advised(triage: Triage) -> str:
     if triage.answer is TriageAnswer.BEHAVIOUR:
         decisive = [each for each in triage.remarks if each.decides or len(triage.remarks) == 1]
         return " ".join(remark.words for remark in decisive)
-    return SEND
+    return _missing(triage)
+
+
+def _missing(triage: Triage) -> str:
+    """What the report leaves open, with the options that take it; and another release."""
+    known = {name for name, _ in triage.told}
+    wanted = {
+        "--prompt": "the prompts whole (--prompt)",
+        "--generate": "the call (--generate, --padding-side, --cache, --attn, --beams, --chat, or "
+        "the issue itself with --from)",
+        "--dtype": "the dtype (--dtype)",
+    }
+    if triage.called:
+        wanted.pop("--generate")
+        if "of the prompts" in triage.called:
+            wanted.pop("--prompt")
+    asked = [words for name, words in wanted.items() if name not in known]
+    parts = ", ".join([*asked, "a good run to compare with (--against)"])
+    return f"Send what is missing here: {parts}.{_release(triage)}"
+
+
+def _release(triage: Triage) -> str:
+    """The reporter's own release, where it is not the one that ran."""
+    told = dict(triage.told).get("transformers", "")
+    here = re.search(r"transformers (\S+)", dict(triage.read).get("versions", ""))
+    if not told or here is None or here[1].startswith(told):
+        return ""
+    return f" The report is of transformers {told}, this ran {here[1]}: run it there as well."
 
 
 def _repair_advice(triage: Triage) -> str:
@@ -110,8 +150,12 @@ def falsifier(triage: Triage, reported: str) -> str:
             else ("the same difference in a call that requests nothing of the kind")
         )
         return f"{without[0].upper()}{without[1:]}."
-    missing = "" if triage.called else " No prompt and no call of yours was given."
-    return f"One call in which your tokens or your text change on your machine.{missing}"
+    if not triage.called:
+        return (
+            "One call in which your tokens or your text change on your machine. No prompt and no "
+            "call of yours was given."
+        )
+    return f"Other tokens or text than here in the same call on your machine: {triage.called}."
 
 
 def _of_a_fault(triage: Triage) -> str:

@@ -85,3 +85,47 @@ def test_an_issue_without_anything_says_nothing_and_what_was_read_names_its_opti
     assert read_issue("It does not work.") == Issue()
     assert Issue().lines() == ()
     assert ("--padding-side", "left") in read("left_padded_batch").lines()
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "value"),
+    [
+        ('my code:\n    tok("once upon a time")\n', "prompts", ("once upon a time",)),
+        ('I type prompt "once upon a time" and', "prompts", ("once upon a time",)),
+        ("```python\nmodel.half()\nit ends here", "dtype", "float16"),
+        ("```\nm.generate(a, use_cache=True)\nm.generate(a, use_cache=False)\n```", "cache", ""),
+        ("```\nprint((a - b).abs().max())  # tensor(0.0312)\n```", "difference", 0.0312),
+        ("```\n(a - b).abs().max()\n# 3.3e-06\n```", "difference", 3.3e-06),
+        ("```\nm.generate(a, max_length=40)\n```", "max_length", 40),
+        ("```\nm.generate(a)\n```", "default_length", True),
+        ("```\nm.generate(a, max_new_tokens=4)\n```", "default_length", False),
+        ("```\ntok(a, truncation=True, max_length=16)\n```", "truncated", 16),
+        ("```\nt = tok.apply_chat_template(m, tokenize=False)\n```", "retokenized", True),
+        ("```\nt = tok.apply_chat_template(m)\n```", "retokenized", False),
+        ("```\nt = tok.apply_chat_template(m)\n```", "unopened", True),
+        ("```\nmodel.train()\n```", "training_mode", True),
+        ("```\ntrainer.train()\n```", "training_mode", False),
+        ("The answer stops after a few words", "short", True),
+        ("The shorter prompts are wrong", "short", False),
+        ("The tuned model never stops", "endless", True),
+        ("I pack two documents into a row", "symptom", "packing"),
+        ("The loss is higher with gradient accumulation", "symptom", "training"),
+        ("eager and sdpa give other logits", "symptom", "implementation"),
+        ("past_key_values change the logits", "symptom", "cache"),
+        ("Padded prompts are wrong", "symptom", "padding"),
+        ("It writes nonsense", "symptom", ""),
+    ],
+)
+def test_what_people_write_in_other_words_is_read(text: str, name: str, value: object) -> None:
+    assert getattr(read_issue(text), name) == value
+
+
+def test_of_two_implementations_that_are_loaded_neither_is_taken() -> None:
+    code = 'a = load(p, attn_implementation="sdpa")\nb = load(p, attn_implementation="eager")'
+    found = read_issue(f"```\n{code}\n```")
+    assert (found.attn, found.symptom) == ("", "implementation")
+
+
+def test_a_release_behind_brackets_is_read() -> None:
+    found = read_issue("- PyTorch version (accelerator?): 2.13.0+cpu (NA)")
+    assert found.versions == (("pytorch", "2.13.0+cpu"),)

@@ -1,0 +1,140 @@
+"""Calls that do something else than their authors mean: what the text of a report shows, and what
+the model or the tokenizer shows, each with its evidence.
+
+Axes: B batch, T positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from attncheck.model.forward_spec import ForwardSpec
+from attncheck.model.kept_state import model_untouched
+from attncheck.model.subject import Subject
+from attncheck.numerics.divergence import max_abs_diff
+from attncheck.triage.answer import Question, Remark
+from attncheck.triage.issue import USUAL_LENGTH
+from attncheck.triage.material import Material, text_of
+
+
+def misused(subject: Subject, question: Question, material: Material) -> Iterator[Remark]:
+    """Every such call that this report shows."""
+    yield from _training_mode(subject, question, material)
+    if not material.whole:
+        return
+    yield from _start_twice(subject, material)
+    yield from _template_twice(subject, question)
+    yield from _unopened(subject, question)
+    yield from _truncated(subject, question)
+    yield from _length(question, material)
+
+
+def _training_mode(subject: Subject, question: Question, material: Material) -> Iterator[Remark]:
+    """Dropout that is active because nobody called `eval()`."""
+    if not (subject.loaded.was_training or question.issue.training_mode):
+        return
+    row = material.rows[0]
+    with model_untouched(subject.model), torch.no_grad(), subject.numerics():
+        subject.model.train()
+        one_BTV, two_BTV = (subject.passes.call((row,)).logits_BTV for _ in range(2))
+    if torch.equal(one_BTV, two_BTV):
+        return
+    yield Remark(
+        title="the model is in training mode",
+        words="It comes in training mode, where dropout is active: two equal forwards differ by "
+        f"{max_abs_diff(one_BTV, two_BTV):.2g}, and not at all after model.eval(), in which "
+        "everything here was checked. Call model.eval() first.",
+        decides=True,
+    )
+
+
+def _start_twice(subject: Subject, material: Material) -> Iterator[Remark]:
+    """A text that begins with the start token, given to a tokenizer that adds it."""
+    start = getattr(subject.tokenizer, "bos_token_id", None)
+    row = next((row for row in material.rows if len(row) > 2 and row[:2] == (start, start)), None)
+    if row is None:
+        return
+    twice_BV, once_BV = (subject.logits(ForwardSpec((each,)))[:, -1] for each in (row, row[1:]))
+    yield Remark(
+        title="the start token is there twice",
+        words=f"The text already begins with {subject.tokenizer.bos_token} and the tokenizer adds "
+        "it again, which moves the logits of the last token by "
+        f"{max_abs_diff(twice_BV, once_BV):.2g} against one start token. Tokenize with "
+        "add_special_tokens=False, or with apply_chat_template(…, tokenize=True).",
+        decides=True,
+    )
+
+
+def _template_twice(subject: Subject, question: Question) -> Iterator[Remark]:
+    """A prompt that holds the template's own tokens, put through the template."""
+    if not question.chat:
+        return
+    found = [mark for mark in _marks(subject) if any(mark in each for each in question.prompts)]
+    if found:
+        yield Remark(
+            title="the chat template is applied twice",
+            words=f"The prompt already holds the template's own tokens ({', '.join(found[:3])}) "
+            "and goes through apply_chat_template again. Pass the bare text.",
+            decides=True,
+        )
+
+
+def _marks(subject: Subject) -> list[str]:
+    """The special tokens that the chat template writes around what is said."""
+    said = "attncheck"
+    question = Question(prompts=(said,), chat=True)
+    around = text_of(subject, said, question).replace(said, "")
+    known = subject.tokenizer.get_added_vocab()
+    return [token for token in known if token in around]
+
+
+def _unopened(subject: Subject, question: Question) -> Iterator[Remark]:
+    """A chat that ends after the user, so that the model goes on in the user's place."""
+    prompt = question.prompts[0]
+    if not (question.chat and question.issue.unopened):
+        return
+    if text_of(subject, prompt, question) != text_of(subject, prompt, Question(chat=True)):
+        yield Remark(
+            title="the assistant's turn is not opened",
+            words="apply_chat_template is called without add_generation_prompt=True: the text ends "
+            "after the user, and the model continues as it likes.",
+            late=True,
+        )
+
+
+def _truncated(subject: Subject, question: Question) -> Iterator[Remark]:
+    """Prompts that the tokenizer cuts."""
+    limit = question.issue.truncated
+    if not limit:
+        return
+    texts = (text_of(subject, prompt, question) for prompt in question.prompts)
+    longest = max(len(subject.tokenizer(text)["input_ids"]) for text in texts)
+    if longest > limit:
+        yield Remark(
+            title="the tokenizer cuts the prompt",
+            words=f"The longest prompt has {longest} tokens and truncation=True keeps {limit}: "
+            "the model never reads the others. Raise max_length.",
+            decides=True,
+        )
+
+
+def _length(question: Question, material: Material) -> Iterator[Remark]:
+    """Answers that end because of the length that was passed, or because none was."""
+    issue, prompt = question.issue, material.length
+    left = issue.max_length - prompt
+    if issue.max_length and (issue.short or left < 2):
+        yield Remark(
+            title="max_length counts the prompt",
+            words=f"max_length={issue.max_length} is the length of prompt and answer: with "
+            f"{prompt} tokens of prompt {max(0, left)} are left. Pass max_new_tokens.",
+            decides=True,
+        )
+    elif issue.default_length and issue.short:
+        yield Remark(
+            title="no length was passed to generate()",
+            words=f"generate() then stops after {USUAL_LENGTH} tokens unless the model's "
+            "generation config says otherwise. Pass max_new_tokens.",
+            decides=True,
+        )
