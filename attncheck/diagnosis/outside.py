@@ -11,6 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import final
 
+import torch
+from torch import Tensor
+
 from attncheck.core.finding import Diagnosis, Location
 from attncheck.diagnosis.failure import (
     Failure,
@@ -22,6 +25,8 @@ from attncheck.diagnosis.failure import (
 from attncheck.faults.engine.trusted import Change
 from attncheck.model.forward_spec import ForwardSpec, Mask2D, counting
 from attncheck.model.inputs import Row
+from attncheck.model.subject import Subject
+from attncheck.numerics.divergence import beyond
 
 RIGHT = "attention itself is right"
 
@@ -40,6 +45,9 @@ def explained_outside(failure: Failure) -> OutsideFault | None:
     """The fault of a case whose sides both equal the trusted path; None where it is unknown."""
     if unsteady(failure):
         return OutsideFault("dropout-active", "two equal calls on the trusted path differ", 0.0)
+    if draws(failure.subject):
+        text = "two seeds of the random numbers give two answers, and one seed the same twice"
+        return OutsideFault("dropout-active", text, 0.0)
     if not failure.wrong:
         return _between(failure)
     return _not_causal(failure)
@@ -81,6 +89,36 @@ def unsteady(failure: Failure) -> bool:
     if want.trusted_BTV is None:
         return False
     return failure.differ(failure.trusted.logits(want.spec), want.trusted_BTV)
+
+
+def draws(subject: Subject) -> bool:
+    """Whether the model's own forward depends on random numbers, those of its kernels included."""
+    return subject.passes.once("draws", lambda: _draws(subject))
+
+
+def _draws(subject: Subject) -> bool:
+    step = (subject.inputs.length - 1, 1) if subject.can.steps else ()
+    spec = ForwardSpec(subject.inputs.tokens, chunks=step)
+
+    def run(seed: int) -> Tensor:
+        torch.manual_seed(seed)
+        subject.passes.drop(spec)
+        return subject.logits(spec)
+
+    with torch.random.fork_rng():
+        first_BTV, after = run(1), _random_states(subject)
+        torch.manual_seed(1)
+        if all(map(torch.equal, after, _random_states(subject))):
+            return False
+        again_BTV, other_BTV = run(1), run(2)
+    subject.passes.drop(spec)
+    same = torch.equal(first_BTV, again_BTV)
+    return same and bool(beyond(first_BTV, other_BTV, subject.budget.value))
+
+
+def _random_states(subject: Subject) -> list[Tensor]:
+    on_cuda = torch.cuda.get_rng_state_all() if subject.device.type == "cuda" else []
+    return [torch.get_rng_state(), *on_cuda]
 
 
 def _between(failure: Failure) -> OutsideFault | None:

@@ -71,9 +71,14 @@ def _embeddings(model: nn.Module, ids_BT: Tensor) -> Iterator[list[Tensor]]:
         yield leaves
 
 
-def input_gradient(subject: Subject, upto: int | None = None, attn: str | None = None) -> Tensor:
+def input_gradient(
+    subject: Subject,
+    upto: int | None = None,
+    attn: str | None = None,
+    mask_BT: Tensor | None = None,
+) -> Tensor:
     """gradient_BTW of a fixed mixture of the logits before position `upto` with respect to the
-    embeddings.
+    embeddings; with `mask_BT` some tokens are padding.
 
     Raises:
         Unsupported: no gradient reaches the embeddings, or a kernel has none.
@@ -91,7 +96,8 @@ def input_gradient(subject: Subject, upto: int | None = None, attn: str | None =
         subject.numerics(),
     ):
         try:
-            output = subject.passes.call(subject.inputs.tokens, use_cache=False)
+            given = {} if mask_BT is None else {"mask": mask_BT}
+            output = subject.passes.call(subject.inputs.tokens, use_cache=False, **given)
             mixed = mixture(subject, output.logits_BTV, upto)
             gradients = torch.autograd.grad(mixed, leaves, allow_unused=True)
         except REFUSALS as error:

@@ -223,11 +223,11 @@ class Passes:
             ) from error
 
     def _promised(self, spec: ForwardSpec | None, cache: Any) -> bool:
-        if spec is None:
-            return promised(type(cache).__name__.lower(), self.forward_adapter.model)
-        uncompiled = spec.attn == "flex_attention" and self.device.type == "cpu"
-        known = promised(spec.cache_kind, self.forward_adapter.model)
-        return spec.promised and known and not uncompiled
+        own = type(getattr(cache, "self_attention_cache", cache)).__name__.lower()
+        kind = own if spec is None else spec.cache_kind
+        on_cpu = spec is not None and spec.attn == "flex_attention" and self.device.type == "cpu"
+        known = promised(kind, self.forward_adapter.model) and not on_cpu
+        return known and (spec is None or spec.promised)
 
     def _works_when_short(self, spec: ForwardSpec) -> bool:
         """Whether the same call works with a few tokens: then the model does not refuse it."""

@@ -128,3 +128,24 @@ def test_a_failure_of_flex_attention_is_searched_without_its_compiler() -> None:
     ]
     assert found.diagnosis is not None
     assert (found.diagnosis.how, found.diagnosis.fault) == ("reproduced", "dropout-active")
+
+
+def test_dropout_within_a_kernel_is_named_although_the_trusted_path_has_none() -> None:
+    subject = loaded("builtin:gqa")
+    attention = subject.model.model.layers[1].self_attn
+    usual = attention.forward
+
+    def dropping(*args: Any, **named: Any) -> Any:
+        attention.training, attention.attention_dropout = True, 0.3
+        try:
+            return usual(*args, **named)
+        finally:
+            attention.training = False
+
+    attention.forward = dropping
+    found = diagnose(subject, finding_of(subject, registry.load("batch-rows")))
+    assert found.diagnosis is not None
+    assert found.diagnosis.fault == "dropout-active"
+    assert "one seed the same twice" in found.diagnosis.advice
+    assert found.location is not None
+    assert found.location.module == "model.layers.1.self_attn"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
+from conftest import tiny_llama
 
 from attncheck.core.errors import Unsupported
 from attncheck.model.forward_spec import (
@@ -119,3 +122,13 @@ def test_what_is_found_out_under_a_planted_fault_is_forgotten(subject: Subject) 
             assert subject.can.steps
             assert subject.can.knows("steps")
         assert not subject.can.knows("steps")
+
+
+def test_static_buffers_beside_an_encoders_are_declared_like_those_alone() -> None:
+    model = tiny_llama()
+    model._can_compile_fullgraph = False  # of this model alone
+    passes = Subject.of(model).passes
+    kinds = (type(name, (), {})() for name in ("StaticCache", "DynamicCache"))
+    for alone, declared in zip(kinds, (False, True), strict=True):
+        beside = SimpleNamespace(self_attention_cache=alone)
+        assert [passes._promised(None, each) for each in (alone, beside)] == [declared] * 2

@@ -181,6 +181,29 @@ def test_checkpointing_leaves_no_hook_behind(double: Subject) -> None:
     assert not any(module._forward_hooks for module in double.model.modules())
 
 
+def test_a_padding_mask_that_checkpointed_layers_do_not_get_is_caught(double: Subject) -> None:
+    layer = double.model.model.layers[1]
+
+    def unmasked(module: Any, args: Any, named: Any) -> Any:
+        lost = module.training and module.gradient_checkpointing
+        return args, {**named, "attention_mask": None} if lost else named
+
+    plain = layer.__class__.__call__
+
+    class Unmasked(layer.__class__):  # type: ignore[misc, name-defined]
+        def __call__(self, *args: Any, **named: Any) -> Any:
+            return plain(self, *unmasked(self, args, named)[0], **unmasked(self, args, named)[1])
+
+    kind = layer.__class__
+    layer.__class__ = Unmasked
+    try:
+        found = case(finding(double, "gradient"), "gradient checkpointing")
+    finally:
+        layer.__class__ = kind
+    assert verdict_of(found) is Verdict.FAIL
+    assert not found.cause.fault  # one layer alone
+
+
 def test_checkpointing_that_loses_the_mask_is_caught(double: Subject) -> None:
     layer = double.model.model.layers[0]
     usual, calls = layer.self_attn.forward, [0]

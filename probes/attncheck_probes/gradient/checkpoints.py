@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from attncheck.probing import (
     CallFailed,
@@ -27,19 +28,39 @@ USUAL, LOOP = "gradient checkpointing", "a training loop, reentrant checkpoints"
 
 
 def checkpointed(subject: Subject) -> Measurement:
-    """Checkpoints that compute again under their own context, without a cache."""
+    """Checkpoints that compute again under their own context, without a cache; the last tokens are
+    padding where the model takes a 2D mask, so that a layer without it reads other keys.
+    """
+    mask_BT = _end_hidden(subject)
     with training(subject, checkpointing=False):
-        plain_BTW, again_BTW = input_gradient(subject), input_gradient(subject)
+        plain_BTW, again_BTW = (input_gradient(subject, mask_BT=mask_BT) for _ in range(2))
     if not torch.equal(plain_BTW, again_BTW):
         raise Unsupported("training mode draws at random even with dropout at zero")
     with training(subject, checkpointing=True):
         try:
-            saved_BTW = input_gradient(subject)
+            saved_BTW = input_gradient(subject, mask_BT=mask_BT)
         except CallFailed as failure:
             if ALWAYS not in str(failure):
                 raise
             raise Unsupported(f"its checkpoints are reentrant in any case: see {LOOP}") from failure
-    return compare_gradients(subject, USUAL, saved_BTW, plain_BTW)
+    case = compare_gradients(subject, USUAL, saved_BTW, plain_BTW)
+    if mask_BT is None or not case.beyond:
+        return case
+    with training(subject, checkpointing=False):
+        unmasked = compare_gradients(subject, USUAL, saved_BTW, input_gradient(subject))
+    if unmasked.beyond:
+        return case
+    note = "the gradient is that without the 2D mask: the layers do not get it"
+    return replace(case, note=note, cause=Cause("padding-visible"))
+
+
+def _end_hidden(subject: Subject) -> Tensor | None:
+    """A 2D mask over the main input without its last third."""
+    if not subject.can.mask_2d:
+        return None
+    mask_BT = torch.ones_like(subject.passes.ids(subject.inputs.tokens))
+    mask_BT[:, -(mask_BT.shape[1] // 3) :] = 0
+    return mask_BT
 
 
 def reentrant(subject: Subject) -> Measurement:

@@ -99,17 +99,18 @@ class Repeatability(Probe):
         """Twice at once, after something else, in steps; then the weights and buffers."""
         samples, buffers = weights.samples(subject), buffers_of(subject.model)
         row = subject.inputs.row
-        if chosen(STEPS) and subject.can.steps:
-            subject.logits(_step_spec(subject))  # before anything runs that a model may keep
-        name = "the same forward twice"
-        yield attempt(name, _twice, subject, name, row, between.nothing)
+        if chosen(STEPS) and subject.can.steps:  # before anything runs that a model may keep
+            subject.logits(_step_spec(subject))
+        name = "the same forward twice"  # else what ran before is not the reason
+        yield (twice := attempt(name, _twice, subject, name, row, between.nothing))
         for length in _shorts(subject):
             name = f"{length} tokens after {_shorter(length)} and after {len(row)}"
             yield attempt(name, _around, subject, name, length)
         _run(subject, ForwardSpec((row,)))
         for what, runs in AFTER_WHAT.items():
             name = f"the same forward after {what}"
-            yield attempt(name, _after, subject, name, KEPT_FROM.get(what, ""), runs)
+            fault = "" if getattr(twice, "beyond", 0) else KEPT_FROM.get(what, "")
+            yield attempt(name, _after, subject, name, fault, runs)
         yield attempt(STEPS, _steps, subject, STEPS)
         yield from arguments.argument_cases(subject)
         yield from media_cases.history(subject)
@@ -162,8 +163,7 @@ def _again(spec: ForwardSpec, runs: between.Between, subject: Subject) -> Tensor
 
 
 def _compared(subject: Subject, name: str, again_BTV: Tensor, first_BTV: Tensor) -> Comparison:
-    exact = torch.equal(again_BTV, first_BTV)
-    note = "equal to the bit" if exact else "not equal to the bit"
+    note = f"{'' if torch.equal(again_BTV, first_BTV) else 'not '}equal to the bit"
     return subject.compare(name, again_BTV, first_BTV, note=note)
 
 
