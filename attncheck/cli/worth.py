@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,7 +44,9 @@ def measure_worth(
     from attncheck.run.random_faults.batch import TARGETS as DRAWN_IN
     from attncheck.run.worth.chosen import of_matrix, written
     from attncheck.run.worth.page import put, section, summary
+    from attncheck.run.worth.pricing import priced
     from attncheck.run.worth.recording import MatrixRecording
+    from attncheck.targets.load import load
 
     recording = MatrixRecording(
         targets=targets or TARGETS,
@@ -60,6 +63,9 @@ def measure_worth(
         typer.echo(f"{row.target:20s} {row.fault:40s} {len(row.caught):4d} {first}")
     controls = {name: registry.load(name).controls for name in probes}
     chosen = of_matrix(recording.matrix, controls)
+    if choice is not None:
+        subject = load(recording.targets[0], settings)
+        chosen = replace(chosen, controls=priced(chosen, subject))
     command = " ".join(["attncheck selftest", *targets, f"--cases --each {each} --random {random}"])
     typer.echo(f"\n{summary(recording.matrix, chosen.order)}")
     if choice is not None:

@@ -20,6 +20,7 @@ from attncheck.model.forward_spec import ForwardSpec, all_ones, counting
 from attncheck.model.mask_capabilities import CAN, MaskCapabilities
 from attncheck.model.refusal import REFUSALS
 from attncheck.numerics.divergence import beyond, finitely_beyond
+from attncheck.numerics.selection import Selecting
 
 CALLS = {"takes_positions", "mask_2d", "takes_mask_4d", "cache", "steps", "library_cache"}
 TAKEN = CALLS | {"decodes", "kernel", "watch", "first_position", "keeps_prefix"}
@@ -200,6 +201,17 @@ class Capabilities(MaskCapabilities):
         return Capability(
             "the masks do not come from the library's builder, which recognises packed documents"
         )
+
+    @Tried
+    def is_smooth(self) -> Capability:
+        """No operator of a forward selects by value: rounding moves the logits by little, whatever
+        the tokens.
+        """
+        with torch.no_grad(), Selecting() as selecting:
+            self.passes.call(self.inputs.tokens, use_cache=False)
+        if not selecting.seen:
+            return CAN
+        return Capability(f"a forward selects by value ({', '.join(sorted(selecting.seen))})")
 
     @Tried
     def keeps_prefix(self) -> Capability:

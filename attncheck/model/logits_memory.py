@@ -16,6 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from io import BufferedRandom
+from operator import attrgetter
 from typing import Any, final
 
 import torch
@@ -26,6 +27,7 @@ from attncheck.model.injection import Faults
 ON_DISK = 512 << 20
 """Bytes of the file at most."""
 SHARE_OF_DISK = 0.25
+NBYTES = attrgetter("nbytes")
 Key = tuple[Any, ...]
 """Ends with the faults that the forward had."""
 
@@ -51,7 +53,7 @@ class LogitsMemory:
 
     def keep_within(self, limit: int, least: int = 0) -> None:
         """Put aside what was used longest ago, until no more than `limit` bytes are in memory."""
-        while len(self.kept) > least and sum(t.nbytes for t in self.kept.values()) > limit:
+        while len(self.kept) > least and sum(map(NBYTES, self.kept.values())) > limit:
             key, logits_BTV = self.kept.popitem(last=False)
             self.aside[key] = logits_BTV
 

@@ -106,8 +106,8 @@ def _asked_higher(
     """The names of the cases that the highest precision decides; None for all of them.
 
     All in half precision, and all that a config states, unless the run is brief; otherwise those
-    that are broken or in doubt: a router between two equal experts breaks one by any number of
-    budgets.
+    that are broken or in doubt. A warning by more than any rounding is neither, unless a router
+    between two equal experts breaks one by any number of budgets.
     """
     states = not brief()
     if subject.dtype.itemsize <= HALF or (states and getattr(probe, "promise", False) is True):
@@ -116,8 +116,18 @@ def _asked_higher(
     return frozenset(
         case.name
         for case in measured
-        if case.in_doubt or verdict_of(case) not in fine or (states and promised(probe, case.name))
+        if case.in_doubt
+        or not (verdict_of(case) in fine or _plain_warning(subject, case))
+        or (states and promised(probe, case.name))
     )
+
+
+def _plain_warning(subject: Subject, case: Measurement) -> bool:
+    """Whether a case warns, and no rounding of this model makes such a difference."""
+    if verdict_of(case) is not Verdict.WARN or not isinstance(case, Comparison):
+        return False
+    far = case.resolved and case.excess > BEYOND_ROUNDING and not case.nonfinite
+    return far and bool(subject.can.is_smooth)
 
 
 def _joined(

@@ -13,6 +13,7 @@ from conftest import SMALL, tiny_llama
 from probing import finding
 from torch import Tensor
 
+from attncheck.core.capability import Capability
 from attncheck.core.divergence import Divergence
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Finding
@@ -373,6 +374,7 @@ class ThreeCases(Probe):
 
 def test_only_the_cases_in_question_are_asked_in_the_highest_precision() -> None:
     single, probe = Subject.of(tiny_llama(), dtype="float32"), ThreeCases()
+    single.can.learn("is_smooth", Capability("a router selects by value"))
     decision = decided(single, probe)
     assert [case.name for case in decision.cases] == ["fine", "warns", "doubtful"]
     assert [each for each in probe.asked_in if HIGH in each] == [
@@ -383,6 +385,13 @@ def test_only_the_cases_in_question_are_asked_in_the_highest_precision() -> None
     assert (fine.max_abs, warns.max_abs) == (1e-6, 1.0)
     assert verdict_of(doubtful) is Verdict.NOISE, "float64 agrees, float32 differs by a little more"
     assert (decision.dtype, decision.controls) == (HIGH, HIGH)
+
+
+def test_a_plain_warning_of_a_model_that_selects_nothing_is_not_asked_again() -> None:
+    single, probe = Subject.of(tiny_llama(), dtype="float32"), ThreeCases()
+    warns = decided(single, probe).cases[1]
+    assert verdict_of(warns) is Verdict.WARN
+    assert [each for each in probe.asked_in if HIGH in each] == ["doubtful in float64"]
 
 
 def test_every_case_of_a_half_precision_is_asked_in_the_highest(half: Subject) -> None:

@@ -56,8 +56,7 @@ class Chosen:
 
 def of_matrix(matrix: Matrix, own: Mapping[str, Sequence[str]]) -> Chosen:
     """The order of a matrix; and for each probe the known faults that one of its chosen questions
-    caught wherever they were injected, first those whose question is cheapest, and of those its
-    `own` controls.
+    caught wherever they were injected, first those that are its `own` controls.
     """
     order = tuple(ranked(matrix))
     known: dict[str, list[FaultRow]] = {}
@@ -69,12 +68,8 @@ def of_matrix(matrix: Matrix, own: Mapping[str, Sequence[str]]) -> Chosen:
         for fault, rows in known.items():
             if all(each.asked in row.caught for row in rows):
                 controls.setdefault(each.probe, {}).setdefault(fault, each.question)
-
-    def price(probe: str, fault: str, question: str) -> tuple[int, bool]:
-        return matrix.costs[probe, question].under_fault, fault not in own.get(probe, ())
-
     first = {
-        probe: dict(sorted(seen.items(), key=lambda each: price(probe, *each)))
+        probe: dict(sorted(seen.items(), key=lambda each: each[0] not in own.get(probe, ())))
         for probe, seen in sorted(controls.items())
     }
     place = {each.asked: number for number, each in enumerate(order)}
