@@ -15,7 +15,8 @@ from attncheck.core.observed_part import How, What
 class Deviation:
     """One changed vector, cell or number in one call.
 
-    `module` names the module where it is not the attention kernel. `at` is the token of a slot or
+    `module` names the module where it is not the attention kernel, and `entering` says that what
+    enters it differs. `at` is the token of a slot or
     the position of a query, `key` the token that a cell reads; `source` is
     (sequence, head, token) where a vector comes from another place. -1 means all.
     `base` is that of a rotation with another one; `channels` are those in which an unexplained
@@ -40,3 +41,4 @@ class Deviation:
     opaque: bool = False
     base: float | None = None
     channels: tuple[int, ...] = ()
+    entering: bool = False

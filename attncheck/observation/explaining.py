@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, final
+from typing import Any, TypeGuard, final
 
 import torch
 from torch import Tensor, nn
@@ -22,12 +22,20 @@ from attncheck.attention.masks import allowed_BHTS
 from attncheck.attention.reference import params_of
 from attncheck.core.errors import Unsupported
 from attncheck.faults.engine.trusted import Trusted, attend_widely
+from attncheck.model.embeddings import token_table
 from attncheck.model.forward_spec import ForwardSpec, Mask2D
 from attncheck.numerics.first_divergence import first_divergence
 from attncheck.numerics.module_outputs import Event, ModuleOutputs
 from attncheck.observation.calls import RightLayer, explained_call
 from attncheck.observation.deviation import Deviation
-from attncheck.observation.hidden import ChangedOutput, Run, changed_output, prints_of, states_at
+from attncheck.observation.hidden import (
+    ChangedOutput,
+    Run,
+    changed_output,
+    looked_up,
+    prints_of,
+    states_at,
+)
 from attncheck.observation.ledger import Ledger, LedgerCall
 from attncheck.observation.rescaled import rescaled
 from attncheck.observation.rotation import PositionRotation, measured_rotations
@@ -113,6 +121,9 @@ class Explaining:
         spec, real_BT, relative = self.spec, self.real_BT, self.relative
         whole = changed_output(event, "hidden", states, spec, real_BT, relative)
         heads = self.heads.get(event[0].rpartition(".")[0], 1)
+        table = self.trusted.subject.model.get_submodule(event[0])
+        if whole is not None and whole.opaque and self._is_of_positions(table):
+            return looked_up(event, table, states, spec, real_BT, relative) or whole
         if whole is None or not whole.opaque or event[1] == "out" or heads == 1:
             return whole
         if states[0].flatten(2).shape[-1] % heads:
@@ -121,6 +132,10 @@ class Explaining:
         if split is not None and not split.opaque:
             return split
         return self._rescaled(event, whole, states) or whole
+
+    def _is_of_positions(self, table: nn.Module) -> TypeGuard[nn.Embedding]:
+        own = token_table(self.trusted.subject.model)
+        return isinstance(table, nn.Embedding) and table is not own
 
     def _rescaled(
         self, event: Event, whole: ChangedOutput, states: tuple[Tensor, Tensor]

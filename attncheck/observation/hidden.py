@@ -28,7 +28,7 @@ from attncheck.numerics.module_outputs import (
     recording,
 )
 from attncheck.observation.deviation import Deviation
-from attncheck.observation.vectors import Matcher, Matches
+from attncheck.observation.vectors import Matcher, Matches, VectorChange
 
 Run = Callable[[], object]
 
@@ -121,9 +121,37 @@ def changed_output(
     limit = relative * max_abs(right_BHTD[right_BHTD.isfinite()])
     own = tuple(range(heads))
     matches = Matcher(observed_BHTD, right_BHTD, expected_BHT, own, needed_BHT, limit).run()
-    found = tuple(_deviations(event[0], what, matches, spec, heads))
+    found = tuple(_deviations(event, what, matches, spec, heads))
     predicted_BTW = matches.predicted_BGSD.transpose(1, 2).reshape(states[1].shape)
     return ChangedOutput(event, predicted_BTW, found, matches.opaque > 0)
+
+
+def looked_up(
+    event: Event,
+    table: nn.Embedding,
+    states: tuple[Tensor, Tensor],
+    spec: ForwardSpec,
+    real_BT: Tensor | None,
+    relative: float,
+) -> ChangedOutput | None:
+    """What a table of positions returned, (observed, right), as other rows of it; None where some
+    of it is none of its rows.
+    """
+    weight_NW = table.weight.detach().to(states[0].dtype)
+    nearest = [torch.cdist(each, weight_NW[None], p=float("inf")).min(-1) for each in states]
+    if max(max_abs(each.values) for each in nearest) > relative * max_abs(weight_NW):
+        return None
+    moved_BT = nearest[0].indices - nearest[1].indices
+    moved_BT = moved_BT if real_BT is None else moved_BT * real_BT.to(moved_BT.device)
+    changes = {
+        (b, 0, t): VectorChange("other token", float(moved), source=(b, 0, t + moved))
+        for b, t in moved_BT.nonzero().tolist()
+        for moved in [int(moved_BT[b, t])]
+    }
+    matches = Matches(states[0][:, None], changes)
+    return ChangedOutput(
+        event, states[0], tuple(_deviations(event, "hidden", matches, spec, 1)), False
+    )
 
 
 def _by_head(states_BTW: Tensor, heads: int) -> Tensor:
@@ -132,10 +160,10 @@ def _by_head(states_BTW: Tensor, heads: int) -> Tensor:
 
 
 def _deviations(
-    name: str, what: What, matches: Matches, spec: ForwardSpec, heads: int
+    event: Event, what: What, matches: Matches, spec: ForwardSpec, heads: int
 ) -> Iterator[Deviation]:
     bounds = chunk_bounds(spec)
-    number = layer_number(name)
+    number = layer_number(event[0])
     for (row, head, position), change in matches.changes.items():
         start, stop = next(bound for bound in bounds if bound[0] <= position < bound[1])
         when = "prefill" if not start else "step" if stop - start == 1 else "chunk"
@@ -143,7 +171,8 @@ def _deviations(
             what=what,
             how=change.how,
             layer=-1 if number is None else number,
-            module=name,
+            module=event[0],
+            entering=event[1] == "in",
             row=row,
             head=head if heads > 1 else -1,
             heads=heads,

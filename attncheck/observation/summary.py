@@ -82,7 +82,7 @@ def grouped_parts(deviations: Iterable[Deviation], extent: Extent) -> list[Group
 
 
 def _key(each: Deviation) -> tuple[object, ...]:
-    return each.what, each.how, each.dtype, each.module, each.base
+    return each.what, each.how, each.dtype, each.module, each.entering, each.base
 
 
 def _by_amount(members: list[Deviation], extent: Extent) -> Iterator[Group]:

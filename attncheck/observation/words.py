@@ -100,7 +100,9 @@ def _what(group: Group, extent: Extent) -> str:
             f"{part.what} of {_tokens(part.slots)}" if part.slots else f"{part.what} in the cache"
         )
     elif part.what in NOUNS:
-        noun = NOUNS[part.what].format(group.members[0].module)
+        first = group.members[0]
+        noun = NOUNS[part.what].format(first.module)
+        noun = noun.replace("outputs", "inputs", 1) if first.entering else noun
         subject = f"{noun} at {ranges(part.positions)}" if part.positions else noun
     else:
         subject = part.what

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 
 from attncheck.core.finding import Diagnosis, Location
 from attncheck.diagnosis.diagnose import diagnose
+from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.subject import Subject
 from attncheck.observation.deviation import Deviation
-from attncheck.observation.hidden import hidden_modules
+from attncheck.observation.hidden import hidden_modules, looked_up
 from attncheck.observation.names import named
 from attncheck.observation.summary import Extent, grouped_parts
 from attncheck.observation.words import sentence, worded
@@ -158,3 +159,27 @@ def test_an_unexplained_vector_says_in_which_channels_it_differs() -> None:
     ]
     said = sentence(worded(grouped_parts(members, extent), extent))
     assert said.endswith("are no vectors of the trusted path in channels 2..3, 6")
+
+
+def test_positions_beyond_the_row_are_rows_of_their_table() -> None:
+    table, spec = nn.Embedding(9, 4), ForwardSpec(((1, 2, 3),), chunks=(2, 1))
+    right_BTW = table(torch.arange(2, 5))[None].detach()
+    observed_BTW = right_BTW.clone()
+    observed_BTW[0, 2] = table.weight[8].detach()
+    event, states = ("wpe", "out"), (observed_BTW, right_BTW)
+    found = looked_up(event, table, states, spec, None, 1e-6)
+    assert found is not None
+    (moved,) = found.deviations
+    assert (moved.at, moved.amount, moved.source, moved.when) == (2, 4.0, (0, 0, 6), "step")
+    observed_BTW[0, 2] += 0.5
+    assert looked_up(event, table, states, spec, None, 1e-6) is None
+
+
+@pytest.mark.parametrize(("entering", "noun"), [(False, "outputs"), (True, "inputs")])
+def test_what_enters_a_module_is_told_from_what_leaves_it(entering: bool, noun: str) -> None:
+    extent = Extent(layers=frozenset({0}), rows=1, length=1, starts=(0,))
+    zero = Deviation(
+        what="hidden", how="zero", layer=0, row=0, at=0, module="norm", entering=entering
+    )
+    groups = worded(grouped_parts([zero], extent), extent)
+    assert sentence(groups) == f"{noun} of norm are zero"
