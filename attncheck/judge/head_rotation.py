@@ -141,6 +141,8 @@ def _offset(rotation: ObservedRotation, usual: ObservedRotation) -> float | None
     """
     if rotation.layout != usual.layout:
         return None
+    if not usual.pairs:
+        return 0.0
     between_BTP = (rotation.factor_BTP * usual.factor_BTP.conj()).angle()
     speed_P = usual.inv_freq_P
     fastest = int(speed_P.abs().argmax())

@@ -205,13 +205,13 @@ def _decoder_layers(subject: Subject) -> list[nn.Module]:
 @contextlib.contextmanager
 def at_hidden(subject: Subject, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
     """Change the hidden states that leave the first layer, (B, T, W); where no numbered list of
-    layers was found, those that leave the token embedding.
+    layers was found, those that leave the first attention module, or the token embedding.
     """
     change = dosed_hidden(change)
     try:
         module = decoder_layers(subject)[0]
     except CannotInject:
-        module = _embedding(subject)
+        module = next(iter(attention_modules(subject.model).values()), None) or _embedding(subject)
 
     shape: list[tuple[int, ...]] = [()]
 

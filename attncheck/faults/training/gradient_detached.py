@@ -17,16 +17,22 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import Tensor, nn
+
 from attncheck.attention.call import AttentionCall
+from attncheck.attention.layers import key_value_projections
 from attncheck.core.errors import CannotInject
 from attncheck.faults.engine import Fault, Injected, injection
 from attncheck.model.directional_derivatives import projections
 from attncheck.model.placement import why_not_nudged
 from attncheck.model.subject import Subject
+from attncheck.numerics.hooks import hooked
 
 
 def inject(subject: Subject) -> Injected:
-    """Detach the keys, or the output of the first layer where the kernel is out of reach."""
+    """Detach the keys: what the kernel gets, or what projections return where it is out of
+    reach.
+    """
     if not projections(subject.model):
         raise CannotInject(
             "no query, key or value projection was found whose gradient could be lost"
@@ -35,13 +41,18 @@ def inject(subject: Subject) -> Injected:
     if reason is not None:
         raise CannotInject(f"only derivatives along projections show it, and {reason}")
     if not subject.can.kernel:
-        return injection.at_hidden(subject, lambda hidden_BTW: hidden_BTW.detach())
+        outputs = key_value_projections(subject.model)
+        return hooked(each.register_forward_hook(_detached) for each in outputs)
 
     def handler(call: AttentionCall) -> Any:
         call.key_BGSD = call.key_BGSD.detach()
         return call.run()
 
     return injection.at_kernel(subject, handler)
+
+
+def _detached(module: nn.Module, args: Any, output: Any) -> Any:
+    return output.detach() if isinstance(output, Tensor) else output
 
 
 FAULT = Fault(name="gradient-detached", inject=inject)
