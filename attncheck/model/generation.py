@@ -7,21 +7,23 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, final
 
 import torch
 from torch import Tensor
 from transformers import GenerationConfig, GenerationMixin
 
-from attncheck.core.errors import Unsupported, first_line
+from attncheck.core.errors import CallFailed, Unsupported, first_line
+from attncheck.core.measurement import Cause
 from attncheck.model.cache_kinds import promised
+from attncheck.model.compat import CACHE_NAMES
 from attncheck.model.forward import edited
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.inputs import Row, Tokens, for_rows
 from attncheck.model.padding import pad_id, padded_ids
 from attncheck.model.refusal import REFUSALS, classified
-from attncheck.model.signature import takes_argument
+from attncheck.model.signature import KEYWORDS, names_argument, parameters_of, takes_argument
 from attncheck.model.subject import Subject
 from attncheck.numerics.constants import without_constants
 from attncheck.numerics.divergence import finitely_beyond
@@ -30,21 +32,32 @@ KEEP = "logits_to_keep"
 
 
 @final
-@dataclass(frozen=True)
-class Generated:
-    """One greedy generation: its tokens, logits_BNV behind them, and the positions that each
-    forward was given.
+@dataclass
+class Passed:
+    """What generate() passed to the forwards of a model: the positions of each, and the name of a
+    cache that `forward`, which is named here, does not read, if there is one.
     """
 
-    tokens: Row
-    logits_BNV: Tensor
-    positions: tuple[Row | None, ...]
-    prompt: Row = ()
-    padding: int = 0
+    forward: str = ""
+    positions: list[Row | None] = field(default_factory=list)
+    unread_cache: str = ""
 
     @property
-    def positions_note(self) -> str:
-        """The positions that generate() passed to the model, in words."""
+    def note(self) -> str:
+        """The same in words."""
+        lost = f"the cache that generate() passes as `{self.unread_cache}` is not read: forward "
+        lost += "takes no such argument, save among its keywords"
+        return f"{lost}; {self._positions}" if self.unread_cache else self._positions
+
+    @property
+    def cause(self) -> Cause:
+        """The fault of a cache that is not read."""
+        if not self.unread_cache:
+            return Cause()
+        return Cause(fault="cache-drops-token", module=self.forward)
+
+    @property
+    def _positions(self) -> str:
         given = [row for row in self.positions if row is not None]
         if not given:
             return "generate() passes no positions"
@@ -52,6 +65,18 @@ class Generated:
         shown = f"{first[0]}..{first[-1]}" if len(first) > 1 else f"{first[0]}"
         later = "".join(f", {row[-1]}" for row in given[1:])
         return f"generate() passes positions {shown}{later}"
+
+
+@final
+@dataclass(frozen=True)
+class Generated:
+    """One greedy generation: its tokens, logits_BNV behind them, and what forwards were given."""
+
+    tokens: Row
+    logits_BNV: Tensor
+    passed: Passed
+    prompt: Row = ()
+    padding: int = 0
 
 
 def greedy(
@@ -66,13 +91,12 @@ def greedy(
     if padding:
         subject.can.mask_2d.require()
     ids_BT, mask_BT = padded_ids(subject, (prompt,), len(prompt) + padding)
-    seen: list[Row | None] = []
-    output = run(subject, ids_BT, mask_BT, new_tokens, seen, **options)
+    passed = Passed()
+    output = run(subject, ids_BT, mask_BT, new_tokens, passed, **options)
     fed = (pad_id(subject),) * padding + prompt
     answer = answer_of(output, ids_BT.shape[1])
-    return Generated(
-        answer, without_constants(torch.stack(output.logits, 1)), tuple(seen), fed, padding
-    )
+    logits_BNV = without_constants(torch.stack(output.logits, 1))
+    return Generated(answer, logits_BNV, passed, fed, padding)
 
 
 def run(
@@ -80,11 +104,11 @@ def run(
     ids_BT: Tensor,
     mask_BT: Tensor,
     new_tokens: int,
-    seen: list[Row | None] | None = None,
+    passed: Passed | None = None,
     given: dict[str, Any] | None = None,
     **options: Any,
 ) -> Any:
-    """The whole output of one generate(). `seen` collects the positions of each forward; `given`
+    """The whole output of one generate(). `passed` collects what each forward is given; `given`
     holds arguments beside ids and mask.
 
     Raises:
@@ -93,14 +117,14 @@ def run(
     generate = generate_of(subject)
     if subject.forward_adapter.codebooks is not None:
         raise Unsupported("generate() makes the codes beside the tokens itself, from sound")
-    positions: list[Row | None] = [] if seen is None else seen
+    notes = passed or Passed()
     adapter = subject.forward_adapter
     encoder = {name: for_rows(each, ids_BT, subject.dtype) for name, each in adapter.fixed.items()}
     mask_name = adapter.mask_name or "attention_mask"
     tokens = adapter.token_arguments(ids_BT)
     arguments = {**tokens, mask_name: mask_BT, **encoder, **(given or {})}
     config = _config(subject, ids_BT, new_tokens, options)
-    watching = edited(subject.model, lambda call: _noted(subject, call, positions))
+    watching = edited(subject.model, lambda call: _noted(subject, call, notes))
     with torch.no_grad(), subject.numerics(), watching, _own_defaults(subject.model, config):
         try:
             return generate(**arguments, generation_config=config)
@@ -174,13 +198,27 @@ def _own_defaults(model: Any, config: GenerationConfig) -> Iterator[None]:
         model.generation_config = before
 
 
-def _noted(subject: Subject, call: dict[str, Any], seen: list[Row | None]) -> dict[str, Any]:
-    """Write down the positions of a call, which stays unchanged."""
+def _noted(subject: Subject, call: dict[str, Any], passed: Passed) -> dict[str, Any]:
+    """Write down what a call, which stays unchanged, is given."""
     positions = call.get(subject.forward_adapter.positions_name or "")
     ids = call.get(subject.forward_adapter.ids_name)
     subject.loaded.count(int(ids.shape[1]) if isinstance(ids, Tensor) else 0)
-    seen.append(tuple(map(int, positions.flatten())) if isinstance(positions, Tensor) else None)
+    row = tuple(map(int, positions.flatten())) if isinstance(positions, Tensor) else None
+    passed.positions.append(row)
+    passed.forward = f"{type(subject.model).__name__}.forward"
+    passed.unread_cache = _unread_cache(subject.model, call) or passed.unread_cache
     return call
+
+
+def _unread_cache(model: Any, call: dict[str, Any]) -> str:
+    """The name under which a cache is passed that forward, which takes any keywords, does not read;
+    empty where it reads it.
+    """
+    known = parameters_of(model)
+    if KEYWORDS not in known or not set(CACHE_NAMES) & set(known):
+        return ""
+    given = (name for name in CACHE_NAMES if call.get(name) is not None)
+    return next((name for name in given if name not in known), "")
 
 
 def padded_encoder(subject: Subject, padding: int) -> dict[str, Tensor]:
@@ -202,13 +240,19 @@ def kept_logits(subject: Subject, tokens: Tokens, keep: int) -> Tensor:
     """logits_BNV of the last `keep` positions, requested with `logits_to_keep`.
 
     Raises:
-        Unsupported: forward takes no such argument.
+        Unsupported: forward takes no such argument, or ignores it among its keywords.
+        CallFailed: forward has the argument and returns another number of positions.
     """
     if not takes_argument(subject.model, KEEP):
         raise Unsupported(f"{type(subject.model).__name__}.forward takes no `{KEEP}`")
     with torch.no_grad(), subject.numerics():
         call = subject.forward_adapter.arguments(subject.passes.ids(tokens), use_cache=False)
-        return without_constants(subject.model(**call, **{KEEP: keep}).logits)
+        logits_BNV = without_constants(subject.model(**call, **{KEEP: keep}).logits)
+    if logits_BNV.shape[1] != keep:
+        got = f"returns logits of {logits_BNV.shape[1]} positions for `{KEEP}={keep}`"
+        kind = CallFailed if names_argument(subject.model, KEEP) else Unsupported
+        raise kind(f"{type(subject.model).__name__}.forward {got}")
+    return logits_BNV
 
 
 def reads_ahead(subject: Subject) -> bool:

@@ -142,4 +142,4 @@ def with_greedy(
     def again(subject: Subject) -> Tensor:
         return greedy(subject, prompt, new, padding, **options).logits_BNV
 
-    return with_generate(case, spec, new, again, made.positions)
+    return with_generate(case, spec, new, again, tuple(made.passed.positions))

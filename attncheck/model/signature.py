@@ -43,6 +43,11 @@ def parameters_of(model: nn.Module) -> tuple[str, ...]:
     return found if any(name in found for name in IDS) else inside
 
 
+def names_argument(model: nn.Module, name: str) -> bool:
+    """Whether a forward has an argument of this name itself, not only among its keywords."""
+    return name in _named(model.forward)
+
+
 def is_opaque(model: nn.Module) -> bool:
     """Whether a forward takes any keywords, and nothing in sight says which of them it reads."""
     return set(parameters_of(model)) <= {KEYWORDS}

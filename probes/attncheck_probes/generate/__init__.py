@@ -138,7 +138,9 @@ class Generate(Probe):
         made = answers(subject, (prompt,), self.new_tokens).generated if not options else None
         made = made or generation.greedy(subject, prompt, self.new_tokens, **options)
         case = compare(subject, name, made.prompt, made.tokens, made.logits_BNV)
-        case = with_greedy(subject, replace(case, note=made.positions_note), made, **options)
+        case = with_greedy(
+            subject, replace(case, note=made.passed.note, cause=made.passed.cause), made, **options
+        )
         return of_generate(subject, case, options)
 
     def _rows(self, subject: Subject) -> Tokens:

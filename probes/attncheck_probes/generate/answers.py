@@ -6,7 +6,7 @@ Axes: B batch, N generated tokens, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, final
 
 import torch
@@ -36,21 +36,21 @@ ARGMAX = "tokens are the argmax"
 @final
 @dataclass(frozen=True)
 class RowAnswers:
-    """What generate() appended to each row, logits_BNV behind that, its whole output, and the
-    positions that each of its forwards was given.
+    """What generate() appended to each row, logits_BNV behind that, its whole output, and what each
+    of its forwards was given.
     """
 
     rows: Tokens
     tokens: Tokens
     logits_BNV: Tensor
     output: Any
-    positions: tuple[Row | None, ...] = ()
+    passed: generation.Passed = field(default_factory=generation.Passed)
 
     @property
     def generated(self) -> generation.Generated:
         """The same of one row."""
         (prompt,), (answer,) = self.rows, self.tokens
-        return generation.Generated(answer, self.logits_BNV, self.positions, prompt)
+        return generation.Generated(answer, self.logits_BNV, self.passed, prompt)
 
     def compared(self, subject: Subject, name: str) -> Comparison:
         """Each row's logits against one forward over prompt and answer."""
@@ -105,11 +105,11 @@ def _answered(
     options: dict[str, Any],
 ) -> RowAnswers:
     ids_BT, mask_BT = padded_ids(subject, rows, len(rows[0]))
-    seen: list[Row | None] = []
-    output = generation.run(subject, ids_BT, mask_BT, new_tokens, seen, given=given, **options)
+    passed = generation.Passed()
+    output = generation.run(subject, ids_BT, mask_BT, new_tokens, passed, given=given, **options)
     tokens = tuple(tuple(map(int, row)) for row in output.sequences[:, -new_tokens:])
     logits_BNV = without_constants(torch.stack(output.logits, 1))
-    return RowAnswers(rows, tokens, logits_BNV, output, tuple(seen))
+    return RowAnswers(rows, tokens, logits_BNV, output, passed)
 
 
 def wanted(subject: Subject, prompt: Row, answer: Row) -> Tensor:

@@ -100,9 +100,9 @@ class PositionReset(Probe):
         prompt = subject.inputs.row[: subject.inputs.length - self.new_tokens - padding]
         made, start = greedy(subject, prompt, self.new_tokens, padding), len(prompt) - 1
         want_BNV = subject.logits(ForwardSpec(((*prompt, *made.tokens),)))[:, start:-1]
-        note = made.positions_note
+        note = made.passed.note
         case = subject.compare(name, made.logits_BNV, want_BNV, offset=start, note=note)
-        return with_greedy(subject, case, made, padding)
+        return with_greedy(subject, replace(case, cause=made.passed.cause), made, padding)
 
 
 def _explicit(subject: Subject) -> ForwardSpec:
