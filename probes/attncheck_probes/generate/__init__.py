@@ -176,5 +176,5 @@ class Generate(Probe):
         return of_generate(subject, case, {})
 
     def _encoder(self, subject: Subject, name: str) -> Measurement:
-        given, prompt = generation.padded_encoder(subject, self.padding), self._prompt(subject)[:2]
-        return answers(subject, (prompt,), self.new_tokens, given=given).compared(subject, name)
+        prompt = self._prompt(subject)[:2]
+        return turns.padded_encoder(subject, name, prompt, self.padding, self.new_tokens)

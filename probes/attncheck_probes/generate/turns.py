@@ -1,4 +1,4 @@
-"""Batches, second turns, and rows that end before the others.
+"""Batches, second turns, rows that end before the others, and padded encoder inputs.
 
 Axes: B batch, N generated tokens, V vocabulary.
 """
@@ -13,11 +13,13 @@ from attncheck.probing import (
     PIECES,
     Cause,
     Measurement,
+    Row,
     Subject,
     Tokens,
     Unsupported,
     cache_of,
     cached_length,
+    generation,
     with_batch,
 )
 from attncheck_probes.generate.answers import answers, compare, of_generate, taken
@@ -86,3 +88,14 @@ def _ends(subject: Subject, rows: Tokens, new: int) -> tuple[Tokens, tuple[int, 
                 if token not in usual[1 - row]:
                     return pair, (row, token)
     raise Unsupported("both rows generate the same tokens: none of them can end alone")
+
+
+def padded_encoder(subject: Subject, name: str, prompt: Row, padding: int, new: int) -> Measurement:
+    """An answer to a padded encoder input, and the module that reads the padding if one does."""
+    given = generation.padded_encoder(subject, padding)
+    case = answers(subject, (prompt,), new, given=given).compared(subject, name)
+    module = generation.reader_of_padding(subject, given) if case.beyond else ""
+    if not module:
+        return case
+    note = f"{module}: {generation.READS}"
+    return replace(case, note=note, cause=Cause("padding-visible", module=module))

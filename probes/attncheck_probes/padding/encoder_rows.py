@@ -37,20 +37,25 @@ def padded_encoder(subject: Subject, batch: Padded, name: str) -> Measurement:
         got_BTV = _decoded(subject, _beside_longer(subject, wide, number))[number : number + 1]
         cases.append(subject.compare(name, got_BTV, want_BTV, note=note))
     case = merged(name, cases)
-    return replace(case, cause=_cause(subject, wide)) if case.beyond else case
+    if not case.beyond:
+        return case
+    cause = _cause(subject, wide)
+    note = f"{cause.module}: {generation.READS}" if cause.module else case.note
+    return replace(case, note=note, cause=cause)
 
 
 def _cause(subject: Subject, wide: dict[str, Tensor]) -> Cause:
     """The padding is read in steps, where a mask that hides none of it gives the same logits from
-    the first step on; otherwise the mask may be that of another row.
+    the first step on; else by one module; otherwise the mask may be that of another row.
     """
+    module = generation.reader_of_padding(subject, wide)
     masked = _decoded(subject, wide)
     open_ = {**wide, NAME: torch.ones_like(wide[NAME])}
     unmasked, first = _decoded(subject, wide, open_), len(subject.inputs.row) - STEPS
     case = subject.compare("", masked[:, first:], unmasked[:, first:])
-    if case.beyond:
+    if case.beyond and not module:
         return Cause("encoder-mask-of-first-row")
-    return Cause("padding-visible", case.max_abs)
+    return Cause("padding-visible", None if case.beyond else case.max_abs, module=module)
 
 
 def _beside_longer(subject: Subject, wide: dict[str, Tensor], number: int) -> dict[str, Tensor]:

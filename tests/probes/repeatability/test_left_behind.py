@@ -18,6 +18,7 @@ from attncheck.core.finding import Finding
 from attncheck.core.measurement import verdict_of
 from attncheck.core.verdict import Verdict
 from attncheck.diagnosis.diagnose import diagnose
+from attncheck.model.generation import padded_encoder, reader_of_padding
 from attncheck.model.subject import Subject
 
 # Axes: B batch, T positions, S source positions, W hidden width.
@@ -125,6 +126,17 @@ def test_padding_of_the_encoder_that_is_read_in_steps_is_named() -> None:
             _calls(layer.encoder_attn, unmask)
 
     subject, found = _found("config:seq2seq/bart", "padding", change)
-    explained = diagnose(subject, found).diagnosis
-    assert explained is not None
-    assert (explained.fault, explained.how) == ("padding-visible", "reproduced")
+    told = diagnose(subject, found)
+    assert told.diagnosis is not None
+    assert (told.diagnosis.fault, told.diagnosis.how) == ("padding-visible", "reproduced")
+    assert told.location is not None
+    assert told.location.module == "model.decoder.layers.0.encoder_attn"
+
+
+def test_one_layer_of_an_encoder_that_reads_padding_is_named() -> None:
+    subject = loaded("config:seq2seq/bart", dtype="float64")
+    padded = padded_encoder(subject, 6)
+    assert reader_of_padding(subject, padded) == ""
+    layer = subject.model.model.encoder.layers[1]
+    _calls(layer.self_attn, lambda named: named.update(attention_mask=None))
+    assert reader_of_padding(subject, padded) == "model.encoder.layers.1.self_attn"
