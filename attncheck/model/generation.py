@@ -27,12 +27,9 @@ from attncheck.model.signature import KEYWORDS, names_argument, parameters_of, t
 from attncheck.model.subject import Subject
 from attncheck.numerics.constants import without_constants
 from attncheck.numerics.divergence import finitely_beyond
-from attncheck.numerics.first_divergence import first_divergence
-from attncheck.numerics.module_outputs import ModuleOutputs, recording
 
 KEEP = "logits_to_keep"
 IDS, MASK = "input_ids", "attention_mask"
-READS = "it reads the padding of the encoder's input"
 
 
 @final
@@ -238,35 +235,6 @@ def padded_encoder(subject: Subject, padding: int) -> dict[str, Tensor]:
     mask_BS = torch.cat([torch.ones_like(ids_BS), torch.zeros_like(tail_BS)], 1)
     wider = {IDS: torch.cat([ids_BS, tail_BS], 1), MASK: mask_BS}
     return {name: value.to(subject.device) for name, value in wider.items()}
-
-
-def reader_of_padding(subject: Subject, padded: dict[str, Tensor]) -> str:
-    """The first module that what stands under the padding of one encoder input moves: at a real
-    token of the encoder, else in a step of the decoder; "" where it moves none.
-    """
-    ids_BS, real_BS = padded[IDS], padded[MASK].bool()
-    other = {**padded, IDS: torch.where(real_BS, ids_BS, ids_BS.flip(1))}
-    length = int(ids_BS.shape[1])
-    right, moved = (_recorded(subject, each, length) for each in (padded, other))
-    for one, two, real_BT in zip(right, moved, (real_BS.cpu(), None), strict=True):
-        found = first_divergence(one, two, real_BT=real_BT)
-        if found is not None:
-            return found.home
-    return ""
-
-
-def _recorded(
-    subject: Subject, encoder: dict[str, Tensor], length: int
-) -> tuple[ModuleOutputs, ModuleOutputs]:
-    """What modules return for each encoder token, and in the last step of the decoder."""
-    row, cache = subject.inputs.row[:3], None
-    modules = {name: module for name, module in subject.model.named_modules() if name}
-    with torch.no_grad(), recording(modules) as recorder:
-        for chunk in (row[:2], row[2:]):
-            reply = subject.passes.call((chunk,), cache=cache, use_cache=True, extra=encoder)
-            cache = reply.cache
-    # what runs once projects the encoder states of all positions
-    return recorder.outputs((1, length)), recorder.outputs((1, 1), calls=2)
 
 
 def kept_logits(subject: Subject, tokens: Tokens, keep: int) -> Tensor:

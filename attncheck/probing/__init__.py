@@ -53,7 +53,7 @@ from attncheck.judge.judge import LayerResult
 from attncheck.media import answers as media_answers
 from attncheck.media import batches as media_batches
 from attncheck.media import cases as media_cases
-from attncheck.model import cache_kinds, finite, generation, reach, token_sweep
+from attncheck.model import cache_kinds, encoder_padding, finite, generation, reach, token_sweep
 from attncheck.model.attempts import asked, attempt, unnamed
 from attncheck.model.caches import CachedTensor, key_values, repeated_heads
 from attncheck.model.compat import cache_of, cached_length, text_config
@@ -220,6 +220,7 @@ __all__ = [
     "describe",
     "digests",
     "directional_derivative",
+    "encoder_padding",
     "ends_compared",
     "far_keys_case",
     "finite",

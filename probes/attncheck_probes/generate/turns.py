@@ -19,6 +19,7 @@ from attncheck.probing import (
     Unsupported,
     cache_of,
     cached_length,
+    encoder_padding,
     generation,
     with_batch,
 )
@@ -94,8 +95,8 @@ def padded_encoder(subject: Subject, name: str, prompt: Row, padding: int, new: 
     """An answer to a padded encoder input, and the module that reads the padding if one does."""
     given = generation.padded_encoder(subject, padding)
     case = answers(subject, (prompt,), new, given=given).compared(subject, name)
-    module = generation.reader_of_padding(subject, given) if case.beyond else ""
+    module = encoder_padding.reader_of_padding(subject, given) if case.beyond else ""
     if not module:
         return case
-    note = f"{module}: {generation.READS}"
+    note = f"{module}: {encoder_padding.READS}"
     return replace(case, note=note, cause=Cause("padding-visible", module=module))

@@ -16,6 +16,7 @@ from attncheck.probing import (
     Measurement,
     Padded,
     Subject,
+    encoder_padding,
     generation,
     merged,
     reference_forward,
@@ -40,7 +41,7 @@ def padded_encoder(subject: Subject, batch: Padded, name: str) -> Measurement:
     if not case.beyond:
         return case
     cause = _cause(subject, wide)
-    note = f"{cause.module}: {generation.READS}" if cause.module else case.note
+    note = f"{cause.module}: {encoder_padding.READS}" if cause.module else case.note
     return replace(case, note=note, cause=cause)
 
 
@@ -48,7 +49,7 @@ def _cause(subject: Subject, wide: dict[str, Tensor]) -> Cause:
     """The padding is read in steps, where a mask that hides none of it gives the same logits from
     the first step on; else by one module; otherwise the mask may be that of another row.
     """
-    module = generation.reader_of_padding(subject, wide)
+    module = encoder_padding.reader_of_padding(subject, wide)
     masked = _decoded(subject, wide)
     open_ = {**wide, NAME: torch.ones_like(wide[NAME])}
     unmasked, first = _decoded(subject, wide, open_), len(subject.inputs.row) - STEPS

@@ -18,7 +18,8 @@ from attncheck.core.finding import Finding
 from attncheck.core.measurement import verdict_of
 from attncheck.core.verdict import Verdict
 from attncheck.diagnosis.diagnose import diagnose
-from attncheck.model.generation import padded_encoder, reader_of_padding
+from attncheck.model.encoder_padding import reader_of_padding
+from attncheck.model.generation import padded_encoder
 from attncheck.model.subject import Subject
 
 # Axes: B batch, T positions, S source positions, W hidden width.
