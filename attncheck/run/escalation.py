@@ -169,10 +169,10 @@ def _joined_part(
 
 
 def _by_both(lower: Measurement, higher: Measurement, low: str, high: str) -> Measurement:
-    if isinstance(lower, Skipped) or isinstance(higher, Figure):
-        return higher
     if isinstance(higher, BrokenCall):
         return lower  # a kernel refuses the higher precision, or the call breaks in both
+    if isinstance(lower, Skipped) or isinstance(higher, Figure):
+        return higher
     if isinstance(lower, BrokenCall):
         runs = not isinstance(higher, Skipped)
         return replace(lower, note=f"{lower.note}; {high} runs") if runs else lower

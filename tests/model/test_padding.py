@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from attncheck.model.forward_spec import Mask2D
-from attncheck.model.padding import compare_rows, left_padded, pad_id, pad_rows
+import torch
+
+from attncheck.model.forward_spec import ForwardSpec, Mask2D
+from attncheck.model.padding import (
+    compare_rows,
+    left_padded,
+    pad_id,
+    pad_rows,
+    without_padding,
+)
 from attncheck.model.subject import Subject
 
 
@@ -62,3 +70,22 @@ def test_two_forwards_serve_all_rows_even_where_nothing_is_remembered(subject: S
     case = compare_rows(subject, batch, "mask-bool", cast, usual)
     assert len(run) == 2
     assert case.divergence.positions == sum(map(len, batch.rows))
+
+
+def test_logits_under_the_padding_are_zero_and_no_others(subject: Subject) -> None:
+    batch = pad_rows(subject, (2,))
+    logits_BTV = torch.ones(2, batch.length, 3)
+    kept_BTV = without_padding(logits_BTV, batch.spec("left"))
+    assert kept_BTV[..., 0].tolist() == [
+        [1.0] * batch.length,
+        [0.0, 0.0] + [1.0] * (batch.length - 2),
+    ]
+    assert without_padding(logits_BTV, ForwardSpec(batch.rows[:1])) is logits_BTV
+
+
+def test_the_first_difference_is_counted_from_the_start_of_the_batch(subject: Subject) -> None:
+    batch = pad_rows(subject, (2,))
+    usual = left_padded(subject, batch)
+    tokens = tuple(subject.inputs.other(row, 0, 3) for row in usual.tokens)
+    found = compare_rows(subject, batch, "other", replace(usual, tokens=tokens), usual)
+    assert found.divergence.first_position == 0
