@@ -9,6 +9,7 @@ from attncheck.diagnosis.failure import REFUSED, open_case, unmeasured
 from attncheck.diagnosis.measured import differs_alone
 from attncheck.diagnosis.outside import carried_elsewhere
 from attncheck.model.cache_kinds import promised
+from attncheck.model.embeddings import position_rows
 from attncheck.model.forward_spec import ForwardSpec, all_ones
 from attncheck.model.padding import left_padded, pad_rows
 from attncheck.model.subject import Subject
@@ -30,9 +31,12 @@ def plain_calls(subject: Subject) -> Iterator[ForwardSpec]:
     yield ForwardSpec(tokens, chunks=chunks)
     yield ForwardSpec(rows, chunks=chunks)
     yield ForwardSpec(tokens, mask=all_ones(tokens))
-    yield pad_rows(subject).spec("left")
     yield pad_rows(subject).spec("right")
-    yield left_padded(subject, pad_rows(subject), chunks=(length - 2, 1, 1))
+    # a table of positions that none can be passed to counts the padding in front, by design
+    placed = bool(subject.can.takes_positions)
+    if placed or position_rows(subject.model) is None:
+        yield pad_rows(subject).spec("left", explicit=placed)
+        yield left_padded(subject, pad_rows(subject), chunks=(length - 2, 1, 1))
     if promised("static", subject.model):  # of another class such a cache shows a fault of its own
         yield ForwardSpec(tokens, chunks=chunks, cache_kind="static")
 

@@ -6,13 +6,14 @@ Axes: B batch, T positions, V vocabulary.
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attncheck.core.errors import Unsupported, first_line
 from attncheck.model.direction import encoder
@@ -25,10 +26,18 @@ from attncheck.model.training import training
 
 ITEMS = "num_items_in_batch"
 STEPS = "two steps"
+LOSS_FUNCTION = "loss_function"
 ACCUMULATING = (ITEMS, STEPS)
 """The cases that are about accumulation steps and nothing else."""
 HALVES = ("encoder_ffn_dim", "decoder_ffn_dim")
 """Config fields of encoder-decoder models, which stay where only the decoder is loaded."""
+
+
+def home_of_loss(model: nn.Module) -> str:
+    """The function that computes a model's loss: the library's, where its forward calls it."""
+    code = getattr(inspect.unwrap(type(model).forward), "__code__", None)
+    named = code is not None and LOSS_FUNCTION in code.co_names
+    return f"{type(model).__name__}.{LOSS_FUNCTION if named else 'forward'}"
 
 
 @final

@@ -12,6 +12,8 @@ from attncheck.diagnosis.diagnose import diagnose
 from attncheck.diagnosis.stand_ins import plain_calls
 from attncheck.model.compat import CACHE_NAMES, cached_length
 from attncheck.model.forward import edited
+from attncheck.model.forward_spec import ForwardSpec, Mask2D
+from attncheck.model.subject import Subject
 from attncheck.run.runner import finding_of
 from attncheck.targets.load import load
 
@@ -41,3 +43,19 @@ def test_a_static_cache_that_the_class_does_not_declare_stands_for_nothing() -> 
     assert "static" in {spec.cache_kind for spec in plain_calls(subject)}
     subject.model._can_compile_fullgraph = False
     assert "static" not in {spec.cache_kind for spec in plain_calls(subject)}
+
+
+def test_padding_in_front_stands_for_nothing_where_it_is_counted_by_design() -> None:
+    def padded(subject: Subject) -> list[ForwardSpec]:
+        masks = ((spec, spec.mask) for spec in plain_calls(subject))
+        return [
+            spec
+            for spec, mask in masks
+            if isinstance(mask, Mask2D) and any(row[0] == 0 for row in mask.rows)
+        ]
+
+    told, untold = (load("builtin:mha", Settings()) for _ in range(2))  # with a table of positions
+    assert padded(told)
+    assert all(spec.positions is not None for spec in padded(told))
+    untold.forward_adapter.positions_name = None
+    assert not padded(untold)

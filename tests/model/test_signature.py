@@ -14,7 +14,7 @@ from attncheck.core.settings import Settings
 from attncheck.model.embeddings import token_table
 from attncheck.model.forward import ForwardAdapter
 from attncheck.model.forward_spec import ForwardSpec
-from attncheck.model.loss import own_shift
+from attncheck.model.loss import home_of_loss, own_shift
 from attncheck.model.signature import (
     is_opaque,
     parameters_of,
@@ -104,3 +104,8 @@ def test_an_embedding_by_any_name_is_the_token_table() -> None:
     assert token_table(module(Nano, False)).num_embeddings == 64
     assert Subject.of(model, settings=Settings()).facts.vocab == 64
     assert token_table(nn.Linear(2, 2)) is None
+
+
+def test_the_loss_is_at_home_where_it_is_computed() -> None:
+    assert home_of_loss(module(NanoWhole, False)) == "NanoWhole.forward"
+    assert home_of_loss(tiny_llama()) == "LlamaForCausalLM.loss_function"

@@ -24,6 +24,7 @@ from attncheck.probing import (
     Weighting,
     caller_shifts,
     cross_entropy,
+    home_of_loss,
     label_weighting,
     logits_and_loss,
     text_config,
@@ -124,11 +125,12 @@ def wrong_case(
         return replace(case, note=note)
     unshifted = found.kind == "shift" and found.shift == 0 and caller_shifts(subject)
     habit = ": the caller must shift them, and `labels=input_ids` trains to copy"
+    fault = "label-shift" if found.kind == "shift" else "loss-weights"
     return replace(
         case,
         broken=Verdict.WARN if unshifted or found.kind == "items" else Verdict.FAIL,
         note=f"{got.values}; it is {found.words}{habit if unshifted else ''}{beside}",
-        cause=Cause("label-shift" if found.kind == "shift" else "loss-weights", 0.0),
+        cause=Cause(fault, 0.0, module=home_of_loss(subject.model)),
     )
 
 

@@ -24,6 +24,7 @@ from attncheck.probing import (
     Subject,
     Unsupported,
     beyond,
+    home_of_loss,
     label_weighting,
     loss_gradient,
     max_abs,
@@ -85,7 +86,8 @@ def _with_own_term(
         return replace(case, note=f"{case.note}, beside {got.surplus:.3g} that no label moves")
     words = smoothed_words(got, other, budget) or scaled_words(got, other, budget)
     if words:
-        return replace(plain, note=f"{plain.note}; it is {words}", cause=Cause("loss-weights", 0.0))
+        cause = Cause("loss-weights", 0.0, module=home_of_loss(subject.model))
+        return replace(plain, note=f"{plain.note}; it is {words}", cause=cause)
     logs_BTV, others_BTV = got.logs(), other.logs()
     pairs = zip(suspects(subject, got.spec), suspects(subject, other.spec), strict=False)
     for here, there in pairs:

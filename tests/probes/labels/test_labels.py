@@ -32,6 +32,7 @@ def test_labels_shifted_once_too_often_or_left_out_are_named(target: str, fault:
     broken = caught_by(loaded(target), "labels", fault)
     assert broken is not None
     assert broken.cause.fault == fault
+    assert broken.cause.module == "LlamaForCausalLM.loss_function"
 
 
 def _with_loss(loss: Any) -> Subject:
