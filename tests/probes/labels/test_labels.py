@@ -15,6 +15,7 @@ from torch import Tensor
 
 from attncheck.core.measurement import verdict_of
 from attncheck.core.verdict import Verdict
+from attncheck.model.loss import home_of_loss
 from attncheck.model.subject import Subject
 from attncheck.numerics.losses import IGNORED, cross_entropy
 
@@ -29,10 +30,10 @@ def test_healthy_builtins_pass(name: str) -> None:
 @pytest.mark.parametrize("fault", ["label-shift", "loss-weights"])
 @pytest.mark.parametrize("target", ["builtin:gqa", "config:t5", "config:git", "config:masked/bert"])
 def test_labels_shifted_once_too_often_or_left_out_are_named(target: str, fault: str) -> None:
-    broken = caught_by(loaded(target), "labels", fault)
+    subject = loaded(target)
+    broken = caught_by(subject, "labels", fault)
     assert broken is not None
-    assert broken.cause.fault == fault
-    assert broken.cause.module == "LlamaForCausalLM.loss_function"
+    assert (broken.cause.fault, broken.cause.module) == (fault, home_of_loss(subject.model))
 
 
 def _with_loss(loss: Any) -> Subject:
