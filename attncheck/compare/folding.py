@@ -16,7 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attncheck.compare.decoder.spec import AttentionSpec, DecoderSpec, NormSpec, Projection
+from attncheck.compare.decoder.spec import (
+    AttentionSpec,
+    DecoderSpec,
+    ExpertsSpec,
+    NormSpec,
+    Projection,
+)
 from attncheck.compare.edits.weights import readings
 from attncheck.model.precision import DTYPES
 
@@ -33,7 +39,8 @@ def as_rounded(spec: DecoderSpec, model: nn.Module, stated: str) -> DecoderSpec:
     dtype = DTYPES.get(stated, torch.float64)
     if dtype == torch.float64:
         return spec
-    values = [each.detach().cpu().double() for each in model.parameters() if not each.is_meta]
+    held = (*model.parameters(), *model.buffers())
+    values = [each.detach().cpu().double() for each in held if not each.is_meta]
     found: DecoderSpec = _Rounded(torch.finfo(dtype).eps, values).of(spec)
     return found
 
@@ -63,7 +70,15 @@ class _Rounded:
             changed["table"] = self._matrix(part.table, (1.0, part.scale))
         if isinstance(part, AttentionSpec):
             changed["query"] = self.of(part.query, (1.0, part.scale))
+        if isinstance(part, ExpertsSpec):
+            changed["correction"] = self._vector(part.correction)
         return replace(part, **changed)
+
+    def _vector(self, ours: Tensor | None) -> Tensor | None:
+        """A vector that one side keeps in a higher precision than the other."""
+        alike = [each for each in self.vectors if ours is not None and each.shape == ours.shape]
+        found = None if ours is None else self._nearest(ours, alike, (1.0,))
+        return ours if found is None else found
 
     def _norm(self, norm: NormSpec) -> Tensor:
         assert norm.weight is not None

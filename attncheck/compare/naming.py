@@ -62,7 +62,7 @@ class Explanation:
 
     Where nothing was proven, `reason` says why, and `module` and `layer` where the search stopped;
     `unreadable` that the reference could not be written out. With `swapped`, the second model was
-    the reference.
+    the reference. `begun` says that the other model has at least the embeddings.
     """
 
     faults: tuple[NamedFault, ...] = ()
@@ -74,18 +74,30 @@ class Explanation:
     layer: int | None = None
     unreadable: bool = False
     swapped: bool = False
+    begun: bool = True
 
 
 def explain(reference: Subject, other: Subject, rows: Tokens) -> Explanation:
-    """Why the logits of `other` are not those of `reference`, on rows of one length."""
-    try:
-        with reference.at("float64") as view, view.numerics():
-            spec, observed = read_decoder(view, rows)
-    except (*REFUSALS, Unsupported) as error:
-        why = f"the reference cannot be written out: {first_line(error)}"
-        return Explanation(reason=why, unreadable=True)
-    stated = other.dtype_name
+    """Why the logits of `other` are not those of `reference`, on rows of one length; on one row
+    where the other model seems to compute each by itself.
+    """
+    found = _explain(reference, other, rows)
+    if found.begun or found.unreadable or len(rows) < 2:
+        return found
+    alone = _explain(reference, other, rows[:1])
+    return alone if alone.begun else found
+
+
+def _explain(reference: Subject, other: Subject, rows: Tokens) -> Explanation:
     with contextlib.ExitStack() as stack:
+        try:
+            first = stack.enter_context(reference.at("float64"))
+            with first.numerics():
+                spec, observed = read_decoder(first, rows)
+        except (*REFUSALS, Unsupported) as error:
+            why = f"the reference cannot be written out: {first_line(error)}"
+            return Explanation(reason=why, unreadable=True)
+        stated = other.dtype_name
         try:
             view = stack.enter_context(other.at("float64"))
             tape, logits_BTV = tape_of(view, rows)
@@ -109,7 +121,7 @@ def _best(
     """The explanation under the finest slack that proves one, else under the one that comes
     furthest.
     """
-    found: list[tuple[Peeled, Explanation]] = []
+    found: list[tuple[tuple[float, ...], Explanation]] = []
     for slack in SLACKS:
         port = port_of(other.model, tape, logits_BTV, slack)
         with torch.no_grad():
@@ -118,8 +130,10 @@ def _best(
         # a small fault is as small as this slack: what has no fault under it is not proven the same
         if not explanation.reason and (explanation.faults or slack <= FINE):
             return explanation
-        found.append((peeled, explanation))
-    return max(found, key=lambda each: each[0].progress)[1]
+        if slack > FINE:
+            explanation = replace(explanation, faults=())
+        found.append(((*peeled.reach, slack <= FINE, -len(peeled.gaps), slack), explanation))
+    return max(found, key=lambda each: each[0])[1]
 
 
 def _explained(spec: DecoderSpec, peeled: Peeled, port: Port) -> Explanation:
@@ -140,6 +154,7 @@ def _explained(spec: DecoderSpec, peeled: Peeled, port: Port) -> Explanation:
         layer=peeled.gaps[0].stage if peeled.gaps[0].stage >= 0 else None,
         residual=peeled.residual,
         scale=scale,
+        begun=peeled.gaps[0].stage != EMBEDDING or peeled.gaps[0].bridged,
     )
 
 
@@ -199,7 +214,8 @@ def _fault(group: list[StagedEdit], residual: float, layers: int, faults: int) -
 def where_of(first: StagedEdit, inner: tuple[int, ...], layers: int) -> str:
     """The place of a fault in words: its first layer and part, and how many layers have it."""
     if not inner:
-        return WHOLE[first.stage] if first.edit.part != "norm" else "final norm"
+        norm = first.edit.part == "norm" and first.stage == HEAD
+        return "final norm" if norm else WHOLE[first.stage]
     part = {"mlp": " feed-forward block", "layer": ""}.get(first.edit.part, f" {first.edit.part}")
     where = f"layer {inner[0]}{part}"
     if len(inner) == 1:

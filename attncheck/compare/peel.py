@@ -64,11 +64,10 @@ class Peeled:
     gaps: tuple[StageGap, ...] = ()
 
     @property
-    def progress(self) -> tuple[bool, float, int]:
-        """How far a search came: to the end, else to a later stage, with fewer gaps."""
+    def reach(self) -> tuple[bool, float]:
+        """How far a search came: whether to the end, and its last open stage."""
         last = self.gaps[-1].stage if self.gaps else HEAD
-        reached = float("inf") if last == HEAD else last
-        return self.residual < float("inf"), reached, -len(self.gaps)
+        return self.residual < float("inf"), float("inf") if last == HEAD else last
 
 
 @final

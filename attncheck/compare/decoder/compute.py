@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 from attncheck.attention.rope import rotate
-from attncheck.compare.decoder.feed_forward import Visit, feed_forward, projected, unseen
+from attncheck.compare.decoder.feed_forward import feed_forward, projected, unseen
 from attncheck.compare.decoder.spec import (
     AttentionSpec,
     DecoderSpec,
     LayerSpec,
     NormSpec,
     RotarySpec,
+    Visit,
 )
 
 
@@ -86,9 +87,14 @@ def _side(spec: AttentionSpec, which: str, flat_BTC: Tensor, visit: Visit) -> Te
     return states_BHTD
 
 
+def behind(length: int) -> Tensor:
+    """behind_TS: how many positions each key stands behind each query."""
+    return torch.arange(length)[:, None] - torch.arange(length)[None]
+
+
 def allowed(spec: AttentionSpec, length: int) -> Tensor:
     """allowed_TS: which keys each query reads."""
-    behind_TS = torch.arange(length)[:, None] - torch.arange(length)[None]
+    behind_TS = behind(length)
     allowed_TS = behind_TS >= -spec.ahead
     return allowed_TS if spec.reach is None else allowed_TS & (behind_TS < spec.reach)
 
@@ -98,6 +104,8 @@ def _weights(spec: AttentionSpec, scores_BHTS: Tensor) -> Tensor:
     if spec.cap:
         scores_BHTS = torch.tanh(scores_BHTS / spec.cap) * spec.cap
     allowed_TS = allowed(spec, scores_BHTS.shape[-1])
+    if spec.slopes is not None:
+        scores_BHTS = scores_BHTS + spec.slopes[:, None, None] * behind(len(allowed_TS)).neg()
     scores_BHTS = scores_BHTS.masked_fill(~allowed_TS, -torch.inf)
     if spec.sinks is None:
         return scores_BHTS.softmax(-1).nan_to_num(0.0)
@@ -129,6 +137,10 @@ def projections_of(spec: AttentionSpec, x_BTC: Tensor, visit: Visit = unseen) ->
 
 def attention(spec: AttentionSpec, x_BTC: Tensor, visit: Visit = unseen) -> Tensor:
     """The output of one layer's attention."""
+    if spec.opaque is not None:
+        output_BTC = spec.opaque.run(x_BTC, spec.opaque.weights, visit)
+        visit("output", output_BTC)
+        return output_BTC
     flat = projections_of(spec, x_BTC, visit)
     query_BHTD = _side(spec, "query", flat["query"], visit)
     key_BGTD = _side(spec, "key", flat["key"], visit)
@@ -163,6 +175,10 @@ def layer(spec: LayerSpec, x: Tensor, visit: Visit = unseen) -> Tensor:
     visit("input", x)
     if spec.skipped:
         return x
+    if spec.opaque is not None:
+        out = spec.opaque.run(x, spec.opaque.weights, visit)
+        visit("layer output", out)
+        return out
     first_in = x if spec.sum_norms else normed(spec.before_attention, x)
     visit("before attention", first_in)
     first = attention(spec.attention, first_in, _within(visit, "attention"))

@@ -14,9 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attncheck.compare.decoder.spec import ExpertsSpec, MlpSpec, Projection
+from attncheck.compare.decoder.spec import ExpertsSpec, MlpSpec, Projection, Visit
 
-Visit = Callable[[str, Tensor], None]
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "SiLU": F.silu,
     "exact GELU": F.gelu,
@@ -46,6 +45,10 @@ def activated(name: str, x: Tensor) -> Tensor:
 
 def mlp(spec: MlpSpec, x: Tensor, visit: Visit = unseen) -> Tensor:
     """The output of one feed-forward block."""
+    if spec.opaque is not None:
+        output = spec.opaque.run(x, spec.opaque.weights, visit)
+        visit("output", output)
+        return output
     up = projected(spec.up, x)
     visit("up", up)
     if spec.gate is None:
@@ -54,9 +57,11 @@ def mlp(spec: MlpSpec, x: Tensor, visit: Visit = unseen) -> Tensor:
         gate = projected(spec.gate, x)
         visit("gate", gate)
         first, second = (gate, up) if spec.activated == "gate" else (up, gate)
+        if spec.limit is not None:
+            first, second = first.clamp(max=spec.limit), second.clamp(-spec.limit, spec.limit)
         inner = activated(spec.activation, first)
         visit("activated", inner)
-        inner = inner * second
+        inner = inner * (second + spec.up_offset)
     visit("inner", inner)
     output = projected(spec.down, inner)
     visit("output", output)

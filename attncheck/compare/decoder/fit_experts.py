@@ -22,6 +22,8 @@ from attncheck.model.compat import text_config
 COUNTS = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "top_k", "moe_k")
 GROUPS, KEPT = ("n_group", "num_expert_groups"), ("topk_group", "num_limited_groups")
 ORDERS = ("softmax first", "top-k first", "sigmoid")
+Stacks = tuple[Tensor, Tensor]
+Fields = dict[str, Any]
 Shared = tuple[MlpSpec | None, Projection | None, Tensor]
 
 
@@ -38,17 +40,36 @@ def feed_forward_of(observed: Observed, prefix: str) -> MlpSpec | ExpertsSpec:
 def _experts_of(observed: Observed, prefix: str) -> ExpertsSpec:
     module, x, y = observed.module(prefix), observed.inputs[prefix], observed.outputs[prefix]
     stacks = {name: each.detach().double() for name, each in module.named_parameters()}
-    routers = [each for each in stacks.values() if each.ndim == 2]
+    routers = list(_routers(stacks))
     fused = [each for each in stacks.values() if each.ndim == 3]
     for shared, gate, added in _shared(observed, prefix, x):
-        for router, (gate_up, down) in itertools.product(routers, _stacks(fused, x.shape[-1])):
-            if router.shape != (len(down), x.shape[-1]):
+        for router, pair in itertools.product(routers, _stacks(fused, x.shape[-1])):
+            if router.weight.shape != (len(pair[1]), x.shape[-1]):
                 continue
-            for found in _routings(observed, prefix, router, gate_up, down, y - added):
-                whole = replace(found, shared=shared, shared_gate=gate)
-                if equal(feed_forward.experts(whole, x), y):
-                    return whole
+            router = replace(router, module=prefix)
+            biases = _biases_of(stacks, pair)
+            for blocks in _all_blocks(observed, pair, biases, prefix):
+                for found in _routings(observed, prefix, router, blocks, y - added):
+                    whole = replace(found, shared=shared, shared_gate=gate)
+                    if equal(feed_forward.experts(whole, x), y):
+                        return whole
     raise Unreadable(f"{prefix} routes tokens in a way that cannot be written out")
+
+
+def _routers(stacks: dict[str, Tensor]) -> Iterator[Projection]:
+    """Every matrix that may be the router, with the bias that stands beside it."""
+    for name, each in stacks.items():
+        bias = stacks.get(name.removesuffix("weight") + "bias") if name.endswith("weight") else None
+        if each.ndim == 2:
+            yield Projection(weight=each, bias=bias)
+
+
+def _biases_of(stacks: dict[str, Tensor], pair: Stacks) -> tuple[Tensor | None, Tensor | None]:
+    """The biases of experts, (E, 2I) and (E, C)."""
+    shapes = [each.shape[:2] for each in pair]
+    named = [each for name, each in stacks.items() if name.endswith("bias")]
+    found = [next((each for each in named if each.shape == shape), None) for shape in shapes]
+    return found[0], found[1]
 
 
 def _shared(observed: Observed, prefix: str, x: Tensor) -> Iterator[Shared]:
@@ -79,7 +100,7 @@ def _same_size(given: Tensor | None, x: Tensor) -> bool:
     return given is not None and given.numel() == x.numel()
 
 
-def _stacks(stacks: list[Tensor], width: int) -> Iterator[tuple[Tensor, Tensor]]:
+def _stacks(stacks: list[Tensor], width: int) -> Iterator[Stacks]:
     """Pairs of a fused (E, 2I, C) and a down (E, C, I) stack, each possibly stored transposed."""
     for first, second in itertools.permutations(stacks, 2):
         turned = [first, first.transpose(1, 2)]
@@ -91,41 +112,64 @@ def _stacks(stacks: list[Tensor], width: int) -> Iterator[tuple[Tensor, Tensor]]
 
 
 def _routings(
-    observed: Observed, prefix: str, router: Tensor, gate_up: Tensor, down: Tensor, y: Tensor
+    observed: Observed, prefix: str, router: Projection, blocks: tuple[MlpSpec, ...], y: Tensor
 ) -> Iterator[ExpertsSpec]:
     """Routings whose sum of experts is y up to a factor, which is put in."""
     x = observed.inputs[prefix]
-    for activation, swapped in itertools.product(("SiLU", "exact GELU", "tanh GELU"), (0, 1)):
-        blocks = tuple(_blocks(gate_up, down, activation, swapped, prefix))
-        outputs_EBTC = torch.stack([feed_forward.mlp(each, x) for each in blocks])
-        for form in _forms(observed, prefix, len(router)):
-            found = ExpertsSpec(
-                router=Projection(weight=router, module=prefix),
-                experts=blocks,
+    outputs_EBTC = torch.stack([feed_forward.mlp(each, x) for each in blocks])
+    for form in _forms(observed, prefix, len(blocks)):
+        found = ExpertsSpec(router=router, experts=blocks, module=prefix, **form)
+        chosen_BTK, weights_BTK = feed_forward.routed(found, x, feed_forward.unseen)
+        weights_BTE = torch.zeros(*x.shape[:2], len(blocks), dtype=x.dtype)
+        weights_BTE.scatter_(-1, chosen_BTK, weights_BTK)
+        total = torch.einsum("bte,ebtc->btc", weights_BTE, outputs_EBTC)
+        gain = float((total * y).sum() / total.square().sum().clamp_min(1e-300))
+        if equal(gain * total, y):
+            yield replace(found, gain=1.0 if abs(gain - 1) < 1e-9 else gain)
+
+
+def _all_blocks(
+    observed: Observed, pair: Stacks, biases: tuple[Tensor | None, Tensor | None], prefix: str
+) -> Iterator[tuple[MlpSpec, ...]]:
+    """The experts under every activation and order of gate and up: halves, or in turn; with biases
+    also a limit that the config states and an offset of one.
+    """
+    inner = pair[1].shape[2]
+    rows = torch.arange(2 * inner)
+    orders = [(rows[:inner], rows[inner:]), (rows[::2], rows[1::2])]
+    orders += [(up, gate) for gate, up in orders]
+    plain: Fields = {}
+    forms = [plain]
+    if biases[0] is not None:
+        limits = [each for each in _limits(observed) if each] + [None]
+        forms += [{"limit": each, "up_offset": one} for each in limits for one in (1.0, 0.0)]
+    names = ("SiLU", "exact GELU", "tanh GELU", "sigmoid GELU")
+    for form, activation, (gate, up) in itertools.product(forms, names, orders):
+        yield tuple(
+            MlpSpec(
+                gate=_rows(pair[0][each], biases[0], each, gate, prefix),
+                up=_rows(pair[0][each], biases[0], each, up, prefix),
+                down=_rows(pair[1][each], biases[1], each, slice(None), prefix),
+                activation=activation,
                 module=prefix,
                 **form,
             )
-            chosen_BTK, weights_BTK = feed_forward.routed(found, x, feed_forward.unseen)
-            weights_BTE = torch.zeros(*x.shape[:2], len(router), dtype=x.dtype)
-            weights_BTE.scatter_(-1, chosen_BTK, weights_BTK)
-            total = torch.einsum("bte,ebtc->btc", weights_BTE, outputs_EBTC)
-            gain = float((total * y).sum() / total.square().sum().clamp_min(1e-300))
-            if equal(gain * total, y):
-                yield replace(found, gain=1.0 if abs(gain - 1) < 1e-9 else gain)
-
-
-def _blocks(
-    gate_up: Tensor, down: Tensor, activation: str, swapped: int, prefix: str
-) -> Iterator[MlpSpec]:
-    inner = down.shape[2]
-    for fused, each in zip(gate_up, down, strict=True):
-        yield MlpSpec(
-            gate=Projection(weight=fused[swapped * inner :][:inner], module=prefix),
-            up=Projection(weight=fused[(1 - swapped) * inner :][:inner], module=prefix),
-            down=Projection(weight=each, module=prefix),
-            activation=activation,
-            module=prefix,
+            for each in range(len(pair[1]))
         )
+
+
+def _rows(
+    weight_RC: Tensor, biases_ER: Tensor | None, expert: int, rows: Any, prefix: str
+) -> Projection:
+    bias = None if biases_ER is None else biases_ER[expert][rows]
+    return Projection(weight=weight_RC[rows], bias=bias, module=prefix)
+
+
+def _limits(observed: Observed) -> list[float]:
+    """Numbers that the config calls a limit."""
+    config = text_config(getattr(observed.model, "config", None))
+    values = vars(config) if config is not None else {}
+    return [float(v) for name, v in values.items() if "limit" in name and isinstance(v, float)]
 
 
 def _forms(observed: Observed, prefix: str, experts: int) -> Iterator[dict[str, Any]]:

@@ -20,6 +20,8 @@ from attncheck.compare.decoder.spec import MlpSpec, NormKind, NormSpec, Projecti
 
 EPS_NAMES = ("variance_epsilon", "eps", "epsilon", "norm_eps", "layer_norm_eps", "rms_norm_eps")
 KINDS: tuple[NormKind, ...] = ("rms", "layer")
+COARSE = 1e-7
+"""How far the constants of an activation may be rounded: two kinds of one are 1e-4 apart."""
 USUAL_EPS = (1e-5, 1e-6, 1e-8, 1e-12, 0.0)
 
 
@@ -68,9 +70,25 @@ def mlp_of(observed: Observed, prefix: str) -> MlpSpec | None:
             found = MlpSpec(
                 up=up, gate=gate, down=linears[down], activation=activation, module=prefix
             )
-            if equal(feed_forward.mlp(found, x), y):
+            if equal(feed_forward.mlp(found, x), y, COARSE):
                 return found
     raise Unreadable(f"{prefix} is no feed-forward block that can be written out")
+
+
+def mlp_between(observed: Observed, first: str, last: str) -> MlpSpec:
+    """The plain feed-forward block of two linear maps that stand in a layer side by side.
+
+    Raises:
+        Unreadable: they are no such maps.
+    """
+    up, down = observed.linear(first), observed.linear(last)
+    if up is None or down is None:
+        raise Unreadable(f"{first} and {last} are no linear maps")
+    for activation in feed_forward.ACTIVATIONS:
+        found = MlpSpec(up=up, down=down, activation=activation, module=last)
+        if equal(feed_forward.mlp(found, observed.inputs[first]), observed.outputs[last]):
+            return found
+    raise Unreadable(f"{first} and {last} are no feed-forward block that can be written out")
 
 
 def _halves(first: list[Projection], inner: int) -> Iterator[tuple[Projection | None, Projection]]:

@@ -5,6 +5,8 @@ Axes: B batch, T positions, R rows, C columns.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -38,7 +40,9 @@ def equal(left: Any, right: Any, slack: float = ROUNDING) -> bool:
 @final
 @dataclass(eq=False)
 class Observed:
-    """One forward: inputs and outputs by module name, attention calls in order, and the logits."""
+    """One forward: inputs and outputs by module name, all that modules were `given`, attention
+    calls in order, the logits, and the context in which the model computes like this.
+    """
 
     model: nn.Module
     ids_BT: Tensor
@@ -47,6 +51,8 @@ class Observed:
     outputs: dict[str, Tensor]
     calls: list[AttentionCall]
     names: dict[int, str]
+    given: dict[str, tuple[tuple[Any, ...], dict[str, Any]]]
+    numerics: Callable[[], AbstractContextManager[Any]]
 
     def within(self, prefix: str) -> list[str]:
         """Modules inside one, by name."""
@@ -91,6 +97,7 @@ def observe(subject: Subject, rows: Tokens) -> Observed:
     model = subject.model
     inputs: dict[str, Tensor] = {}
     outputs: dict[str, Tensor] = {}
+    passed: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {}
 
     def hook(name: str) -> Any:
         def keep(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
@@ -98,6 +105,7 @@ def observe(subject: Subject, rows: Tokens) -> Observed:
             got = first_tensor(output)
             if got is not None and name not in outputs:
                 outputs[name] = got.detach().cpu().double().clone()
+                passed[name] = args, kwargs
                 if given is not None and given.is_floating_point():
                     inputs[name] = given.detach().cpu().double().clone()
 
@@ -114,7 +122,17 @@ def observe(subject: Subject, rows: Tokens) -> Observed:
     ):
         logits_BTV = subject.passes.call(rows, use_cache=False).logits_BTV
     names = {id(each): name for name, each in named}
-    return Observed(model, ids_BT, logits_BTV.cpu().double(), inputs, outputs, calls, names)
+    return Observed(
+        model=model,
+        ids_BT=ids_BT,
+        logits_BTV=logits_BTV.cpu().double(),
+        inputs=inputs,
+        outputs=outputs,
+        calls=calls,
+        names=names,
+        given=passed,
+        numerics=subject.precision.numerics,
+    )
 
 
 def first_tensor(value: Any) -> Tensor | None:

@@ -8,18 +8,29 @@ Axes: B batch, T positions, S keys, H query heads, G key/value heads, D head wid
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from torch import Tensor, nn
 
+from attncheck.attention.call import AttentionCall
 from attncheck.attention.layers import layer_lists
 from attncheck.compare.decoder import compute, feed_forward
 from attncheck.compare.decoder.fit_experts import feed_forward_of
-from attncheck.compare.decoder.fits import cap_of, norm_of
+from attncheck.compare.decoder.fits import cap_of, mlp_between, norm_of
 from attncheck.compare.decoder.observed import Observed, Unreadable, equal, observe
+from attncheck.compare.decoder.opaque import opaque_part, unread_attention, unread_block
 from attncheck.compare.decoder.reading_attention import attention_of
 from attncheck.compare.decoder.schemes import with_scheme
-from attncheck.compare.decoder.spec import DecoderSpec, LayerSpec, NormSpec, Projection
+from attncheck.compare.decoder.spec import (
+    AttentionSpec,
+    DecoderSpec,
+    ExpertsSpec,
+    LayerSpec,
+    MlpSpec,
+    NormSpec,
+    Projection,
+)
 from attncheck.model.compat import text_config
 from attncheck.model.embeddings import token_table
 from attncheck.model.inputs import Tokens
@@ -45,12 +56,19 @@ def read_decoder(subject: Subject, rows: Tokens) -> tuple[DecoderSpec, Observed]
 
 
 def _layers(observed: Observed) -> list[str]:
-    """The names of the layers, in order: the list with one attention call in each."""
+    """The names of the layers, in order: the longest list of modules of which each gets what the
+    one before it gives.
+    """
+    found: list[str] = []
     for members in layer_lists(observed.model):
         names = [observed.names[id(each)] for each in members]
-        if len(names) == len(observed.calls) and all(name in observed.inputs for name in names):
-            return names
-    raise Unreadable("its layers do not stand in a list with one attention call each")
+        if len(names) > len(found) and all(name in observed.inputs for name in names):
+            pairs = pairwise(names)
+            if all(equal(observed.outputs[a], observed.inputs[b]) for a, b in pairs):
+                found = names
+    if not found:
+        raise Unreadable("its layers do not stand in a list in which one follows the other")
+    return found
 
 
 def _blocks(observed: Observed, layer: str, attention: str) -> list[str]:
@@ -67,13 +85,55 @@ def _blocks(observed: Observed, layer: str, attention: str) -> list[str]:
 
 
 def _layer(observed: Observed, name: str, number: int) -> LayerSpec:
-    call = observed.calls[number]
+    """One layer; where it cannot be written out, the reference's own module."""
+    calls = [c for c in observed.calls if observed.names[id(c.module)].startswith(f"{name}.")]
+    try:
+        if len(calls) == 1:
+            return _written(observed, calls[0], name, number)
+    except (Unreadable, RuntimeError):
+        pass  # tensors of other shapes than they are taken for do not fit together
+    return LayerSpec(
+        attention=unread_attention(None, ""),
+        mlp=unread_block(None, ""),
+        opaque=opaque_part(observed, name),
+        module=name,
+    )
+
+
+def _without_residual(observed: Observed, name: str, base: Tensor) -> None:
+    """A block that adds its output to the residual itself counts as one that does not."""
+    for each in observed.linears(name):
+        alone = observed.outputs[each]
+        if alone.shape == base.shape and equal(alone + base, observed.outputs[name]):
+            observed.outputs[name] = alone
+            return
+
+
+def _attention(observed: Observed, call: AttentionCall, number: int, name: str) -> AttentionSpec:
+    try:
+        found = attention_of(observed, call, number, name)
+    except Unreadable:
+        return unread_attention(opaque_part(observed, name), name)
+    return with_scheme(found, text_config(getattr(observed.model, "config", None)), number)
+
+
+def _feed_forward(observed: Observed, first: str, last: str) -> MlpSpec | ExpertsSpec:
+    if first != last:
+        return mlp_between(observed, first, last)
+    try:
+        return feed_forward_of(observed, first)
+    except Unreadable:
+        return unread_block(opaque_part(observed, first), first)
+
+
+def _written(observed: Observed, call: AttentionCall, name: str, number: int) -> LayerSpec:
     attention = observed.names[id(call.module)]
     x, out = observed.inputs[name], observed.outputs[name]
     blocks = _blocks(observed, name, attention)
-    if len(blocks) != 1:
+    if len(blocks) not in (1, 2):
         raise Unreadable(f"{name} has {len(blocks)} feed-forward blocks")
-    block = blocks[0]
+    block, last = blocks[0], blocks[-1]
+    _without_residual(observed, attention, x)
     inside = (f"{attention}.", f"{block}.")
     others = [each for each in observed.within(name) if not each.startswith(inside)]
     norms = {each: found for each in others if (found := norm_of(observed, each)) is not None}
@@ -87,24 +147,21 @@ def _layer(observed: Observed, name: str, number: int) -> LayerSpec:
         return next((n for each, n in norms.items() if equal(observed.inputs[each], value)), None)
 
     first_in, second_in = before(attention), before(block)
+    middle = observed.inputs[second_in.module if second_in else block].reshape(x.shape)
+    _without_residual(observed, block, middle)
     first = compute.normed(after(attention), observed.outputs[attention])
-    second = compute.normed(after(block), observed.outputs[block])
-    middle = observed.inputs[second_in.module if second_in else block]
+    second = compute.normed(after(last), observed.outputs[last]).reshape(x.shape)
     parallel = equal(middle, x) and not equal(out - second, middle)
     total = first + second if parallel else second
     base = x if parallel else middle
     gain = float(((out - base) * total).sum() / total.square().sum())
     layer = LayerSpec(
-        attention=with_scheme(
-            attention_of(observed, call, number, attention),
-            text_config(getattr(observed.model, "config", None)),
-            number,
-        ),
-        mlp=feed_forward_of(observed, block),
+        attention=_attention(observed, call, number, attention),
+        mlp=_feed_forward(observed, block, last),
         before_attention=first_in,
         after_attention=after(attention),
         before_mlp=second_in,
-        after_mlp=after(block),
+        after_mlp=after(last),
         parallel=parallel,
         gain=1.0 if abs(gain - 1) < 1e-9 else gain,
         module=name,
@@ -166,6 +223,10 @@ def _embedding(
             offset = int(distance_M.argmin())
             if equal(table_MC[offset : offset + len(added_TC)], added_TC, 1e-6):
                 return 1.0, table_MC, offset
+    for scale in (1.0, weight_VC.shape[-1] ** 0.5):
+        added_BTC = first_BTC - scale * found_BTC
+        if len(added_BTC) > 1 and equal(added_BTC[1:], added_BTC[:1].expand_as(added_BTC[1:])):
+            return scale, added_BTC[0], 0
     raise Unreadable("its embedding is neither scaled nor a sum with a table of positions")
 
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from attncheck.attention.alibi import slopes_of
 from attncheck.attention.call import AttentionCall
 from attncheck.attention.masks import allowed_BHTS, bias_of
 from attncheck.compare.decoder import compute
@@ -35,8 +36,6 @@ def attention_of(observed: Observed, call: AttentionCall, number: int, name: str
     query_BHTD, key_BGTD, value_BGTD = (
         each.detach().cpu().double() for each in (call.query_BHTD, call.key_BGSD, call.value_BGSD)
     )
-    if bias_of(call) is not None:
-        raise Unreadable(f"{name} has a bias on scores")
     linears = observed.linears(name)
     empty = Projection(weight=torch.zeros(0))
     found = AttentionSpec(
@@ -51,6 +50,7 @@ def attention_of(observed: Observed, call: AttentionCall, number: int, name: str
         cap=call.options.get("softcap") or None,
         reach=_reach(call, name),
         sinks=_sinks(call),
+        slopes=_slopes(call, name),
         module=name,
     )
     if query_BHTD.shape[-1] != value_BGTD.shape[-1]:
@@ -112,6 +112,19 @@ def _scale(call: AttentionCall, query_BHTD: Tensor) -> float:
 def _sinks(call: AttentionCall) -> Tensor | None:
     sinks = call.options.get("s_aux", getattr(call.module, "sinks", None))
     return sinks.detach().cpu().double() if isinstance(sinks, Tensor) else None
+
+
+def _slopes(call: AttentionCall, name: str) -> Tensor | None:
+    """slopes_H of a bias that falls linearly with the distance to a key; None without a bias."""
+    bias_BHTS = bias_of(call)
+    if bias_BHTS is None:
+        return None
+    heads = call.query_BHTD.shape[1]
+    bias_BHTS = bias_BHTS.detach().cpu().double().expand(-1, heads, call.query_BHTD.shape[2], -1)
+    slopes_H = slopes_of(bias_BHTS, allowed_BHTS(call).cpu(), torch.float64)
+    if slopes_H is None:
+        raise Unreadable(f"{name} has a bias on scores that is not linear")
+    return slopes_H
 
 
 def _reach(call: AttentionCall, name: str) -> int | None:

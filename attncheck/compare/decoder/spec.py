@@ -7,6 +7,7 @@ Axes: R rows, C columns, P pairs of channels, V vocabulary, M positions of a tab
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
@@ -75,6 +76,23 @@ class RotarySpec:
         return 2 * len(self.inv_freq_P)
 
 
+Weights = dict[str, Tensor]
+Visit = Callable[[str, Tensor], None]
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class OpaquePart:
+    """A part that is run rather than written out: the reference's own `module`, with `weights` in
+    place of some of its own; `run` takes its input, these weights and a visit of inner values.
+    """
+
+    run: Callable[[Tensor, Weights, Visit], Tensor]
+    own: Weights
+    module: str
+    weights: Weights
+
+
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Latent:
@@ -92,7 +110,8 @@ class AttentionSpec:
     their axis; `reach` is how many keys behind itself a query reads, None for all, and `ahead` how
     many after itself. With a `query_latent` or `key_latent`, queries or keys and values come from
     that; `shared_key` gives channels behind those of `key` that all heads share. Values are
-    `value_width` wide where that is not `width`.
+    `value_width` wide where that is not `width`. `slopes` (H,) times the distance to a key are
+    subtracted from its score.
     """
 
     query: Projection
@@ -119,19 +138,26 @@ class AttentionSpec:
     shared_key: Projection | None = None
     value_width: int | None = None
     first_layer: str = ""
+    slopes: Tensor | None = None
+    opaque: OpaquePart | None = None
     module: str = ""
 
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MlpSpec:
-    """A plain or gated feed-forward block; `gate` is None in a plain one."""
+    """A plain or gated feed-forward block; `gate` is None in a plain one. With a `limit`, the gate
+    goes no higher and the up values no further from zero; `up_offset` is added to them.
+    """
 
     up: Projection
     down: Projection
     activation: str
     gate: Projection | None = None
     activated: Literal["gate", "up"] = "gate"
+    limit: float | None = None
+    up_offset: float = 0.0
+    opaque: OpaquePart | None = None
     module: str = ""
 
 
@@ -187,6 +213,7 @@ class LayerSpec:
     gains: tuple[float, float] = (1.0, 1.0)
     sum_norms: bool = False
     skipped: bool = False
+    opaque: OpaquePart | None = None
     module: str = ""
 
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from attncheck.compare.decoder.feed_forward import ACTIVATIONS
 from attncheck.compare.decoder.spec import ExpertsSpec, LayerSpec, MlpSpec
@@ -60,6 +64,42 @@ def _inner(spec: MlpSpec | ExpertsSpec) -> Iterator[Edit]:
         _on_blocks(exchanged),
         "exchanging them back",
     )
+    yield from _layouts(spec, first)
+    if first.up_offset:
+        got, want = "up values as they are", f"{first.up_offset:g} plus them"
+        yield _edit(
+            spec.module, "up-offset", got, want, _on_blocks(partial(replace, up_offset=0.0))
+        )
+    if first.limit is not None:
+        got = "no limit on gate and up"
+        change = partial(replace, limit=None)
+        yield _edit(spec.module, "gate-limit", got, f"{first.limit:g}", _on_blocks(change))
+
+
+def _layouts(spec: MlpSpec | ExpertsSpec, first: MlpSpec) -> Iterator[Edit]:
+    """Gate and up of one fused weight, whose rows stand in one order and are taken in another."""
+    half = len(first.up.weight)
+    rows = torch.arange(2 * half)
+    in_turn = torch.cat([rows[::2], rows[1::2]])
+    for order_R, got, want in (
+        (in_turn, "in turn", "as two halves"),
+        (in_turn.argsort(), "as two halves", "in turn"),
+    ):
+
+        def change(each: MlpSpec, order_R: Tensor = order_R) -> MlpSpec:
+            assert each.gate is not None
+            gate, up = each.gate, each.up
+            weight_RC = torch.cat([gate.weight, up.weight])[order_R]
+            bias = None if gate.bias is None or up.bias is None else torch.cat([gate.bias, up.bias])
+            biases = (None, None) if bias is None else bias[order_R].chunk(2)
+            parts = zip((gate, up), weight_RC.chunk(2), biases, strict=True)
+            gate, up = (replace(old, weight=w, bias=b) for old, w, b in parts)
+            return replace(each, gate=gate, up=up)
+
+        words = f"rows of gate and up in one weight taken {got}"
+        fix = f"taking them {want}"
+        apply = _on_blocks(change)
+        yield _edit(spec.module, "gate-up-layout", words, f"them {want}", apply, fix)
 
 
 def _routing(spec: ExpertsSpec) -> Iterator[Edit]:

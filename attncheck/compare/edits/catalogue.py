@@ -8,12 +8,14 @@ from torch import Tensor
 
 from attncheck.compare.decoder.spec import DecoderSpec
 from attncheck.compare.edits.attention import attention_edits
+from attncheck.compare.edits.biases import bias_edits
 from attncheck.compare.edits.blocks import block_edits
 from attncheck.compare.edits.edit import Edit
 from attncheck.compare.edits.expert_weights import expert_edits, expert_weight_edits
 from attncheck.compare.edits.fused import layout_edits
 from attncheck.compare.edits.measured import measured_behind, measured_edits
-from attncheck.compare.edits.norms import final_norm_edits, norm_edits
+from attncheck.compare.edits.norms import norm_edits, outer_norm_edits
+from attncheck.compare.edits.opaque import opaque_edits
 from attncheck.compare.edits.outer import (
     embedding_edits,
     embedding_scale_edit,
@@ -33,6 +35,7 @@ def edits_before(spec: DecoderSpec, output: Tensor, tape: FlowTape, slack: float
     for factor in tape.factors(output, slack):
         yield embedding_scale_edit(spec, spec.scale * factor)
     yield from embedding_edits(spec)
+    yield from outer_norm_edits(spec, "embedding_norm")
 
 
 def edits_behind(
@@ -49,7 +52,7 @@ def edits_behind(
         yield logit_scale_edit(spec, spec.logit_scale * factor)
     yield from head_edits(spec)
     yield from head_weight_edits(spec, foreign)
-    yield from final_norm_edits(spec)
+    yield from outer_norm_edits(spec, "final_norm")
 
 
 def edits_of_layer(
@@ -66,14 +69,21 @@ def edits_of_layer(
     `reaches` the windows of all layers of the reference.
     """
     layer = spec.layers[number]
+    attention = layer.attention.opaque is None and layer.opaque is None
     rotations = [r for each in spec.layers if (r := each.attention.rotary) is not None]
-    yield from measured_edits(layer, nodes, tape, slack)
-    yield from rotary_edits(layer, rotations)
-    yield from attention_edits(layer, spec.table.shape[-1], reaches)
+    if attention:
+        yield from measured_edits(layer, nodes, tape, slack)
+        yield from rotary_edits(layer, rotations)
+        yield from attention_edits(layer, spec.table.shape[-1], reaches)
+        yield from bias_edits(layer.attention)
+        yield from layout_edits(layer)
+    yield from opaque_edits(spec, number, weights, foreign)
+    if layer.opaque is not None:
+        return
     yield from norm_edits(layer)
-    yield from block_edits(layer)
+    if layer.mlp.module and getattr(layer.mlp, "opaque", None) is None:
+        yield from block_edits(layer)
     yield from sum_edits(layer)
     yield from weight_edits(spec, number, weights, foreign)
-    yield from layout_edits(layer)
     yield from expert_edits(layer)
     yield from expert_weight_edits(layer, foreign)

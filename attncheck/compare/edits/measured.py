@@ -22,6 +22,7 @@ from attncheck.compare.decoder.spec import (
     RotarySpec,
 )
 from attncheck.compare.edits import attention, rotary
+from attncheck.compare.edits.biases import LEAST_WEIGHT, centred, measured_slopes
 from attncheck.compare.edits.edit import Edit
 from attncheck.compare.edits.norms import eps_edits, final_eps_edit
 from attncheck.compare.edits.outer import logit_cap_edit
@@ -109,9 +110,12 @@ def rotation_in(
     size = float(before_BHTD.square().sum())
     for value in tape.after(place, before_BHTD.numel()):
         assert value.kept is not None
-        if abs(float(value.kept.square().sum()) - size) > 10 * slack * size:
+        gained = float(value.kept.square().sum()) / own.gain**2
+        if abs(gained - size) > 10 * slack * size:
             continue
-        for blocks_BNTD in blocks_of(value.kept, batch, length, width):
+        alone = batch == 1 and value.kept.shape[0] == length  # a port of single sequences
+        kept = value.kept[None] if alone else value.kept
+        for blocks_BNTD in blocks_of(kept, batch, length, width):
             if blocks_BNTD.shape[1] != heads:
                 continue
             found = fit_rotation(before_BHTD, blocks_BNTD, max(slack, 1e-9))
@@ -141,6 +145,7 @@ def _from_weights(
         if float(weights_BHTS.min()) < 0 or float((sums_BHT - 1).abs().max()) > 1e-3:
             continue
         yield from _mask_in(spec, weights_BHTS)
+        yield from measured_slopes(spec, raw_BHTS, weights_BHTS, slack)
         yield from _scale_in(spec, raw_BHTS, weights_BHTS, slack)
         yield from _cap_in(spec, raw_BHTS, weights_BHTS, slack)
 
@@ -162,19 +167,12 @@ def _scale_in(
 ) -> Iterator[Edit]:
     """The factor s with log weights = s * scores + a number for each query."""
     both = weights_BHTS > LEAST_WEIGHT
-    logs = _centred(weights_BHTS.clamp_min(1e-300).log(), both)
-    raw = _centred(raw_BHTS, both)
+    logs = centred(weights_BHTS.clamp_min(1e-300).log(), both)
+    raw = centred(raw_BHTS, both)
     scale = float((raw * logs).sum() / raw.square().sum().clamp_min(1e-300))
     left = float((logs - scale * raw).abs().max())
     if left <= 1e3 * slack * float(logs.abs().max()) and abs(scale / spec.scale - 1) > 1e-6:
         yield attention.scale_edit(spec, scale)
-
-
-def _centred(values_BHTS: Tensor, both: Tensor) -> Tensor:
-    """Values less the mean of each query over the keys that it reads; zeros elsewhere."""
-    values = torch.where(both, values_BHTS, 0.0)
-    mean = values.sum(-1, keepdim=True) / both.sum(-1, keepdim=True).clamp_min(1)
-    return torch.where(both, values - mean, 0.0)
 
 
 def _cap_in(
@@ -182,11 +180,11 @@ def _cap_in(
 ) -> Iterator[Edit]:
     """The cap c with log weights = c * tanh(scores / c) + a number, by bisection of c."""
     both = weights_BHTS > LEAST_WEIGHT
-    logs, scores = _centred(weights_BHTS.clamp_min(1e-300).log(), both), raw_BHTS * spec.scale
+    logs, scores = centred(weights_BHTS.clamp_min(1e-300).log(), both), raw_BHTS * spec.scale
     size = float(scores[both].abs().max())
 
     def spread(cap: float) -> Tensor:
-        return _centred(torch.tanh(scores / cap) * cap, both)
+        return centred(torch.tanh(scores / cap) * cap, both)
 
     low, high = 1e-2 * size, 1e3 * size  # a larger cap spreads the scores more
     for _ in range(100):
@@ -215,7 +213,6 @@ def measured_behind(
         yield final_eps_edit(spec, norm, float(f"{eps:.4g}"))
 
 
-LEAST_WEIGHT = 1e-12
 OUTPUTS = {
     "attention query": "query",
     "attention key": "key",

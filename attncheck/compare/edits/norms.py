@@ -247,24 +247,23 @@ def final_eps_edit(spec: DecoderSpec, norm: NormSpec, eps: float) -> Edit:
     )
 
 
-def final_norm_edits(spec: DecoderSpec) -> Iterator[Edit]:
-    """Every edit of the norm before the head, and of the one after the embedding."""
-    for field, words in (("final_norm", "final norm"), ("embedding_norm", "embedding norm")):
-        norm = getattr(spec, field)
-        for name, got, want, changed in variants(norm) if norm is not None else ():
+def outer_norm_edits(spec: DecoderSpec, field: str) -> Iterator[Edit]:
+    """Every edit of the `final_norm` or the `embedding_norm`."""
+    norm, words = getattr(spec, field), field.replace("_", " ")
+    for name, got, want, changed in variants(norm) if norm is not None else ():
 
-            def apply(
-                each: DecoderSpec, field: str = field, changed: NormSpec | None = changed
-            ) -> DecoderSpec:
-                fields: Fields = {field: changed}
-                return replace(each, **fields)
+        def apply(
+            each: DecoderSpec, field: str = field, changed: NormSpec | None = changed
+        ) -> DecoderSpec:
+            fields: Fields = {field: changed}
+            return replace(each, **fields)
 
-            yield Edit(
-                name=name,
-                part="norm",
-                got=f"{words} {got}",
-                want=want,
-                fix="putting the norm back" if changed is None else "",
-                module=norm.module,
-                on_decoder=apply,
-            )
+        yield Edit(
+            name=name,
+            part="norm",
+            got=f"{words} {got}",
+            want=want,
+            fix="putting the norm back" if changed is None else "",
+            module=norm.module,
+            on_decoder=apply,
+        )

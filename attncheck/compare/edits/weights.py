@@ -38,7 +38,7 @@ def projections(layer: LayerSpec) -> dict[str, Projection]:
         found |= {name: getattr(layer.mlp, name) for name in MLP}
     else:
         found["router"] = layer.mlp.router
-    return {name: each for name, each in found.items() if each is not None}
+    return {name: each for name, each in found.items() if each is not None and each.module}
 
 
 def with_projections(layer: LayerSpec, changed: dict[str, Projection]) -> LayerSpec:
@@ -68,14 +68,17 @@ def weight_edits(
     """Every edit of a layer's weights; `foreign` are matrices that only the port has."""
     layer = spec.layers[number]
     maps = projections(layer)
+    if not maps:
+        return
     width = layer.attention.width
     standing = {
         name: port.standing(each.weight, width if name in ATTENTION[:3] else len(each.weight))
         for name, each in maps.items()
     }
     yield from _biases(layer, maps)
-    yield from _exchanged(layer, maps)
-    yield from _permuted(layer, maps, standing, port)
+    if "query" in maps:
+        yield from _exchanged(layer, maps)
+        yield from _permuted(layer, maps, standing, port)
     for name, each in maps.items():
         cost = LATE if standing[name] == "same" else 1
         yield from _turned(layer, name, each, cost)

@@ -12,14 +12,20 @@ from typing import Any
 from porting.foreign.originals import original
 
 MODULES = {
+    "bloom": "bloom",
     "cohere": "cohere",
     "deepseek_v3": "deepseek",
     "gemma2": "gemma2",
+    "gemma3": "gemma3",
     "glm": "glm",
     "gpt2": "gpt2",
     "gpt_neox": "neox",
+    "gpt_oss": "gpt_oss",
+    "granite": "granite",
+    "llama": "litllama",
     "olmo2": "olmo2",
     "qwen3_moe": "qwen3moe",
+    "smollm3": "smollm3",
     "stablelm": "stablelm",
     "starcoder2": "starcoder2",
 }

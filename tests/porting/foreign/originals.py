@@ -57,6 +57,69 @@ CONFIGS = {
         "decoder_sparse_step": 1,
         "mlp_only_layers": [],
     },
+    "bloom": {
+        "vocab_size": 101,
+        "hidden_size": 48,
+        "n_layer": 3,
+        "n_head": 6,
+        "attn_implementation": "eager",
+    },
+    "gemma3": {
+        **GATED,
+        "model_type": "gemma3_text",
+        "head_dim": 16,
+        "query_pre_attn_scalar": 24,
+        "sliding_window": 8,
+        "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+        "rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+            "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000000.0},
+        },
+    },
+    "gpt_oss": {
+        **GATED,
+        "head_dim": 16,
+        "num_local_experts": 6,
+        "num_experts_per_tok": 2,
+        "sliding_window": 8,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 150000.0,
+            "factor": 4.0,
+            "beta_fast": 32.0,
+            "beta_slow": 1.0,
+            "truncate": False,
+            "original_max_position_embeddings": 32,
+        },
+    },
+    "granite": {
+        **GATED,
+        "attention_multiplier": 0.125,
+        "embedding_multiplier": 6.0,
+        "residual_multiplier": 0.4,
+        "logits_scaling": 4.0,
+        "tie_word_embeddings": True,
+    },
+    "llama": {
+        **GATED,
+        "head_dim": 12,
+        "tie_word_embeddings": True,
+        "rope_parameters": {
+            "rope_type": "llama3",
+            "rope_theta": 500000.0,
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 32,
+        },
+    },
+    "smollm3": {
+        **GATED,
+        "num_hidden_layers": 4,
+        "no_rope_layers": [1, 1, 0, 1],
+        "tie_word_embeddings": False,
+    },
     "gemma2": {
         **GATED,
         "head_dim": 16,
@@ -72,7 +135,7 @@ def original(family: str) -> PreTrainedModel:
     """A model with weights as large as trained ones: norms near one, biases not zero."""
     given = dict(CONFIGS[family])
     implementation = given.pop("attn_implementation")
-    config = AutoConfig.for_model(family, **given)
+    config = AutoConfig.for_model(given.pop("model_type", family), **given)
     model = AutoModelForCausalLM.from_config(config, attn_implementation=implementation)
     draw = torch.Generator().manual_seed(11)
     with torch.no_grad():
@@ -84,7 +147,7 @@ def original(family: str) -> PreTrainedModel:
             elif name.endswith("bias"):
                 value.copy_(0.3 * noise)
             else:
-                value.copy_((0.0 if family == "gemma2" else 1.0) + 0.25 * noise)
+                value.copy_((0.0 if family in ("gemma2", "gemma3") else 1.0) + 0.25 * noise)
         for name, value in sorted(model.named_buffers()):
             if name.endswith("e_score_correction_bias"):
                 value.copy_(0.1 * torch.randn(value.shape, generator=draw))
