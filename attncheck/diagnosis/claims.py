@@ -9,6 +9,7 @@ from attncheck.attention.layers import layer_number
 from attncheck.core.finding import Diagnosis, Finding, Location
 from attncheck.core.measurement import BrokenCall, Measurement, verdict_of
 from attncheck.core.verdict import Verdict
+from attncheck.diagnosis.measured import TAKEN_OVER
 from attncheck.faults.registry import advice, names
 from attncheck.model.provenance import AFTER
 
@@ -70,11 +71,16 @@ def about_history(finding: Finding) -> bool:
     return made is not None and made.how == AFTER
 
 
-def contradicted(finding: Finding) -> bool:
-    """Whether a failing case measured another layer to be at fault than the one explained: a model
-    may have a second fault, which other calls show.
+def contradicted(finding: Finding, shown: Finding | None = None) -> bool:
+    """Whether a failing case measured another layer to be at fault than the one explained, or its
+    own forwards have `shown` that all is wrong there: a model may have a second fault, which other
+    calls show.
     """
     place = finding.location
+    if shown is not None and shown.diagnosis is not None and shown.location is not None:
+        seen, layer = TAKEN_OVER in shown.diagnosis.sentence, shown.location.layer
+        if seen and place is not None and None not in (layer, place.layer):
+            return layer != place.layer
     decisive = (case for case in finding.cases if verdict_of(case) is finding.verdict)
     named = next((case.cause.module for case in decisive if case.cause.module), "")
     layers = layer_number(named), None if place is None else layer_number(place.module)

@@ -119,7 +119,7 @@ def _best(
     for source in (plain, partial(stand_ins, subject)):
         if cases := source():
             explained = placed(_searched(subject, finding, until, known, cases))
-            if source is not plain and claims.contradicted(explained):
+            if source is not plain and claims.contradicted(explained, found):
                 continue
             if is_proven(explained):
                 return claims.as_measured(claims.with_name(explained, history))

@@ -23,6 +23,7 @@ from attncheck.diagnosis.claims import (
 )
 from attncheck.diagnosis.diagnose import diagnose
 from attncheck.diagnosis.failure import failing
+from attncheck.diagnosis.measured import TAKEN_OVER
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.run.random_faults.inject import Injector
 from attncheck.run.random_faults.parts import parse
@@ -54,6 +55,22 @@ def test_what_is_known_to_differ_says_more_than_a_repair() -> None:
         unexplained,
         None,
     ]
+
+
+def test_a_plain_call_with_a_fault_elsewhere_does_not_speak_for_what_a_case_shows_whole() -> None:
+    def found(layer: int, sentence: str) -> Finding:
+        told = Diagnosis(fault="", how="unexplained", sentence=sentence)
+        return Finding(
+            probe="one",
+            verdict=Verdict.FAIL,
+            diagnosis=told,
+            location=Location(module=f"layers.{layer}", layer=layer),
+        )
+
+    shown, plain = found(1, f"Keys differ. {TAKEN_OVER}."), found(0, "States are lost.")
+    assert contradicted(plain, shown)
+    assert not contradicted(found(1, "States are lost."), shown)
+    assert not contradicted(plain, found(1, "Keys differ."))
 
 
 def test_a_case_that_follows_from_another_probe_names_nothing_and_is_searched_last() -> None:
