@@ -116,7 +116,7 @@ def _best(
     found: Finding | None = None
     history = named if claims.about_history(finding) else None
     plain = partial(_plain, finding, named)
-    for source in (plain, partial(stand_ins, subject)):
+    for source in (plain, partial(stand_ins, subject, finding)):
         if cases := source():
             explained = placed(_searched(subject, finding, until, known, cases))
             if source is not plain and claims.contradicted(explained, found):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from attncheck.core.measurement import Measurement
+from attncheck.core.finding import Finding
+from attncheck.core.measurement import Measurement, verdict_of
+from attncheck.core.verdict import Verdict
 from attncheck.diagnosis.failure import REFUSED, open_case, unmeasured
 from attncheck.diagnosis.measured import differs_alone
 from attncheck.diagnosis.outside import carried_elsewhere
@@ -15,9 +17,15 @@ from attncheck.model.padding import left_padded, pad_rows
 from attncheck.model.subject import Subject
 
 
-def stand_ins(subject: Subject) -> list[Measurement]:
-    """Plain forwards that show the fault, where no failing case carries its own."""
-    cases = (unmeasured("a plain call", spec, spec) for spec in plain_calls(subject))
+def stand_ins(subject: Subject, finding: Finding) -> list[Measurement]:
+    """Plain forwards that show the fault, where no failing case carries its own; those with padding
+    first where nothing fails without.
+    """
+    failed = [case.name for case in finding.cases if verdict_of(case) is Verdict.FAIL]
+    specs = list(plain_calls(subject))
+    if failed and all("padding" in name for name in failed):
+        specs.sort(key=lambda spec: spec.mask is None or spec.mask == all_ones(spec.tokens))
+    cases = (unmeasured("a plain call", spec, spec) for spec in specs)
     return [case for case in cases if _shows(subject, case)]
 
 

@@ -211,6 +211,8 @@ def _positions(
 def _mask(pattern: CallPattern, rows: Tokens, padded: Padded | None, side: Side) -> Mask:
     if padded is not None:
         real = padded.mask(side)
+        if pattern.mask == "none":
+            return None
         if pattern.mask != "4d":
             return real
         return Mask4D(tuple(tuple(1 - each for each in row) for row in real.rows))

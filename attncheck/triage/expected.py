@@ -34,7 +34,7 @@ OUTLIER = 8.0
 
 def explained(subject: Subject, call: OwnCall, case: Comparison) -> Remark | None:
     """The reason why a failing call is as expected, shown by a run without it; None for a fault."""
-    for reason in (_on_the_right, _counted_padding, _rounding_cache):
+    for reason in (_unmasked, _on_the_right, _counted_padding, _rounding_cache):
         try:
             found = reason(subject, call, case)
         except REFUSED:
@@ -46,6 +46,25 @@ def explained(subject: Subject, call: OwnCall, case: Comparison) -> Remark | Non
 
 def _agrees(subject: Subject, call: OwnCall) -> bool:
     return not axes.fails(call.case(subject))
+
+
+def _unmasked(subject: Subject, call: OwnCall, case: Comparison) -> Remark | None:
+    """Padding that nobody hides, alone or with another reason."""
+    if call.pattern.mask != "none":
+        return None
+    masked = call.with_mask()
+    left = masked.case(subject)
+    other = explained(subject, masked, left) if axes.fails(left) else None
+    if axes.fails(left) and other is None:
+        return None
+    beside = f" {other.words}" if other else ""
+    return Remark(
+        title="no `attention_mask` is passed" + (f"; {other.title}" if other else ""),
+        words="The padding of the batch is read like text, since the call passes no "
+        f"`attention_mask`: the logits move by {case.max_abs:.2g}, and by {left.max_abs:.2g} with "
+        f"it. Pass the tokenizer's `attention_mask`.{beside}",
+        decides=True,
+    )
 
 
 def _on_the_right(subject: Subject, call: OwnCall, case: Comparison) -> Remark | None:

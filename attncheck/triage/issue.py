@@ -69,6 +69,11 @@ KINDS = (
         r"\b(?:sdpa|eager|flash|flex)\w*\b.{0,40}\b(?:vs\.?|versus|and|than|but|with)\b.{0,20}"
         r"\b(?:sdpa|eager|flash|flex)",
     ),
+    (
+        "long",
+        r"\blong(?:er)? (?:prompts?|contexts?|inputs?|texts?|sequences?|generations?|answers?)\b|"
+        r"\b(?:after|beyond|past|more than|longer than|around) (?:about |~ ?)?\d+ tokens",
+    ),
     ("cache", r"use_cache|past_key_values|\bkv[ _-]?cach|\bcach(?:e|ed|ing)\b"),
     ("padding", r"\bpad(?:s|ded|ding)?\b"),
     ("batch", r"\bbatch"),
@@ -90,6 +95,7 @@ ENDLESS = re.compile(
     re.I,
 )
 """Complaints about an answer that does not end."""
+ENGINE = re.compile(r"\bvllm|\bllama[._]?cpp|\bollama|\bsglang|\bTGI\b|\bTensorRT|\bmlx\b", re.I)
 CODE_SIGN = re.compile(r"[=(\[\])]|^[ \t]*[\"'].*[\"'],?[ \t]*$")
 USUAL_LENGTH = 20
 """Tokens that generate() adds where no length is passed."""
@@ -103,6 +109,7 @@ class Issue:
     `max_length` counts prompt and answer, as in generate(); `default_length` says that no length
     was passed. `truncated` is the length to which the tokenizer cuts prompts, `retokenized` whether
     it gets the text of the chat template, `unopened` whether the assistant's turn was not opened.
+    `unmasked` says that no call gets a mask, `engine` that another engine is compared with.
     `symptom` is what the words stand for, `short` and `endless` what they complain of.
     """
 
@@ -119,12 +126,14 @@ class Issue:
     unopened: bool = False
     retokenized: bool = False
     truncated: int = 0
+    unmasked: bool = False
     sampled: bool = False
     training_mode: bool = False
     difference: float = 0.0
     symptom: str = ""
     short: bool = False
     endless: bool = False
+    engine: bool = False
     text: str = field(default="", compare=False, repr=False)
     versions: tuple[tuple[str, str], ...] = ()
 
@@ -173,6 +182,7 @@ def read_issue(text: str) -> Issue:
         symptom=_symptom(found, text),
         short=bool(SHORT.search(prose)),
         endless=bool(ENDLESS.search(prose)),
+        engine=bool(ENGINE.search(prose)),
         text=text,
         versions=tuple(versions.items()),
     )
@@ -194,6 +204,7 @@ def _settings(found: CodeReader, prose: str) -> dict[str, Any]:
         said = [value for pattern, value in rules if re.search(pattern, prose, re.I)]
         if len(said) == 1 and not (name == "attn" and implementations):
             settings.setdefault(name, said[0])
+    settings["unmasked"] = found.masked == {False}
     if found.cached == {False}:
         settings.setdefault("cache", "off")
     if found.generates and "generate" not in settings:

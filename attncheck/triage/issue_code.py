@@ -58,6 +58,7 @@ class CodeReader:
     implementations: list[str] = field(default_factory=list)
     generates: bool = False
     cached: set[bool] = field(default_factory=set)
+    masked: set[bool] = field(default_factory=set)
 
     def code(self, block: str) -> None:
         """One block: statements that parse, each by itself."""
@@ -92,6 +93,9 @@ class CodeReader:
             self._tokenized(node, given)
 
     def _method(self, name: str, node: ast.Call, given: dict[str, ast.expr]) -> None:
+        if name in ("generate", "forward", "model"):
+            given_all = any(each.arg is None for each in node.keywords) or len(node.args) > 1
+            self.masked.add(given_all or "attention_mask" in given)
         if name in CACHES:
             self.settings["cache"] = CACHES[name]
         elif name in ("half", "bfloat16", "double") and not node.args:

@@ -27,13 +27,15 @@ SEQUENCES = 3
 @dataclass(frozen=True)
 class Material:
     """Some sequences. `own` says that they come from the reporter's prompts, `whole` that they are
-    these prompts and nothing else; `pad` is the id that the reporter's tokenizer pads with.
+    these prompts and nothing else; `pad` is the id that the reporter's tokenizer pads with. `why`
+    is the reason for drawn tokens.
     """
 
     rows: Tokens
     own: bool
     whole: bool = False
     pad: int | None = None
+    why: str = "no prompt was given"
 
     def first(self, length: int) -> Material:
         """The same sequences, each of at most `length` tokens."""
@@ -57,7 +59,9 @@ def material(subject: Subject, question: Question) -> Material:
     Raises:
         Unsupported: a prompt has no token, or one that the model has no embedding for.
     """
-    if not question.prompts or subject.tokenizer is None:
+    if subject.tokenizer is None and question.prompts:
+        return replace(_drawn(subject), why="the target has no tokenizer for the prompts")
+    if not question.prompts:
         return _drawn(subject)
     rows = tuple(_encoded(subject, prompt, question) for prompt in question.prompts)
     return Material(rows, own=True, whole=True, pad=_pad_of(subject))

@@ -75,6 +75,10 @@ class OwnCall:
         """The same call with positions that leave the padding out."""
         return replace(self, pattern=replace(self.pattern, positions="explicit"))
 
+    def with_mask(self) -> OwnCall:
+        """The same call with the mask of its padding."""
+        return replace(self, pattern=replace(self.pattern, mask=""))
+
     def case(self, subject: Subject) -> Comparison:
         """The case alone."""
         return self.run(subject).case
@@ -106,7 +110,7 @@ class OwnCall:
         padded = f"up to {padding} of padding" if self.pattern.padding and padding else ""
         text = f"generate() of {self.generate} tokens" if self.generate else "forward()"
         beams = f"{self.beams} beams" if self.beams > 1 else ""
-        what = "of the prompts" if self.material.own else "of drawn tokens (no prompt was given)"
+        what = "of the prompts" if self.material.own else f"of drawn tokens ({self.material.why})"
         parts = (text, beams, f"{rows} {what}: {counts} tokens", padded, how)
         return ", ".join(part for part in parts if part)
 
@@ -134,6 +138,8 @@ def own_call(subject: Subject, question: Question, material: Material) -> OwnCal
     generate = question.generate
     if question.issue.max_length:
         generate = max(1, question.issue.max_length - material.length)
+    if pattern.padding and question.issue.unmasked:
+        pattern = replace(pattern, mask="none")
     if pattern.padding == "left" and not generate and not pattern.schedule:
         pattern = replace(pattern, positions=pattern.positions or "implicit")
     if generate and subject.facts.parameters > SLOW:
@@ -192,6 +198,8 @@ def _generate(subject: Subject, call: OwnCall, rows: Tokens, **options: Any) -> 
     batch = Padded(rows=rows, length=length, pad=pad, inputs=subject.inputs)
     ids_BT = subject.passes.ids(batch.tokens(call.side))
     mask_BT = torch.tensor(batch.mask(call.side).rows, device=ids_BT.device)
+    if call.pattern.mask == "none" and pad in _ends(subject):
+        mask_BT = torch.ones_like(mask_BT)  # of another padding generate() finds the mask itself
     kind, given = call.pattern.cache, {}
     if kind not in ("", "on", "off"):
         size = {"rows": len(rows) * call.beams, "length": length + call.generate}
@@ -202,6 +210,13 @@ def _generate(subject: Subject, call: OwnCall, rows: Tokens, **options: Any) -> 
         options |= {"num_beams": call.beams, "output_scores": True}
     with subject.using(call.pattern.attn or None):
         return run(subject, ids_BT, mask_BT, call.generate, None, given, **options)
+
+
+def _ends(subject: Subject) -> tuple[int, ...]:
+    """The tokens that end a text."""
+    ends = getattr(getattr(subject.model, "generation_config", None), "eos_token_id", None)
+    own = getattr(subject.tokenizer, "eos_token_id", None)
+    return tuple(each for each in (*(ends if isinstance(ends, list) else (ends,)), own) if each)
 
 
 def _beams(subject: Subject, call: OwnCall) -> Comparison:

@@ -162,7 +162,9 @@ def _edged(span: str) -> str:
 
 def mentioned(triage: Triage) -> list[Remark]:
     """The remarks that are not already the answer."""
-    return [remark for remark in triage.remarks if remark.words not in triage.advice]
+    said = f"{triage.advice} {triage.headline}"
+    others = {each.title: each for each in triage.remarks if each.words.rstrip(".") not in said}
+    return list(others.values())
 
 
 def parts(triage: Triage) -> Iterator[tuple[str, str]]:

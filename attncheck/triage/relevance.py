@@ -24,6 +24,7 @@ SAID = {
     "eager": r"\beager\b",
     "sdpa": r"\bsdpa\b",
     "flex_attention": r"\bflex",
+    "on the cache": r"cach|generat|decod|past_key|chunk|prefill|stream|token by token|\bsteps?\b",
 }
 """The words with which a report names a special call."""
 ELSEWHERE = "not what was reported, but wrong here"
@@ -37,8 +38,10 @@ def elsewhere(subject: Subject, finding: Finding, question: Question, agrees: bo
     special = [_special(subject, case, agrees) for case in wrong]
     if question.symptom or not special or not all(special):
         return ""
-    text = " ".join((question.issue.text, question.pattern.cache, question.pattern.attn))
-    strange = [each for each in special if not any(_said(name, text) for name in each)]
+    asked = question.pattern
+    cached = "cached" if question.generate or asked.schedule or asked.cache else ""
+    text = " ".join((question.issue.text, asked.cache, asked.attn, cached))
+    strange = [each for each in special if not all(_said(name, text) for name in each)]
     return next(iter(strange[0])) if len(strange) == len(special) else ""
 
 
@@ -61,6 +64,8 @@ def _of(subject: Subject, spec: ForwardSpec, agrees: bool) -> Iterator[str]:
         yield kind
     if not agrees:
         return
+    if spec.chunks:
+        yield "on the cache"
     if spec.attentions:
         yield "attention weights asked for"
     if isinstance(spec.mask, Mask4D):

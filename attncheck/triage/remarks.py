@@ -84,6 +84,7 @@ def _sampling(subject: Subject, question: Question) -> Iterator[Remark]:
             title="generate() changes the logits",
             words=f"The model's generation config has {shown}: two engines agree only if both "
             "apply it.",
+            late=question.issue.engine,
         )
 
 

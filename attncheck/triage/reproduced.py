@@ -74,7 +74,7 @@ def ladder_of(
         return ladder(source.subject, source.own, reported)
     near = replace(source, patterns=_concerned(source.patterns, question.symptom))
     found = Ladder(reported)
-    for run in (near.plain, source.plain, source.wide):
+    for run in (near.plain, near.wide, source.plain, source.wide):
         more = ladder(source.subject, run, reported)
         found = more if more.lines else found
         if found.reproduces(question.symptom, question.difference) or found.failing:

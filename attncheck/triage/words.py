@@ -7,7 +7,7 @@ import re
 from attncheck.core.finding import Finding
 from attncheck.diagnosis.claims import PROVEN
 from attncheck.diagnosis.lost_numbers import WEIGHTS
-from attncheck.triage.answer import UNUSUAL, PrecisionLine, Triage, TriageAnswer
+from attncheck.triage.answer import UNUSUAL, PrecisionLine, Remark, Triage, TriageAnswer
 
 NUMERIC_ADVICE = (
     "Do not compare exact text: greedy decoding diverges after a near tie. Compare the logits of "
@@ -24,8 +24,7 @@ def headline(triage: Triage, reported: str) -> str:
     if triage.answer is TriageAnswer.NUMERICS:
         return _numerics(triage, reported)
     if triage.answer is TriageAnswer.BEHAVIOUR:
-        decisive = [remark for remark in triage.remarks if remark.decides] or list(triage.remarks)
-        return "; ".join(remark.title for remark in decisive[:3])
+        return "; ".join(remark.title for remark in _decisive(triage)[:3])
     return _not_reproduced(triage, reported)
 
 
@@ -40,6 +39,12 @@ def _not_reproduced(triage: Triage, reported: str) -> str:
         return f"{words}; but look at this: {odd.rstrip('.')}"
     backed = any(step.name == "control" and step.verdict.value == "pass" for step in triage.steps)
     return f"{words}; a fault would have shown" if backed else words
+
+
+def _decisive(triage: Triage) -> list[Remark]:
+    """The remarks that answer the report; where none does at once, those that do at last."""
+    remarks = triage.remarks
+    return [each for each in remarks if each.decides] or [each for each in remarks if each.late]
 
 
 def _line(triage: Triage, reported: str) -> PrecisionLine | None:
@@ -90,8 +95,7 @@ def advised(triage: Triage) -> str:
     if triage.answer is TriageAnswer.NUMERICS:
         return NUMERIC_ADVICE
     if triage.answer is TriageAnswer.BEHAVIOUR:
-        decisive = [each for each in triage.remarks if each.decides or len(triage.remarks) == 1]
-        return " ".join(remark.words for remark in decisive)
+        return " ".join(remark.words for remark in _decisive(triage))
     return _missing(triage)
 
 
@@ -143,7 +147,7 @@ def falsifier(triage: Triage, reported: str) -> str:
             f"(here {finest.max_abs:.1g}), or text that differs in {finest.dtype} as well."
         )
     if triage.answer is TriageAnswer.BEHAVIOUR:
-        decisive = next((each for each in triage.remarks if each.decides), None)
+        decisive = next(iter(_decisive(triage)), None)
         without = (
             f"the same difference in a call without this: {decisive.title}"
             if decisive

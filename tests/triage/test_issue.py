@@ -105,6 +105,10 @@ def test_an_issue_without_anything_says_nothing_and_what_was_read_names_its_opti
         ("```\nt = tok.apply_chat_template(m)\n```", "unopened", True),
         ("```\nmodel.train()\n```", "training_mode", True),
         ("```\ntrainer.train()\n```", "training_mode", False),
+        ("```\nm.generate(e.input_ids)\n```", "unmasked", True),
+        ("```\nmodel(e.input_ids, e.attention_mask)\n```", "unmasked", False),
+        ("```\nm.generate(**e)\n```", "unmasked", False),
+        ("vLLM gives another text", "engine", True),
         ("The answer stops after a few words", "short", True),
         ("The shorter prompts are wrong", "short", False),
         ("The tuned model never stops", "endless", True),
@@ -113,6 +117,7 @@ def test_an_issue_without_anything_says_nothing_and_what_was_read_names_its_opti
         ("eager and sdpa give other logits", "symptom", "implementation"),
         ("past_key_values change the logits", "symptom", "cache"),
         ("Padded prompts are wrong", "symptom", "padding"),
+        ("Nonsense after 500 tokens", "symptom", "long"),
         ("It writes nonsense", "symptom", ""),
     ],
 )

@@ -9,11 +9,14 @@ import pytest
 
 from attncheck.core.errors import TargetError, Unsupported
 from attncheck.core.settings import Settings
+from attncheck.model.subject import Subject
 from attncheck.targets.load import load
 from attncheck.triage.answer import Question
 from attncheck.triage.call_pattern import CallPattern
+from attncheck.triage.expected import explained
+from attncheck.triage.issue import Issue
 from attncheck.triage.material import material
-from attncheck.triage.own_call import own_call
+from attncheck.triage.own_call import OwnCall, own_call
 
 STRANGERS = str(Path(__file__).with_name("strangers.py"))
 LONG = "one cat sat on two mat " * 30
@@ -91,3 +94,40 @@ def test_a_model_without_implementations_refuses_one(tmp_path: Path) -> None:
     )
     with pytest.raises(TargetError, match="--attn eager cannot be used: Own cannot switch"):
         load(f"{file}:make", Settings(attn="eager"))
+
+
+def batch_without_mask(side: str, generate: int, ends: bool) -> tuple[Subject, OwnCall]:
+    subject = load(f"{STRANGERS}:rotary", Settings())
+    if ends:
+        subject.tokenizer.pad_token = subject.tokenizer.eos_token
+    question = Question(
+        prompts=("one cat sat on two mat", "two dog ran"),
+        generate=generate,
+        pattern=CallPattern(padding=side),
+        issue=Issue(unmasked=True),
+    )
+    call = own_call(subject, question, material(subject, question))
+    assert call is not None
+    return subject, call
+
+
+@pytest.mark.parametrize(
+    ("side", "generate", "title"),
+    [
+        ("left", 0, "no `attention_mask` is passed"),
+        ("left", 4, "no `attention_mask` is passed"),
+        ("right", 4, "no `attention_mask` is passed; padding on the right of a prompt"),
+    ],
+)
+def test_padding_that_no_mask_hides_is_shown_to_be_the_reason(
+    side: str, generate: int, title: str
+) -> None:
+    subject, call = batch_without_mask(side, generate, ends=True)
+    found = explained(subject, call, call.case(subject))
+    assert found is not None
+    assert (found.title, found.decides) == (title, True)
+
+
+def test_generate_finds_the_mask_itself_where_padding_is_a_token_of_its_own() -> None:
+    subject, call = batch_without_mask("left", 4, ends=False)
+    assert not call.case(subject).beyond

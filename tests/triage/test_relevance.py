@@ -22,6 +22,7 @@ SPECIAL = {
     "attention weights asked for": ForwardSpec(TOKENS, attentions=True),
     "4D mask": ForwardSpec(TOKENS, mask=causal(TOKENS)),
     "eager": ForwardSpec(TOKENS, attn="eager"),
+    "on the cache": ForwardSpec(TOKENS, chunks=(2, 2)),
 }
 
 
@@ -46,6 +47,11 @@ def test_a_call_that_the_report_names_may_explain_it() -> None:
     told = Question(issue=Issue(text="wrong with cache_implementation='static'"))
     assert elsewhere(subject, finding, told, agrees=True) == ""
     assert elsewhere(subject, finding, Question(symptom="cache"), agrees=True) == ""
+
+
+def test_a_cache_that_the_own_call_fills_may_explain_the_report() -> None:
+    subject, finding = load("builtin:gqa", Settings()), failed(SPECIAL["on the cache"])
+    assert elsewhere(subject, finding, Question(generate=4), agrees=True) == ""
 
 
 def test_a_static_cache_that_the_class_does_not_declare_is_never_the_reason_unsaid() -> None:
