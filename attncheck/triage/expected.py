@@ -24,6 +24,7 @@ from attncheck.numerics.budget import HEADROOM
 from attncheck.numerics.divergence import max_abs_diff
 from attncheck.triage import axes
 from attncheck.triage.answer import Remark
+from attncheck.triage.encoder_call import reads_prompts
 from attncheck.triage.own_call import OwnCall
 
 LOSSY = ("quantised",)
@@ -34,6 +35,8 @@ OUTLIER = 8.0
 
 def explained(subject: Subject, call: OwnCall, case: Comparison) -> Remark | None:
     """The reason why a failing call is as expected, shown by a run without it; None for a fault."""
+    if reads_prompts(subject):
+        return None
     for reason in (_unmasked, _on_the_right, _counted_padding, _rounding_cache):
         try:
             found = reason(subject, call, case)

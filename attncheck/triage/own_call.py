@@ -27,6 +27,7 @@ from attncheck.numerics.divergence import max_abs_diff
 from attncheck.triage import axes
 from attncheck.triage.answer import GreedySplit, Question
 from attncheck.triage.call_pattern import CallPattern
+from attncheck.triage.encoder_call import encoder_case, reads_prompts
 from attncheck.triage.material import Material
 
 SLOW = 30_000_000
@@ -89,6 +90,10 @@ class OwnCall:
         Raises:
             Unsupported: the model does not support the call.
         """
+        if reads_prompts(subject):
+            pad = pad_id(subject) if self.material.pad is None else self.material.pad
+            new = min(self.generate, FEW)
+            return Seen(encoder_case(subject, self.rows, self.side, pad, new, NAME))
         if self.generate and self.beams > 1:
             return Seen(_beams(subject, self))
         if self.generate:
@@ -115,9 +120,9 @@ class OwnCall:
         return ", ".join(part for part in parts if part)
 
 
-def described(call: OwnCall | None, material: Material) -> str:
+def described(subject: Subject, call: OwnCall | None, material: Material) -> str:
     """What was run as the reporter's own call: of one prompt, a plain forward."""
-    if call is None and material.whole:
+    if call is None and material.whole and not reads_prompts(subject):
         call = OwnCall(material, CallPattern(batch=len(material.rows)))
     return str(call) if call else ""
 
@@ -136,6 +141,8 @@ def own_call(subject: Subject, question: Question, material: Material) -> OwnCal
         cut = tuple(row[: len(row) - 3 * n] for n, row in enumerate(material.rows))
         material = replace(material, rows=cut, whole=True)
     generate = question.generate
+    if reads_prompts(subject) and not (generate and material.whole):
+        return None  # a forward reads a decoder's text as well, which no prompt is
     if question.issue.max_length:
         generate = max(1, question.issue.max_length - material.length)
     if pattern.padding and question.issue.unmasked:

@@ -172,7 +172,8 @@ class Investigation:
     @property
     def _agrees(self) -> bool:
         """Whether the reporter's own call was run and is right."""
-        return self.log.passed(steps.OWN) or (self.call is None and self.material.whole)
+        described_in_full = bool(described(self.subject, self.call, self.material))
+        return self.log.passed(steps.OWN) or (self.call is None and described_in_full)
 
     @property
     def _is_long(self) -> bool:
@@ -283,7 +284,7 @@ class Investigation:
             answer=answer,
             headline="",
             told=self.question.issue.lines(),
-            called=described(self.call, self.material),
+            called=described(self.subject, self.call, self.material),
             finding=finding,
             second=second,
             smallest=smallest,
