@@ -169,14 +169,11 @@ def _explained(search: Search, finding: Finding) -> Finding:
         again = {**finding.replay, **replay_of(failure)}
         return replace(finding, diagnosis=inside, location=locate_leak(failure), replay=again)
     seen = measured(failure) if outside is None else measured_alone(failure)
-    if (
-        seen is not None
-        and seen.diagnosis().fault == CAUSAL
-        and not failure.trusted.subject.can.decodes
-    ):
+    both_ways = not failure.subject.can.decodes
+    if seen is not None and both_ways and seen.diagnosis().fault == CAUSAL:
         seen = None  # what reads ahead by design was held against a causal mask
     if seen is not None and seen.proven:
-        outside, place = None, place or seen.place(failure.subject.model)
+        place = place or seen.place(failure.subject.model)
     diagnosis = _diagnosis(search, place, outside, seen)
     proven = seen is not None and seen.proven
     kept = (left_behind if proven else _kept)(failure, diagnosis)
@@ -200,7 +197,7 @@ def _diagnosis(
 ) -> Diagnosis:
     failure = search.failure
     if seen is not None and seen.proven:
-        return _measured(search, seen)
+        return _measured(search, seen, outside)
     found = search.run(place.layer if place else None) if outside is None else None
     if found is None and outside is None:
         outside = carried_elsewhere(failure)
@@ -221,9 +218,11 @@ def _diagnosis(
     return diagnosis if seen is None else seen.added_to(diagnosis)
 
 
-def _measured(search: Search, seen: Measured) -> Diagnosis:
+def _measured(search: Search, seen: Measured, outside: OutsideFault | None) -> Diagnosis:
     """A proven observation, under the name of the fault that gives the same logits."""
     found = search.among(seen.groups)
+    if found is None and outside is not None and not seen.diagnosis().fault:
+        return seen.added_to(_reproduced(outside.fault, outside.parameter, outside.residual))
     if found is None:
         return seen.diagnosis()
     guess = found.hypothesis

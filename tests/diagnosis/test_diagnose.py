@@ -149,3 +149,14 @@ def test_dropout_within_a_kernel_is_named_although_the_trusted_path_has_none() -
     assert "one seed the same twice" in found.diagnosis.advice
     assert found.location is not None
     assert found.location.module == "model.layers.1.self_attn"
+
+
+def test_a_call_whose_positions_change_nothing_keeps_its_name_beside_what_was_measured() -> None:
+    """A table of positions returns the rows of other tokens, and the reason has a name."""
+    subject = loaded("builtin:mha")
+    without = {"position_ids": None}
+    with edited(subject.model, lambda call: {**call, **without}):
+        found = explained(subject, "padding").diagnosis
+    assert found is not None
+    assert found.fault == "position-ids-ignored"
+    assert found.sentence.startswith("Outputs of transformer.wpe are those of the token")
