@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from attncheck.core.observed_part import How
-from attncheck.observation.edits import edits
+from attncheck.observation.edits import SHOWN, edits
 
 
 class Rotates(Protocol):
@@ -129,6 +129,9 @@ class Matcher:
     ) -> Tensor:
         left = torch.ones(len(places), dtype=torch.bool)
         for how, fits_N, predicted_ND, amount_N, dtype in edits(observed_ND, right_ND, self.limit):
+            # heads may share channels: of a weight only several tokens are evidence
+            if how == "weighted" and len({(b, s) for b, _, s in places[fits_N].tolist()}) <= SHOWN:
+                continue
             for number in (fits_N.cpu() & left).nonzero().flatten().tolist():
                 amount = None if amount_N is None else float(amount_N[number])
                 change = VectorChange(how, amount, dtype, sources[number])
