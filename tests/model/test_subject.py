@@ -72,7 +72,6 @@ def test_weights_are_cast_once_while_that_is_kept(single: Subject) -> None:
     assert single.loaded.spare is None
     assert all(torch.equal(before[name], each) for name, each in single.model.state_dict().items())
     with single.at("float64") as fresh:
-        assert weight.data_ptr() != cast
         assert torch.equal(fresh.passes.run(ForwardSpec(fresh.inputs.tokens)), logits_BTV)
 
 
