@@ -129,8 +129,8 @@ class Matcher:
     ) -> Tensor:
         left = torch.ones(len(places), dtype=torch.bool)
         for how, fits_N, predicted_ND, amount_N, dtype in edits(observed_ND, right_ND, self.limit):
-            # heads may share channels: of a weight only several tokens are evidence
-            if how == "weighted" and len({(b, s) for b, _, s in places[fits_N].tolist()}) <= SHOWN:
+            # heads may share channels, and rows be alike: only several tokens show a weight
+            if how == "weighted" and len({s for _, _, s in places[fits_N].tolist()}) <= SHOWN:
                 continue
             for number in (fits_N.cpu() & left).nonzero().flatten().tolist():
                 amount = None if amount_N is None else float(amount_N[number])

@@ -24,3 +24,6 @@ def test_a_weight_is_shown_by_several_tokens_and_not_by_heads_that_share_channel
     one_BGTD = right_BGTD.clone()
     one_BGTD[:, :, 1] *= weight_D
     assert changes(one_BGTD, right_BGTD) == {"another function"}
+    assert changes(one_BGTD.expand(4, -1, -1, -1), right_BGTD.expand(4, -1, -1, -1)) == {
+        "another function"
+    }
