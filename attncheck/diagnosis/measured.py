@@ -16,7 +16,13 @@ from attncheck.core.finding import Diagnosis, Location
 from attncheck.diagnosis.failure import REFUSED, Failure, max_diff_at, on_a_cache
 from attncheck.diagnosis.locate import source_of
 from attncheck.faults.registry import advice
-from attncheck.observation.observe import Observation, observed, observed_alone, observed_states
+from attncheck.observation.observe import (
+    Observation,
+    observed,
+    observed_alone,
+    observed_states,
+    with_coarse_states,
+)
 from attncheck.observation.sequence import Sequence
 from attncheck.observation.summary import AT_QUERIES
 from attncheck.observation.words import HELD
@@ -217,7 +223,14 @@ def measured(failure: Failure) -> Measured | None:
     for other in (_states(failure), _uncached(failure)):
         if other is not None and other.proven:
             return other
-    return found
+    return found if found is None or not found.taken_over else _with_states(failure, found)
+
+
+def _with_states(failure: Failure, found: Measured) -> Measured:
+    side = failure.wrong[0]
+    run = partial(side.run, failure.subject)
+    seen = with_coarse_states(found.observation, failure.trusted, side.spec, run)
+    return replace(found, observation=seen)
 
 
 def _uncached(failure: Failure) -> Measured | None:

@@ -6,7 +6,7 @@ Axes: B batch, T positions, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -24,7 +24,7 @@ from attncheck.observation.explaining import Explaining
 from attncheck.observation.ledger import ledger_of
 from attncheck.observation.names import named
 from attncheck.observation.sequence import Sequence
-from attncheck.observation.states import changed_states, left_states
+from attncheck.observation.states import changed_states, coarse_states, left_states
 from attncheck.observation.summary import Extent, Group, grouped_parts
 from attncheck.observation.words import sentence, worded
 
@@ -145,6 +145,21 @@ def observed_states(
     layers = frozenset(range(trusted.subject.facts.layers or 0))
     opaque = any(each.opaque for each in found)
     return _observation(found, extent_of(trusted, spec, layers), repaired_BTV, opaque, {})
+
+
+def with_coarse_states(
+    seen: Observation, trusted: Trusted, spec: ForwardSpec, run: Callable[[], object]
+) -> Observation:
+    """The observation with the states that a half precision holds whole, if there are any: no
+    repair gives back what was rounded away.
+    """
+    found = coarse_states(trusted.subject.model, run)
+    if not found:
+        return seen
+    layers = frozenset(range(trusted.subject.facts.layers or 0))
+    extent = extent_of(trusted, spec, layers)
+    groups = (*worded(grouped_parts(found, extent), extent), *seen.groups)
+    return replace(seen, groups=groups, sentence=sentence(groups), family=named(groups, extent)[1])
 
 
 def _convolutions(trusted: Trusted, spec: ForwardSpec, relative: float) -> ConvolutionStates | None:

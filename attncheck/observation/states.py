@@ -27,6 +27,9 @@ from attncheck.observation.deviation import Deviation
 from attncheck.observation.vectors import Matcher, VectorChange
 
 Path = tuple[str, ...]
+HALF = (torch.bfloat16, torch.float16)
+TELLING = 32
+"""So many numbers are not all those of half a precision by chance."""
 
 
 @final
@@ -36,7 +39,8 @@ class StateKeeper:
     `repairs` it puts that back.
 
     `relative` is the difference that rounding explains, as a share of the largest value. What a
-    layer leaves in `convolutions` is repaired as well.
+    layer leaves in `convolutions` is repaired as well. `coarse` are states that a half precision
+    holds whole.
     """
 
     model: nn.Module
@@ -46,6 +50,7 @@ class StateKeeper:
     left: dict[Path, Tensor] = field(default_factory=dict)
     tokens: dict[int, int] = field(default_factory=dict)
     deviations: list[Deviation] = field(default_factory=list)
+    coarse: list[Deviation] = field(default_factory=list)
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
@@ -67,9 +72,24 @@ class StateKeeper:
                 if self.convolutions is not None:
                     self.convolutions.repair(number, each, start, self.tokens[number])
                 self.left[each.path] = each.tensor.detach().clone()
+                self._note_precision(number, each, start)
 
         yield layer.register_forward_pre_hook(before, with_kwargs=True)
         yield layer.register_forward_hook(after, with_kwargs=True)
+
+    def _note_precision(self, number: int, each: CachedTensor, start: int) -> None:
+        dtype = _holding(each.tensor)
+        if dtype:
+            self.coarse.append(
+                Deviation(
+                    what="state",
+                    how="rounded",
+                    layer=number,
+                    start=start,
+                    dtype=dtype,
+                    module=each.name,
+                )
+            )
 
     def _compare(self, number: int, found: CachedTensor, length: int) -> None:
         left = self.left[found.path]
@@ -115,6 +135,17 @@ class StateKeeper:
         return {row: change for (row, _, _), change in matches.changes.items()}
 
 
+def _holding(state: Tensor) -> str:
+    """The half precision that holds a state whole; "" where none does, or there is little to tell
+    by.
+    """
+    if not state.is_floating_point() or int(state.count_nonzero()) < TELLING:
+        return ""
+    coarser = (each for each in HALF if torch.finfo(each).eps > torch.finfo(state.dtype).eps)
+    found = (each for each in coarser if torch.equal(state.to(each).to(state.dtype), state))
+    return str(next(found, "")).removeprefix("torch.")
+
+
 def _length(args: Any, named: dict[str, Any]) -> int:
     """How many tokens a layer gets."""
     tensors = (each for each in (*args, *named.values()) if isinstance(each, Tensor))
@@ -143,6 +174,14 @@ def changed_states(
     with repairing.watching():
         logits_BTV = run()
     return seen.deviations, logits_BTV
+
+
+def coarse_states(model: nn.Module, run: Callable[[], object]) -> list[Deviation]:
+    """The states that layers leave in a run and that a half precision holds whole."""
+    keeper = StateKeeper(model, 0.0)
+    with keeper.watching():
+        run()
+    return keeper.coarse
 
 
 def left_states(

@@ -16,7 +16,9 @@ from attncheck.core.finding import Diagnosis
 from attncheck.diagnosis.diagnose import diagnose
 from attncheck.faults.engine.store_edits import at_cache
 from attncheck.model.caches import states
+from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.subject import Subject
+from attncheck.observation.states import coarse_states
 
 
 @contextmanager
@@ -59,3 +61,23 @@ def test_a_changed_state_is_measured(
     assert "With what each layer left in the cache put back, the logits are right to" in (
         found.sentence
     )
+
+
+def test_states_that_a_layer_itself_rounds_are_said_beside_what_they_change() -> None:
+    subject = loaded("config:mamba2")
+    mixer = subject.model.backbone.layers[1].mixer
+
+    def rounding(module: Any, args: Any, named: Any, output: Any) -> None:
+        cache = next(each for each in (*args, *named.values()) if hasattr(each, "layers"))
+        for each in states(cache):
+            if each.layer == 1:
+                each.tensor.copy_(each.tensor.bfloat16())
+
+    with mixer.register_forward_hook(rounding, with_kwargs=True):
+        found = coarse_states(subject.model, lambda: subject.passes.replay(stepped(subject)))
+    assert {(each.layer, each.dtype) for each in found} == {(1, "bfloat16")}
+    assert not coarse_states(subject.model, lambda: subject.passes.replay(stepped(subject)))
+
+
+def stepped(subject: Subject) -> ForwardSpec:
+    return ForwardSpec(subject.inputs.tokens, chunks=(subject.inputs.length - 1, 1))
