@@ -10,7 +10,7 @@ from attncheck.core.finding import Finding, Proof
 from attncheck.core.measurement import Measurement, verdict_of
 from attncheck.core.verdict import Verdict
 from attncheck.model.cache_kinds import promised
-from attncheck.model.forward_spec import ForwardSpec, Mask4D
+from attncheck.model.forward_spec import ForwardSpec, Mask2D, Mask4D
 from attncheck.model.subject import Subject
 from attncheck.triage import steps
 from attncheck.triage.answer import UNUSUAL, Question, Remark
@@ -24,6 +24,7 @@ SAID = {
     "eager": r"\beager\b",
     "sdpa": r"\bsdpa\b",
     "flex_attention": r"\bflex",
+    "left padding": r"\bpad|\bbatch",
     "on the cache": r"cach|generat|decod|past_key|chunk|prefill|stream|token by token|\bsteps?\b",
 }
 """The words with which a report names a special call."""
@@ -40,6 +41,7 @@ def elsewhere(subject: Subject, finding: Finding, question: Question, agrees: bo
         return ""
     asked = question.pattern
     cached = "cached" if question.generate or asked.schedule or asked.cache else ""
+    cached += " padded" if asked.padding or len(question.prompts) > 1 else ""
     text = " ".join((question.issue.text, asked.cache, asked.attn, cached))
     strange = [each for each in special if not all(_said(name, text) for name in each)]
     return next(iter(strange[0])) if len(strange) == len(special) else ""
@@ -64,6 +66,8 @@ def _of(subject: Subject, spec: ForwardSpec, agrees: bool) -> Iterator[str]:
         yield kind
     if not agrees:
         return
+    if isinstance(spec.mask, Mask2D) and any(0 in row for row in spec.mask.rows):
+        yield "left padding"
     if spec.chunks:
         yield "on the cache"
     if spec.attentions:

@@ -30,6 +30,7 @@ from attncheck.targets.target import DEFAULT
 from attncheck.triage import axes
 from attncheck.triage.answer import Remark, Step
 from attncheck.triage.call_pattern import CallPattern
+from attncheck.triage.encoder_call import reads_prompts
 from attncheck.triage.expected import explained
 from attncheck.triage.lengths import WAYS, LengthSweep, limit, long_row, swept
 from attncheck.triage.material import Material
@@ -120,9 +121,14 @@ def diagnosed(subject: Subject, cases: tuple[Comparison, ...], log: Log) -> Find
     """The first failing case with the fault that explains it."""
     log.says("which fault reproduces it")
     failing = next(case for case in cases if axes.fails(case))
-    summary = f"{failing.name}: {describe(failing)}"
+    summary = summary_of(failing)
     finding = Finding(probe=AXES, verdict=Verdict.FAIL, summary=summary, cases=cases, seconds=5.0)
     return log.diagnoser(subject, finding)
+
+
+def summary_of(case: Comparison) -> str:
+    """What a failing call shows."""
+    return f"{case.name}: {describe(case)}"
 
 
 def control(
@@ -163,7 +169,11 @@ def own(subject: Subject, call: OwnCall, log: Log) -> Finding | Remark | None:
         return None
     remark = explained(subject, call, case)
     log.add(OWN, Verdict.FAIL if remark is None else Verdict.WARN, words)
-    return diagnosed(subject, (case,), log) if remark is None else remark
+    if remark is not None:
+        return remark
+    if reads_prompts(subject):  # no plain call of the decoder shows what its encoder does
+        return Finding(probe=AXES, verdict=Verdict.FAIL, summary=summary_of(case), cases=(case,))
+    return diagnosed(subject, (case,), log)
 
 
 def beyond(subject: Subject, dtype: str, case: Comparison, log: Log) -> Finding:

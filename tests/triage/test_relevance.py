@@ -9,7 +9,7 @@ from attncheck.core.finding import Diagnosis, Finding
 from attncheck.core.measurement import AtMost, Cause, Comparison, Rerun
 from attncheck.core.settings import Settings
 from attncheck.core.verdict import Verdict
-from attncheck.model.forward_spec import ForwardSpec, causal
+from attncheck.model.forward_spec import ForwardSpec, Mask2D, causal
 from attncheck.targets.load import load
 from attncheck.triage.answer import Question
 from attncheck.triage.issue import Issue
@@ -23,6 +23,7 @@ SPECIAL = {
     "4D mask": ForwardSpec(TOKENS, mask=causal(TOKENS)),
     "eager": ForwardSpec(TOKENS, attn="eager"),
     "on the cache": ForwardSpec(TOKENS, chunks=(2, 2)),
+    "left padding": ForwardSpec(TOKENS, mask=Mask2D(((0, 1, 1, 1),))),
 }
 
 
