@@ -16,6 +16,7 @@ from torch import Tensor
 
 from attncheck.core.finding import Diagnosis, Location
 from attncheck.diagnosis.failure import (
+    REFUSED,
     Failure,
     FailureSide,
     max_diff_at,
@@ -98,8 +99,13 @@ def draws(subject: Subject) -> bool:
 
 def _draws(subject: Subject) -> bool:
     step = (subject.inputs.length - 1, 1) if subject.can.steps else ()
-    spec = ForwardSpec(subject.inputs.tokens, chunks=step)
+    try:
+        return _differs_by_seed(subject, ForwardSpec(subject.inputs.tokens, chunks=step))
+    except REFUSED:
+        return False  # a call that fails says nothing of random numbers
 
+
+def _differs_by_seed(subject: Subject, spec: ForwardSpec) -> bool:
     def run(seed: int) -> Tensor:
         torch.manual_seed(seed)
         subject.passes.drop(spec)
