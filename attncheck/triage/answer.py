@@ -11,6 +11,7 @@ from attncheck.core.verdict import Verdict
 from attncheck.triage.call_pattern import CallPattern
 from attncheck.triage.issue import Issue
 
+OWN = "the reporter's own call"
 UNUSUAL = "not wrong by anything stated here, but unusual"
 """The title of a remark about what no config and no call explains."""
 

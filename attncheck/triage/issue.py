@@ -28,7 +28,7 @@ DIFFERENCE = re.compile(
     re.I,
 )
 PRINTED = re.compile(
-    r"abs\(\)\s*\.max\(\)[^\n#]*(?:#|\n\s*(?:#|tensor\()|\n+```\s*\n\s*)[^\d\n]{0,24}"
+    r"abs\(\)\s*\.max\(\)[^\n#]*(?:#|\n\s*(?:#|tensor\())[^\d\n]{0,24}"
     r"(\d+\.?\d*(?:e[-+]?\d+)?)"
 )
 """The difference that a line of code printed, in a comment or below."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import get_args
 
 from attncheck.core.finding import Finding, Proof
-from attncheck.core.measurement import Measurement, verdict_of
+from attncheck.core.measurement import AtMost, Measurement, verdict_of
 from attncheck.core.verdict import Verdict
 from attncheck.model.cache_kinds import promised
 from attncheck.model.forward_spec import ForwardSpec, Mask2D, Mask4D
@@ -100,7 +100,8 @@ def beside(subject: Subject, finding: Finding) -> Remark | None:
 
 def unusual(finding: Finding) -> list[Remark]:
     """What a probe warns of and nothing states: mentioned beside a report that nothing explains."""
-    warned = (each.cause for each in finding.cases if verdict_of(each) is Verdict.WARN)
+    counts = (each for each in finding.cases if isinstance(each, AtMost))
+    warned = (each.cause for each in counts if verdict_of(each) is Verdict.WARN)
     fault = next((cause.fault for cause in warned if cause.fault and cause.module), "")
     if finding.verdict is not Verdict.WARN or not fault:
         return []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -138,10 +139,11 @@ def _template(subject: Subject, question: Question) -> Iterator[Remark]:
         )
 
 
-def trapped(subject: Subject, finding: Finding, reported: str) -> Remark | None:
+def trapped(subject: Subject, finding: Finding, reported: str, question: Question) -> Remark | None:
     """The warnings of a finding that the reporter's own precision shows as well.
 
-    A loss that accumulation steps change is compared with one batch in a step of its own.
+    generate() passes positions, so that a forward which counts padding explains none of its text. A
+    loss that accumulation steps change is compared with one batch in a step of its own.
     """
     warned = {
         case.name: case
@@ -157,7 +159,8 @@ def trapped(subject: Subject, finding: Finding, reported: str) -> Remark | None:
     except REFUSED:
         own = warned
     shown = [case for name, case in warned.items() if name in own and _shows(own[name])]
-    return _trap(finding, shown) if shown else None
+    counted = finding.probe == "padding" and question.generate > 0
+    return replace(_trap(finding, shown), decides=not counted) if shown else None
 
 
 def _shows(case: Measurement) -> bool:

@@ -22,7 +22,7 @@ from attncheck.diagnosis.claims import is_proven
 from attncheck.model.subject import Subject
 from attncheck.run.implicit import implicit_findings
 from attncheck.triage import axes, checks, relevance, reproduced, steps
-from attncheck.triage.answer import Question, Remark, Smallest, Triage, TriageAnswer
+from attncheck.triage.answer import OWN, Question, Remark, Smallest, Triage, TriageAnswer
 from attncheck.triage.call_pattern import CallPattern
 from attncheck.triage.material import BRIEF, Material, brief, material
 from attncheck.triage.own_call import SLOW, OwnCall, described, own_call
@@ -34,8 +34,6 @@ from attncheck.triage.smallest import ForwardCount, reproduction, smallest_of
 from attncheck.triage.words import advised, falsifier, headline
 
 LONG = ("", "long", "upgrade")
-COMPILING = "implementations"
-"""The probe that compares the compiled model."""
 EXPENSIVE = ("future-token",)
 SINGLES = "one axis at a time"
 PASSES, PASSES_SLOW = 600, 240
@@ -102,7 +100,7 @@ class Investigation:
         if finding is not None:
             return self._confirmed(finding)
         answer = partial(self._answer, remarks=found, ladder=ladder)
-        if self.traps or any(remark.decides for remark in found):
+        if any(remark.decides for remark in (*self.traps, *found)):
             return answer(TriageAnswer.BEHAVIOUR)
         steps.control(self.subject, self.brief, self._singles(), self.log)
         if self._explained:
@@ -129,7 +127,6 @@ class Investigation:
 
     @property
     def _best(self) -> Finding | None:
-        """Of the findings so far the one that says most about its cause."""
         return min(self.found, key=relevance.vagueness, default=None)
 
     def _attempts(self) -> Iterator[Attempt]:
@@ -139,20 +136,26 @@ class Investigation:
             yield partial(lambda each: each, finding)
         yield from self.first
         yield lambda: checks.finite_values(subject, self.material, self.reported, log)
-        wanted = [*self.route.probes.split(), *([COMPILING] if subject.settings.compiled else ())]
+        wanted = [
+            *self.route.probes.split(),
+            *(["implementations"] if subject.settings.compiled else ()),
+        ]
         names = present(dict.fromkeys(wanted), registry.installed())
         if self._slow:
             names.sort(key=EXPENSIVE.__contains__)  # those that take a forward for each token last
         first = names[:1] if names[:1] == ["reference"] else []
+        long = self.symptom == "long" or self._is_long
+        early = ["window"] if long and "window" in names else []
         yield from (partial(self._probe, name) for name in first)
         yield self._own
         if first:  # where labels come first, a wrong plain forward must not be the measure
             yield partial(self._called, self._singles(), SINGLES)
-        if self.symptom == "long" or self._is_long:
+        if long:
+            yield from (partial(self._probe, name) for name in early)
             yield self._lengths
         if self._slow and (self.traps or self._explained):
             return  # what was reported is explained: a search elsewhere takes minutes here
-        yield from (partial(self._probe, name) for name in names if name not in first)
+        yield from (partial(self._probe, name) for name in names if name not in (*first, *early))
         yield from self._wider(bool(first), names)
 
     def _wider(self, begun: bool, names: list[str]) -> Iterator[Attempt]:
@@ -173,11 +176,11 @@ class Investigation:
     def _agrees(self) -> bool:
         """Whether the reporter's own call was run and is right."""
         described_in_full = bool(described(self.subject, self.call, self.material))
-        return self.log.passed(steps.OWN) or (self.call is None and described_in_full)
+        return self.log.passed(OWN) or (self.call is None and described_in_full)
 
     @property
     def _is_long(self) -> bool:
-        """Whether the reporter's prompts are longer than what the probes use."""
+        # longer than what the probes use
         usual = BRIEF if self._slow else self.subject.inputs.length
         return self.material.whole and self.material.length > usual
 
@@ -218,7 +221,7 @@ class Investigation:
     def _probe(self, name: str) -> Finding | None:
         finding = steps.probed(self.subject, name, self.log)
         if name in self.route.traps:
-            trap = trapped(self.subject, finding, self.reported)
+            trap = trapped(self.subject, finding, self.reported, self.question)
             self.traps += [trap] if trap is not None else []
         beside = relevance.beside(self.subject, finding)
         if beside is None and name not in self.route.traps:
@@ -238,7 +241,6 @@ class Investigation:
         return axes.alone(axes.values(self.subject), self.route.axes)
 
     def _beyond_rounding(self, ladder: Ladder) -> Finding | None:
-        """The difference that stays in the finest precision is not rounding."""
         if ladder.failing is None or self.traps:
             return None
         dtype, case = ladder.failing
@@ -258,7 +260,6 @@ class Investigation:
         return replace(answer, script=text, no_script=reason)
 
     def _guessed(self) -> Triage:
-        """The answer if nothing else were tried."""
         if self._best is not None:
             return self._answer(TriageAnswer.CONFIRMED, finding=self._best)
         return self._answer(TriageAnswer.BEHAVIOUR if self.traps else TriageAnswer.NOT_REPRODUCED)

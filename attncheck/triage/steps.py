@@ -28,7 +28,7 @@ from attncheck.run.runner import finding_of
 from attncheck.targets.load import load
 from attncheck.targets.target import DEFAULT
 from attncheck.triage import axes
-from attncheck.triage.answer import Remark, Step
+from attncheck.triage.answer import OWN, Remark, Step
 from attncheck.triage.call_pattern import CallPattern
 from attncheck.triage.encoder_call import reads_prompts
 from attncheck.triage.expected import explained
@@ -45,7 +45,6 @@ CONTROLS = (
     "rows-mixed",
     "softmax-scale",
 )
-OWN = "the reporter's own call"
 LENGTHS = "lengths"
 JUDGED = 1200
 """Attention of longer rows is not computed again: its scores grow with the square."""

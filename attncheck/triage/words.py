@@ -7,7 +7,7 @@ import re
 from attncheck.core.finding import Finding
 from attncheck.diagnosis.claims import PROVEN
 from attncheck.diagnosis.lost_numbers import WEIGHTS
-from attncheck.triage.answer import UNUSUAL, PrecisionLine, Remark, Triage, TriageAnswer
+from attncheck.triage.answer import OWN, UNUSUAL, PrecisionLine, Remark, Triage, TriageAnswer
 
 NUMERIC_ADVICE = (
     "Do not compare exact text: greedy decoding diverges after a near tie. Compare the logits of "
@@ -31,6 +31,9 @@ def headline(triage: Triage, reported: str) -> str:
 def _not_reproduced(triage: Triage, reported: str) -> str:
     tried = sum(step.verdict.value != "skip" for step in triage.steps)
     words = f"none of {tried} steps shows a difference beyond rounding"
+    own_call = next((step for step in triage.steps if step.name == OWN), None)
+    if own_call is not None and own_call.verdict.value == "skip":
+        words = f"{OWN} cannot be run here ({own_call.words}), and {words}"
     own = _line(triage, reported)
     if own is not None:
         words += f", and {_flips(own)} in {own.dtype}"
@@ -64,6 +67,8 @@ def _confirmed(finding: Finding) -> str:
     summary = finding.summary
     if found is not None and found.fault == WEIGHTS:  # what the numbers lead to says nothing
         summary = re.split(r"\.\s", found.advice, maxsplit=1)[0]
+    if what.partition(":")[0].lower() == summary.partition(":")[0].lower():
+        return f"{summary}{where}"  # both say what was compared, and the summary how often
     return f"{what}{where}: {summary}"
 
 

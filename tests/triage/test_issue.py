@@ -96,6 +96,7 @@ def test_an_issue_without_anything_says_nothing_and_what_was_read_names_its_opti
         ("```\nm.generate(a, use_cache=True)\nm.generate(a, use_cache=False)\n```", "cache", ""),
         ("```\nprint((a - b).abs().max())  # tensor(0.0312)\n```", "difference", 0.0312),
         ("```\n(a - b).abs().max()\n# 3.3e-06\n```", "difference", 3.3e-06),
+        ("```\n(a - b).abs().max()\n```\ntransformers 4.46.1", "difference", 0.0),
         ("```\nm.generate(a, max_length=40)\n```", "max_length", 40),
         ("```\nm.generate(a)\n```", "default_length", True),
         ("```\nm.generate(a, max_new_tokens=4)\n```", "default_length", False),

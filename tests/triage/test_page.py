@@ -10,7 +10,7 @@ from triaging import investigation
 
 from attncheck.core.finding import Diagnosis, Finding, Proof
 from attncheck.core.verdict import Verdict
-from attncheck.triage.answer import GreedySplit, Step, Triage, TriageAnswer
+from attncheck.triage.answer import OWN, GreedySplit, Step, Triage, TriageAnswer
 from attncheck.triage.page import markdown, parts, split_words, steps_grid, without_folders
 from attncheck.triage.words import advised, headline
 
@@ -34,10 +34,8 @@ def test_a_turn_of_greedy_text_is_held_against_what_the_logits_differ_by(
     assert said in split_words(split)
 
 
-def confirmed(diagnosis: Diagnosis) -> str:
-    finding = Finding(
-        probe="reference", verdict=Verdict.FAIL, summary="it reads others", diagnosis=diagnosis
-    )
+def confirmed(diagnosis: Diagnosis, summary: str = "it reads others") -> str:
+    finding = Finding(probe="reference", verdict=Verdict.FAIL, summary=summary, diagnosis=diagnosis)
     triage = Triage(target="x", answer=TriageAnswer.CONFIRMED, headline="", finding=finding)
     return markdown(replace(triage, headline=headline(triage, "float32")))
 
@@ -114,3 +112,20 @@ def test_on_a_terminal_steps_that_agree_share_a_row_and_in_markdown_they_do_not(
     assert [row[0] for row in rows] == ["finite values", "batch-rows", "control", "5 others"]
     assert rows[-1][-1] == "reference, padding, window, labels, gradient"
     assert len(steps_grid(triage).cells) == len(steps)
+
+
+def test_a_call_that_cannot_be_run_here_is_said_first() -> None:
+    step = Step(name=OWN, verdict=Verdict.SKIP, words="generate() raises ValueError: odd")
+    triage = Triage(target="x", answer=TriageAnswer.NOT_REPRODUCED, headline="", steps=(step,))
+    assert headline(triage, "float32") == (
+        "the reporter's own call cannot be run here (generate() raises ValueError: odd), and none "
+        "of 0 steps shows a difference beyond rounding"
+    )
+
+
+def test_what_was_compared_is_said_once() -> None:
+    said = "What layers read, prefill: layers.2: keys have other lengths."
+    text = confirmed(
+        Diagnosis(fault="", how="measured", sentence=said), "what layers read, prefill: 1 layer"
+    )
+    assert "\n\nwhat layers read, prefill: 1 layer.\n" in text
