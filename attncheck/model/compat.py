@@ -90,6 +90,11 @@ def text_config(config: Any) -> Any:
     )
 
 
+def config_fields(config: Any) -> dict[str, Any]:
+    """The fields of a config by name; none of a model that has no config."""
+    return dict(vars(config)) if hasattr(config, "__dict__") else {}
+
+
 def readable(config: Any) -> Any:
     """The same config, whose fields can be read even where layers differ: newer releases raise
     unless it is allowed.

@@ -9,7 +9,7 @@ from typing import Any, final
 import torch
 from torch import nn
 
-from attncheck.model.compat import config_of, text_config
+from attncheck.model.compat import config_fields, config_of, text_config
 from attncheck.model.embeddings import position_rows, token_table
 
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers")
@@ -105,7 +105,7 @@ def head_width(config: Any) -> int | None:
 def configs_in(config: Any) -> Iterator[Any]:
     """A config and all configs in it."""
     yield config
-    for value in list(vars(config).values()) if hasattr(config, "__dict__") else ():
+    for value in config_fields(config).values():
         if hasattr(value, "model_type"):
             yield from configs_in(value)
 

@@ -23,12 +23,14 @@ from attncheck.model.refusal import REFUSALS, classified
 from attncheck.model.signature import KEYWORDS, LABELS, parameters_of
 from attncheck.model.subject import Subject
 from attncheck.model.training import training
+from attncheck.numerics.losses import IGNORED
 
 ITEMS = "num_items_in_batch"
 STEPS = "two steps"
 LOSS_FUNCTION = "loss_function"
 ACCUMULATING = (ITEMS, STEPS)
 """The cases that are about accumulation steps and nothing else."""
+IGNORED_BY_HAND = (IGNORED, -1)
 HALVES = ("encoder_ffn_dim", "decoder_ffn_dim")
 """Config fields of encoder-decoder models, which stay where only the decoder is loaded."""
 
@@ -145,10 +147,37 @@ def _mode(subject: Subject, call: LossCall) -> AbstractContextManager[None]:
 
 def _run(subject: Subject, call: LossCall) -> ForwardOutput:
     require_one_code(subject)
-    extra = call.extra
+    extra, name = call.extra, subject.forward_adapter.labels_name or LABELS[0]
     labels_BT = extra.pop(LABELS[0])
-    extra[subject.forward_adapter.labels_name or LABELS[0]] = labels_BT
+    if bool((labels_BT == IGNORED).any()):
+        labels_BT = torch.where(labels_BT == IGNORED, ignored_label(subject), labels_BT)
+    extra[name] = labels_BT
     output = subject.passes.call(call.tokens, use_cache=False, extra=extra, **call.more)
     if getattr(output.output, "loss", None) is None:
         raise Unsupported("the model computes no loss from `labels`")
     return output
+
+
+def ignored_label(subject: Subject) -> int:
+    """The label that does not count: -100, or the model's own where it is trained on `targets`, as
+    losses written by hand name them, which promise none.
+
+    Raises:
+        Unsupported: the loss takes neither of the usual ones.
+    """
+    if subject.forward_adapter.labels_name != LABELS[1]:
+        return IGNORED
+    return subject.passes.once("ignored label", lambda: _ignored_label(subject))
+
+
+def _ignored_label(subject: Subject) -> int:
+    tokens = subject.inputs.tokens
+    for label in IGNORED_BY_HAND:
+        targets_BT = subject.passes.ids(tokens).clone()
+        targets_BT[:, -1] = label
+        try:
+            subject.passes.call(tokens, use_cache=False, extra={LABELS[1]: targets_BT})
+        except (Unsupported, *REFUSALS):
+            continue
+        return label
+    raise Unsupported("the loss takes no label that does not count: neither -100 nor -1")

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from attncheck.core.errors import Unsupported, first_line
-from attncheck.model.compat import config_of, text_config
+from attncheck.model.compat import config_fields, config_of, text_config
 from attncheck.model.facts import configs_in, first_int
 from attncheck.model.forward_spec import Media
 from attncheck.model.inputs import Row, for_rows
@@ -238,4 +238,4 @@ def _token(config: Any, pattern: re.Pattern[str]) -> int | None:
 
 
 def _fields(config: Any) -> Iterable[tuple[str, Any]]:
-    return vars(config).items() if hasattr(config, "__dict__") else ()
+    return config_fields(config).items()

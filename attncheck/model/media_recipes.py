@@ -14,6 +14,7 @@ from typing import Any, Literal, final
 import torch
 from torch import Tensor
 
+from attncheck.model.compat import config_fields
 from attncheck.model.facts import first_int
 
 Kind = Literal["picture", "sound"]
@@ -70,7 +71,7 @@ def recipes(config: Any, names: Collection[str]) -> Iterator[Recipe]:
 
 def _part(config: Any, *names: str) -> Any:
     """The nested config whose field has one of these words in its name; else the config itself."""
-    fields = vars(config).items() if hasattr(config, "__dict__") else ()
+    fields = config_fields(config).items()
     found = [
         value
         for name, value in fields

@@ -56,7 +56,7 @@ from attncheck.media import cases as media_cases
 from attncheck.model import cache_kinds, encoder_padding, finite, generation, reach, token_sweep
 from attncheck.model.attempts import asked, attempt, unnamed
 from attncheck.model.caches import CachedTensor, key_values, repeated_heads
-from attncheck.model.compat import cache_of, cached_length, text_config
+from attncheck.model.compat import cache_of, cached_length, config_fields, text_config
 from attncheck.model.compiling import compiled, why_not_compiled
 from attncheck.model.cut_gradient import cut_gradient
 from attncheck.model.decoding import decode_chunks, reference_forward, rollback_cache
@@ -213,6 +213,7 @@ __all__ = [
     "compare_gradients",
     "compare_rows",
     "compiled",
+    "config_fields",
     "counting",
     "cross_entropy",
     "cut_gradient",

@@ -15,10 +15,10 @@ import attncheck
 from attncheck.core.settings import Settings
 from attncheck.core.verdict import Verdict
 from attncheck.targets.load import in_memory, settle_dtype
-from healthy import answering, edges, quantised, trained, wrapped
+from healthy import answering, by_hand, edges, quantised, trained, wrapped
 from healthy.kinds import KINDS, Kind
 
-FILES = (answering, edges, quantised, trained, wrapped)
+FILES = (answering, by_hand, edges, quantised, trained, wrapped)
 ALL = os.environ.get("ATTNCHECK_KINDS") == "all"
 WRONG = (Verdict.FAIL, Verdict.ERROR, Verdict.VACUOUS, Verdict.WARN)
 CHOSEN = [each for each in KINDS.values() if ALL or each.fast]

@@ -19,12 +19,16 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from attncheck.core.errors import CannotInject
 from attncheck.faults.engine import Fault, injection, store_edits
 from attncheck.model.cache_kinds import self_attention
 from attncheck.model.subject import Subject
+
+STATES = 4
+"""Keys and values are (B, G, S, D) wherever they are kept as plain tensors."""
 
 
 @contextlib.contextmanager
@@ -35,7 +39,9 @@ def inject(subject: Subject) -> Iterator[None]:
     kind = type(self_attention(injection.filled_cache(subject)))
     owner: Any = next((each for each in kind.__mro__ if "update" in vars(each)), None)
     if owner is None or owner is dict:
-        raise CannotInject("the model's own cache has no `update`")
+        with _between_calls(subject, groups):
+            yield
+        return
     original = owner.update
 
     def update(self: Any, key_BGSD: Tensor, value_BGSD: Tensor, *rest: Any, **options: Any) -> Any:
@@ -47,6 +53,29 @@ def inject(subject: Subject) -> Iterator[None]:
         yield
     finally:
         owner.update = original
+
+
+@contextlib.contextmanager
+def _between_calls(subject: Subject, groups: int) -> Iterator[None]:
+    """The same in what a forward returns for the next one, where that is plain tensors."""
+    name, kept = subject.forward_adapter.cache_name, injection.filled_cache(subject)
+    if name is None or not any(isinstance(each, Tensor) for each in tree_leaves(kept)):
+        raise CannotInject("the model's own cache has no `update`")
+
+    def stored(tensor: Tensor) -> Tensor:
+        return tensor.repeat_interleave(groups, 1) if tensor.ndim == STATES else tensor
+
+    def taken(tensor: Tensor) -> Tensor:
+        return tensor[:, ::groups] if tensor.ndim == STATES else tensor
+
+    def edit(call: dict[str, Any]) -> dict[str, Any]:
+        return {**call, name: tree_map_only(Tensor, taken, call.get(name))}
+
+    def hook(module: nn.Module, args: Any, output: Any) -> Any:
+        return tree_map_only(Tensor, stored, output)
+
+    with injection.at_arguments(subject, edit), subject.model.register_forward_hook(hook):
+        yield
 
 
 FAULT = Fault(name="kv-stored-repeated", inject=inject, on_cache_only=True)

@@ -24,6 +24,7 @@ from attncheck.model.embeddings import token_table
 from attncheck.model.forward import Edit, edited
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.inputs import Row
+from attncheck.model.loss import ignored_label
 from attncheck.model.signature import LABELS
 from attncheck.model.subject import Subject
 from attncheck.numerics.hooks import hooked
@@ -119,6 +120,7 @@ def with_cached_positions(subject: Subject, rule: Rule) -> AbstractContextManage
 
 def with_labels(subject: Subject, change: Callable[[Tensor], None]) -> AbstractContextManager[None]:
     """Change a copy of the labels of every call in place."""
+    own = ignored_label(subject)  # asked by calls that must not be changed
 
     def edit(call: dict[str, Any]) -> dict[str, Any]:
         name = subject.forward_adapter.labels_name or LABELS[0]
@@ -127,7 +129,7 @@ def with_labels(subject: Subject, change: Callable[[Tensor], None]) -> AbstractC
             return call
         changed_BT = labels_BT.clone()
         change(changed_BT)
-        return {**call, name: changed_BT}
+        return {**call, name: torch.where(changed_BT == IGNORED, own, changed_BT)}
 
     return at_arguments(subject, edit)
 
@@ -211,7 +213,10 @@ def at_hidden(subject: Subject, change: Callable[[Tensor], Tensor]) -> Iterator[
     try:
         module = decoder_layers(subject)[0]
     except CannotInject:
-        module = next(iter(attention_modules(subject.model).values()), None) or _embedding(subject)
+        attending = attention_modules(subject.model).values()
+        # a dictionary of modules is never called itself
+        called = (each for each in attending if type(each).forward is not nn.Module.forward)
+        module = next(called, None) or _embedding(subject)
 
     shape: list[tuple[int, ...]] = [()]
 

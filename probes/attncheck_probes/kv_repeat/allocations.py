@@ -14,7 +14,14 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
-from attncheck.probing import AttentionCall, ForwardSpec, Subject, Unsupported, capture
+from attncheck.probing import (
+    AttentionCall,
+    ForwardSpec,
+    Subject,
+    Unsupported,
+    capture,
+    config_fields,
+)
 
 
 @final
@@ -107,7 +114,7 @@ def expected_heads(subject: Subject) -> tuple[int, int]:
     heads, kv_heads = subject.facts.heads, subject.facts.kv_heads
     named = [
         value
-        for name, value in vars(subject.text_config).items()
+        for name, value in config_fields(subject.text_config).items()
         if name.endswith(("key_value_heads", "kv_heads")) and isinstance(value, int)
     ]
     if heads is None or not (named or kv_heads):

@@ -22,6 +22,7 @@ from attncheck.probing import (
     Unsupported,
     beyond,
     beyond_at,
+    config_fields,
     counting,
     first_line,
     hooked,
@@ -97,9 +98,8 @@ def _rotates_values(
     """Whether a layer rotates its values although the same hidden states enter it. A rotary scheme
     rotates queries and keys; a config that asks for more says so.
     """
-    if any(
-        VALUES.search(name) and value is True for name, value in vars(subject.text_config).items()
-    ):
+    fields = config_fields(subject.text_config).items()
+    if any(VALUES.search(name) and value is True for name, value in fields):
         return False
     before, after = (_entering(subject, left.module, spec) for spec in specs)
     unchanged = before is not None and after is not None and _same(before, after)

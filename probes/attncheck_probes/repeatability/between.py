@@ -109,9 +109,17 @@ def rollback(subject: Subject) -> None:
 
 
 def _last_layers(model: nn.Module) -> list[nn.Module]:
-    """The last layer of each list of layers: a forward over text alone runs only some of them."""
+    """The last layer of each list of layers: a forward over text alone runs only some of them. Of
+    a layer that is a list or a dictionary, and so never called itself, its last part.
+    """
     lists = [each for each in model.modules() if isinstance(each, nn.ModuleList) and len(each)]
     longest = max(map(len, lists), default=0)
     if longest:
-        return [each[-1] for each in lists if 2 * len(each) >= longest]
-    return [next(each for each in reversed(list(model.modules())) if not list(each.children()))]
+        return [_last_called(each[-1]) for each in lists if 2 * len(each) >= longest]
+    return [_last_called(model, parts=True)]
+
+
+def _last_called(module: nn.Module, parts: bool = False) -> nn.Module:
+    if not parts and type(module).forward is not nn.Module.forward:
+        return module
+    return next(each for each in reversed(list(module.modules())) if not list(each.children()))

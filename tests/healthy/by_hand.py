@@ -1,0 +1,139 @@
+"""Modules written by hand, as people write them: without a config, with a cache of plain tuples,
+with losses of their own.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from healthy.kinds import kind
+
+VOCAB, WIDTH, HEADS, LAYERS = 64, 32, 4, 3
+HEAD = WIDTH // HEADS
+CONTEXT = 128
+
+
+def _causal(past: int, new: int) -> Tensor:
+    """Queries behind `past` tokens read up to their own position, (T, S) booleans."""
+    return torch.arange(past + new) <= torch.arange(past, past + new)[:, None]
+
+
+class FusedBlock(nn.Module):
+    """Attention with one projection, and a feed-forward block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ln_1, self.ln_2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.c_attn, self.c_proj = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.c_fc, self.c_out = nn.Linear(WIDTH, 64), nn.Linear(64, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """One layer."""
+        length = x.shape[1]
+        parts = self.c_attn(self.ln_1(x)).split(WIDTH, -1)
+        q, k, v = (each.unflatten(-1, (HEADS, HEAD)).transpose(1, 2) for each in parts)
+        scores = (q @ k.mT / math.sqrt(HEAD)).masked_fill(~_causal(0, length), -math.inf)
+        x = x + self.c_proj((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+        return x + self.c_out(F.gelu(self.c_fc(self.ln_2(x))))
+
+
+class Targets(nn.Module):
+    """Returns logits and a loss over `targets`, of which -1 do not count."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wte, self.wpe = nn.Embedding(VOCAB, WIDTH), nn.Embedding(CONTEXT, WIDTH)
+        self.h = nn.ModuleList(FusedBlock() for _ in range(LAYERS))
+        self.ln_f, self.lm_head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VOCAB, bias=False)
+
+    def forward(self, idx: Tensor, targets: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """(logits, loss)."""
+        x = self.wte(idx) + self.wpe(torch.arange(idx.shape[1]))
+        for block in self.h:
+            x = block(x)
+        logits = self.lm_head(self.ln_f(x))
+        if targets is None:
+            return logits, None
+        flat = logits.flatten(0, 1), targets.flatten()
+        return logits, F.cross_entropy(*flat, ignore_index=-1)
+
+
+def _turned(states: Tensor, positions: Tensor) -> Tensor:
+    """Neighbouring channels rotated by their positions."""
+    speed = 10000.0 ** (-torch.arange(0, HEAD, 2) / HEAD)
+    angle = (positions[:, None] * speed).to(states.dtype)
+    left, right = states[..., ::2], states[..., 1::2]
+    cos, sin = angle.cos(), angle.sin()
+    return torch.stack([left * cos - right * sin, left * sin + right * cos], -1).flatten(-2)
+
+
+class TupleCache(nn.Module):
+    """Layers that are dictionaries of modules, and a cache that is a tuple of pairs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tok, self.norm = nn.Embedding(VOCAB, WIDTH), nn.RMSNorm(WIDTH)
+        sizes = {"q": (WIDTH, WIDTH), "k": (WIDTH, 16), "v": (WIDTH, 16), "o": (WIDTH, WIDTH)}
+        sizes |= {"up": (WIDTH, 64), "down": (64, WIDTH)}
+        self.layers = nn.ModuleList(
+            nn.ModuleDict(
+                {name: nn.Linear(*size, bias=False) for name, size in sizes.items()}
+                | {"n1": nn.RMSNorm(WIDTH), "n2": nn.RMSNorm(WIDTH)}
+            )
+            for _ in range(LAYERS)
+        )
+        self.output = nn.Linear(WIDTH, VOCAB, bias=False)
+
+    def forward(
+        self, input_ids: Tensor, past_key_values: Any = None, use_cache: bool = False
+    ) -> tuple[Any, ...]:
+        """(logits,) or (logits, cache)."""
+        x, new = self.tok(input_ids), []
+        past = 0 if past_key_values is None else past_key_values[0][0].shape[2]
+        positions = torch.arange(past, past + x.shape[1])
+        for number, layer in enumerate(self.layers):
+            parts = (layer[name](layer["n1"](x)) for name in ("q", "k", "v"))  # type: ignore[index]
+            q, k, v = (each.unflatten(-1, (-1, HEAD)).transpose(1, 2) for each in parts)
+            q, k = _turned(q, positions), _turned(k, positions)
+            if past_key_values is not None:
+                k, v = (
+                    torch.cat(pair, 2) for pair in zip(past_key_values[number], (k, v), strict=True)
+                )
+            new.append((k, v))
+            every = (each.repeat_interleave(2, 1) for each in (k, v))
+            mask = _causal(past, x.shape[1])
+            mixed = F.scaled_dot_product_attention(q, *every, attn_mask=mask)
+            x = x + layer["o"](mixed.transpose(1, 2).flatten(2))  # type: ignore[index]
+            x = x + layer["down"](F.silu(layer["up"](layer["n2"](x))))  # type: ignore[index]
+        logits = self.output(self.norm(x))
+        return (logits, tuple(new)) if use_cache else (logits,)
+
+
+def _seeded(model: type[nn.Module]) -> nn.Module:
+    torch.manual_seed(0)
+    return model().eval()
+
+
+@kind(fast=True)
+def loss_over_targets() -> nn.Module:
+    return _seeded(Targets)
+
+
+@kind("bfloat16")
+def loss_over_targets_in_half() -> nn.Module:
+    return _seeded(Targets)
+
+
+@kind(fast=True)
+def cache_of_tuples() -> nn.Module:
+    return _seeded(TupleCache)
+
+
+@kind("bfloat16")
+def cache_of_tuples_in_half() -> nn.Module:
+    return _seeded(TupleCache)
