@@ -200,9 +200,14 @@ def _location(failure: Failure, located: Located | None) -> Location | None:
 
 
 def source_of(model: nn.Module, name: str) -> str:
-    """The file and first line of a module's forward; empty where it has no Python source."""
+    """The file and first line of a module's forward, or of the one around a module of torch, which
+    calls it; empty where it has no Python source.
+    """
     try:
-        forward = inspect.unwrap(type(model.get_submodule(name)).forward)
+        kind = type(model.get_submodule(name))
+        if name and kind.__module__.startswith("torch."):
+            return source_of(model, name.rpartition(".")[0])
+        forward = inspect.unwrap(kind.forward)
         return f"{inspect.getsourcefile(forward)}:{inspect.getsourcelines(forward)[1]}"
     except (AttributeError, OSError, TypeError):
         return ""

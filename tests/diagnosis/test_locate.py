@@ -144,3 +144,12 @@ def test_modules_that_compute_attention_are_attention_whatever_they_are_called()
     assert not in_attention("blocks.1.sax", homes)
     assert attention_home("blocks.1.sa.key", homes) == "blocks.1.sa"
     assert attention_home("blocks.1.ffwd", homes) == "blocks.1.ffwd"
+
+
+def test_the_source_of_a_module_of_torch_is_the_forward_that_calls_it() -> None:
+    model = loaded("builtin:gqa").model
+    around = source_of(model, "model.layers.0.self_attn")
+    assert "modeling_llama.py:" in around
+    assert source_of(model, "model.layers.0.self_attn.q_proj") == around
+    assert source_of(model, "model.layers.0") != source_of(model, "model.embed_tokens")
+    assert source_of(model, "model.embed_tokens") == source_of(model, "model")
