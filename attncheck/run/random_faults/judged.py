@@ -68,7 +68,7 @@ MEASURED_WHAT = {
 """What a measurement calls what was changed."""
 MEASURED_HOW = {
     "slot": ("other token", "twice", "missing"),
-    "head": ("other head",),
+    "head": ("other head", "reordered"),
     "row": ("other sequence",),
     "layer": ("other layer",),
     "angle": ("rotated",),
