@@ -126,7 +126,10 @@ def bridge(stages: Stages, spec: DecoderSpec, stage: int, state: StageState) -> 
         assert value.kept is not None
         if value.kept.shape[-1] != state.output.shape[-1]:
             continue
-        output = value.kept.reshape(state.output.shape)
+        batch, length = state.output.shape[:2]
+        first = batch > 1 and value.kept.shape[:2] == (length, batch)  # positions before rows
+        kept = value.kept.transpose(0, 1) if first else value.kept
+        output = kept.reshape(state.output.shape)
         if not bool(output.any()):
             continue  # zeros lead on to zeros
         print_ = fingerprint(output)

@@ -38,6 +38,8 @@ WIDTH = 5
 """How many partly explained states are followed at a time."""
 DEPTH = 4
 """The most edits of one stage."""
+HIDING = 1e-6
+"""The slack under which pairs of edits are tried although neither alone brings out more."""
 Keys = tuple[tuple[str, str, str], ...]
 
 
@@ -123,7 +125,8 @@ class Peeler:
                 break
             grown = [each for state in beam for each in self._grown(state, stage, x, tried)]
             grown.sort(key=lambda each: each.rank)
-            if not grown or (depth and len(grown[0].found) <= len(best.found)):
+            alone = depth > 0 or self.port.slack != HIDING
+            if not grown or (alone and len(grown[0].found) <= len(best.found)):
                 break
             best = self._cheapest(grown) if grown[0].settled else min(best, grown[0], key=_rank)
             beam = _distinct(grown)[:WIDTH]

@@ -97,7 +97,8 @@ def test_without_a_proof_there_is_no_name() -> None:
     port.stack[1].feed.register_forward_hook(lambda module, args, output: output.sin())
     found = explain(Subject.of(reference("llama"), "llama"), Subject.of(port, "port"), ROWS)
     assert (found.faults, found.layer) == ((), 1)
-    assert found.reason.startswith("no change that is known makes layer 1, ")
+    assert found.reason.startswith("no change that is known makes layer 1, layer output")
+    assert found.reason.endswith(", so that nothing else differs")
 
 
 def test_a_reference_that_cannot_be_written_out_is_said() -> None:

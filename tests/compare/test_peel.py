@@ -30,6 +30,12 @@ def test_a_correct_port_is_rounding(family: str) -> None:
         ("gpt_neox", "qkv-by-blocks", "qkv-order", (0, 1, 2)),
         ("olmo2", "qk-norm-per-head", "qk-norm", (0, 1, 2)),
         ("gemma2", "window-off-by-one", "window-off-by-one", (0, 2)),
+        ("bloom", "alibi-missing", "alibi-missing", (0, 1, 2)),
+        ("bloom", "slopes-pow2", "alibi-slopes", (0, 1, 2)),
+        ("gpt_oss", "swiglu-halves", "gate-up-layout", (0, 1, 2)),
+        ("granite", "residual-attn-only", "residual-scale", (0, 1, 2)),
+        ("smollm3", "v-head-order", "rows-permuted", (0,)),
+        ("smollm3", "nope-rotated", "rotary-unexpected", (2,)),
     ],
 )
 def test_a_fault_is_named_in_all_layers_that_have_it(

@@ -89,14 +89,14 @@ def routed(spec: ExpertsSpec, x_BTC: Tensor, visit: Visit) -> tuple[Tensor, Tens
 
 
 def _among_groups(spec: ExpertsSpec, choice_BTE: Tensor) -> Tensor:
-    """Scores with those of groups that may not be chosen from at minus infinity."""
+    """Scores with those of groups that may not be chosen from left out."""
     if spec.groups == 1:
         return choice_BTE
     grouped_BTNX = choice_BTE.view(*choice_BTE.shape[:2], spec.groups, -1)
     sums_BTN = grouped_BTNX.topk(min(spec.best, grouped_BTNX.shape[-1]), -1).values.sum(-1)
     kept_BTN = torch.zeros_like(sums_BTN, dtype=torch.bool)
     kept_BTN.scatter_(-1, sums_BTN.topk(spec.kept, -1).indices, True)
-    return grouped_BTNX.masked_fill(~kept_BTN[..., None], -torch.inf).flatten(-2)
+    return grouped_BTNX.masked_fill(~kept_BTN[..., None], spec.left_out).flatten(-2)
 
 
 def experts(spec: ExpertsSpec, x_BTC: Tensor, visit: Visit = unseen) -> Tensor:

@@ -169,7 +169,8 @@ class ExpertsSpec:
 
     `correction` is added to the scores that experts are chosen by (`weighted` also to their
     weights). Of `groups` of experts only `kept` may be chosen from, those with the largest sums of
-    `best` scores. `shared` runs for every token, times the sigmoid of `shared_gate` where that is.
+    `best` scores; experts of other groups get the score `left_out`. `shared` runs for every token,
+    times the sigmoid of `shared_gate` where that is.
     """
 
     router: Projection
@@ -184,6 +185,7 @@ class ExpertsSpec:
     groups: int = 1
     kept: int = 1
     best: int = 2
+    left_out: float = float("-inf")
     shared: MlpSpec | None = None
     shared_gate: Projection | None = None
     module: str = ""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attncheck.compare.decoder.feed_forward import ACTIVATIONS
 from attncheck.compare.decoder.spec import ExpertsSpec, LayerSpec, MlpSpec
-from attncheck.compare.edits.edit import Edit
+from attncheck.compare.edits.edit import ROUNDING_ONLY, Edit
 
 
 def block_edits(layer: LayerSpec) -> Iterator[Edit]:
@@ -152,6 +152,8 @@ def _chosen(spec: ExpertsSpec) -> Iterator[Edit]:
         got = "the correction of scores in the experts' weights as well"
         yield _routed(spec, "router-bias", got, "", weighted=not spec.weighted)
     if spec.groups > 1:
+        # both are in use, and differ only where the chosen groups have scores below zero
+        yield _routed(spec, ROUNDING_ONLY, "zeros for groups left out", "", left_out=0.0)
         got = "experts chosen from all groups"
         want = f"{spec.kept} of {spec.groups} groups"
         yield _routed(spec, "router-groups", got, want, groups=1)

@@ -208,6 +208,11 @@ def _turned(layer: LayerSpec, name: str, each: Projection, cost: int) -> Iterato
         yield weight_edit(
             layer, {name: turned}, "weight-transposed", got, "", "transposing it back", min(cost, 2)
         )
+    else:
+        viewed = replace(each, weight=each.weight.T.reshape(rows, columns))
+        got = f"the {name} weight transposed and its numbers read in rows of {columns}"
+        fix = "transposing it back"
+        yield weight_edit(layer, {name: viewed}, "weight-transposed", got, "", fix, max(cost, 2))
     minus = replace(each, weight=-each.weight)
     got = f"the {name} weight of the other sign"
     yield weight_edit(layer, {name: minus}, "weight-sign", got, cost=cost)
