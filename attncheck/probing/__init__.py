@@ -9,8 +9,7 @@ the model and decides nothing; `judge` is pure, so that a saved report can be ju
   `merged`, `verdict_of`, `Evidence`, `Ruling`, `Verdict`.
 - The model: `Subject` (`subject.logits`, `subject.compare`, `subject.inputs`, `subject.can`), with
   `Capability`, `Unsupported` and `REFUSALS`, the exceptions that a model may answer a call with.
-- A forward: `ForwardSpec`, its tokens, positions and masks; `Padded` and `pad_rows` for batches;
-  `decode_chunks` and `reference_forward` for decoding.
+- A forward: `ForwardSpec`; batches: `Padded`, `pad_rows`; `decode_chunks`, `reference_forward`.
 - Rounding: `Budget`, `measure_budget`, `own_budget`, `max_abs_diff`, `beyond`, `finitely_beyond`;
   attention: `AttentionCall`, with `capture` and `subject.record_calls`.
 - Whole modules that few probes need: `cache_kinds`, `generation`, …; lost numbers: `finite`.
