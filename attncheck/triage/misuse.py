@@ -17,6 +17,7 @@ from attncheck.numerics.divergence import max_abs_diff
 from attncheck.triage.answer import Question, Remark
 from attncheck.triage.issue import USUAL_LENGTH
 from attncheck.triage.material import Material, text_of
+from attncheck.triage.routes import symptom_of
 
 
 def misused(subject: Subject, question: Question, material: Material) -> Iterator[Remark]:
@@ -100,7 +101,7 @@ def _unopened(subject: Subject, question: Question) -> Iterator[Remark]:
             title="the assistant's turn is not opened",
             words="apply_chat_template is called without add_generation_prompt=True: the text ends "
             "after the user, and the model continues as it likes.",
-            late=True,
+            late=not symptom_of(question),  # it makes no two calls of one text differ
         )
 
 

@@ -21,6 +21,7 @@ from attncheck.model.subject import Subject
 from attncheck.triage.answer import Question, Remark
 from attncheck.triage.material import Material
 from attncheck.triage.misuse import misused
+from attncheck.triage.routes import symptom_of
 
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "typical_p")
 CHANGING = {"repetition_penalty": 1.0, "no_repeat_ngram_size": 0, "encoder_repetition_penalty": 1.0}
@@ -135,7 +136,7 @@ def _template(subject: Subject, question: Question) -> Iterator[Remark]:
             words="The tokenizer has a chat template and no prompt holds its special tokens: a "
             "chat model continues bare text as a document instead of answering it. Use "
             "tokenizer.apply_chat_template(…, add_generation_prompt=True).",
-            late=True,
+            late=not symptom_of(question),  # no template makes two calls of one text differ
         )
 
 

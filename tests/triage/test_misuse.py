@@ -117,3 +117,10 @@ def test_a_training_mode_without_dropout_is_no_explanation() -> None:
     told = replace(read_issue("```\nmodel.train()\nout = model(ids)\n```"), prompts=())
     assert told.training_mode
     assert titles(load("builtin:gqa", Settings()), told) == []
+
+
+def test_a_turn_that_is_not_opened_explains_no_difference_between_two_calls() -> None:
+    subject, told = subject_with_words(), Issue(unopened=True, symptom="padding")
+    asked = Question(prompts=("one two", "three"), chat=True, issue=told)
+    (found,) = misused(subject, asked, material(subject, asked))
+    assert not found.late
