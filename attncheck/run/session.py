@@ -218,10 +218,11 @@ class Session:
             return
         self._adopt(loaded)
         self._running = registry.FIRST[0]
-        self._order = tuple(probe.name for probe in probes)
         self._tell(TargetLoaded(loaded))
         for finding in implicit_findings(subject):
             self._found(job, finding, started)
+        first = (finding.probe for finding in self._last.results)
+        self._order = (*first, *(probe.name for probe in probes))
         for event in self.examine(subject, probes, job.extent):
             if isinstance(event, ProbeFinished):
                 found = self._found(job, event.finding, started)
@@ -234,10 +235,10 @@ class Session:
     def _found(self, job: Job, finding: Finding, started: float) -> Finding:
         finding, target = self.gate.settle(job, self._last, made_visible(finding))
         seconds = time.perf_counter() - started
-        # in the order that was asked for, whichever ran first; what runs by itself stays in front
+        # in the order that was asked for, whichever ran first
         place = {name: number for number, name in enumerate(self._order)}
         found = (*target.results, finding)
-        results = tuple(sorted(found, key=lambda each: place.get(each.probe, -1)))
+        results = tuple(sorted(found, key=lambda each: place.get(each.probe, len(place))))
         asked = questions(results)
         target = replace(target, results=results, seconds=seconds, questions=asked)
         self._keep((*self.report.targets[:-1], target))

@@ -6,4 +6,4 @@ from injecting import assert_found
 
 
 def test_it_is_caught_and_named() -> None:
-    assert_found("loss-weights", "builtin:gqa", "labels")
+    assert_found("loss-weights", "builtin:gqa", "labels", "LlamaForCausalLM.loss_function")
