@@ -34,7 +34,7 @@ def random_faults(
         _print(trial)
     if coverage is not None:
         named = " ".join(["attncheck selftest", *targets])
-        command = f"{named} --random {count} --seed {settings.seed} --coverage {coverage}"
+        command = f"{named} --random {count} --seed {settings.seed} --coverage FILE"
         page.written(coverage, page.section(trials, command))
     return _ended(trials)
 
@@ -73,7 +73,7 @@ def smallest_doses(
                 found.append(each)
                 typer.echo(smallest.line(each))
     if coverage is not None:
-        command = f"attncheck selftest --smallest {' '.join(targets)} --coverage {coverage}"
+        command = f"attncheck selftest --smallest {' '.join(targets)} --coverage FILE"
         page.written(coverage, smallest.section(found, command))
     return int(any(each.missed for each in found))
 
