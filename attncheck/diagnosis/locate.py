@@ -20,6 +20,7 @@ from attncheck.core.finding import Location
 from attncheck.diagnosis.failure import Failure, FailureSide, real_tokens
 from attncheck.diagnosis.outside import beside_others, under_padding
 from attncheck.distributed.ranks import agreed
+from attncheck.faults.engine.injection import plain_calls
 from attncheck.model.forward_spec import ForwardSpec, Mask2D
 from attncheck.numerics.divergence import max_abs_diff
 from attncheck.numerics.first_divergence import FirstDivergence, first_divergence
@@ -186,9 +187,10 @@ def _location(failure: Failure, located: Located | None) -> Location | None:
     found, layers = located
     name, kind = found.event
     module = name if kind == "out" else _around(failure.subject.model, name)
-    module = attention_home(module, attending(failure))
+    homes = attending(failure)
+    module = attention_home(module, homes)
     number = layer_number(module)
-    attention = in_attention(module, attending(failure))
+    attention = in_attention(module, homes)
     return Location(
         module=module,
         layer=number,
@@ -219,7 +221,7 @@ def attending(failure: Failure) -> frozenset[str]:
     named = {id(module): name for name, module in subject.model.named_modules()}
     if any(map(in_attention, named.values())) or not subject.can.watch:
         return frozenset()
-    calls = subject.record_calls(subject.inputs.tokens, lambda call: id(call.module))
+    calls = (id(call.module) for call in plain_calls(subject))
     return frozenset(named[each] for each in calls if each in named) - {""}
 
 

@@ -23,6 +23,7 @@ from attncheck.diagnosis.failure import (
     real_tokens,
     reset_buffers,
 )
+from attncheck.faults.engine.injection import plain_calls
 from attncheck.faults.engine.trusted import Change
 from attncheck.model.forward_spec import ForwardSpec, Mask2D, counting
 from attncheck.model.inputs import Row
@@ -80,7 +81,7 @@ def _is_ours(failure: Failure, module: str) -> bool:
     if failure.trusted.out_of_reach is not None:
         return False
     own = subject.model.get_submodule(module)
-    return own in subject.record_calls(subject.inputs.tokens, lambda call: call.module)
+    return any(call.module is own for call in plain_calls(subject))
 
 
 def unsteady(failure: Failure) -> bool:
