@@ -7,7 +7,7 @@ A capability is true where the model has it; otherwise its `reason` becomes the 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import torch
 from transformers import Cache
@@ -134,11 +134,20 @@ class Capabilities(MaskCapabilities):
         """The model returns a cache of the library's, so that it takes other kinds of those."""
         if not self.steps:
             return self.steps
-        spec = ForwardSpec(self.inputs.tokens, use_cache=True)
-        cache = self.passes.once("filled cache", lambda: self.passes.cache(spec))
+        cache = self.filled_cache
         if isinstance(cache, Cache):
             return CAN
         return Capability(f"{self._kind} keeps a cache of its own kind ({type(cache).__name__})")
+
+    @property
+    def filled_cache(self) -> Any:
+        """The model's own cache, filled with the main input once; only to be looked at.
+
+        Raises:
+            Unsupported: the model returns no cache.
+        """
+        spec = ForwardSpec(self.inputs.tokens, use_cache=True)
+        return self.passes.once("filled cache", lambda: self.passes.cache(spec))
 
     @Tried
     def takes_positions(self) -> Capability:

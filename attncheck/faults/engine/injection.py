@@ -22,7 +22,6 @@ from attncheck.faults.engine.dose import dosed_handler, dosed_hidden
 from attncheck.model.compat import cached_length
 from attncheck.model.embeddings import token_table
 from attncheck.model.forward import Edit, edited
-from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.inputs import Row
 from attncheck.model.loss import ignored_label
 from attncheck.model.signature import LABELS
@@ -147,8 +146,7 @@ def require_counting_cache(subject: Subject) -> None:
 
 def filled_cache(subject: Subject) -> Any:
     """The model's own cache, filled with the main input; only to be looked at."""
-    spec = ForwardSpec(subject.inputs.tokens, use_cache=True)
-    return subject.passes.once("filled cache", lambda: subject.passes.cache(spec))
+    return subject.can.filled_cache
 
 
 def cache_argument(subject: Subject, call: dict[str, Any]) -> Any:
