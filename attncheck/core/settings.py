@@ -64,7 +64,7 @@ class Settings:
             expected = None if value is None and name not in NEEDED else _expected(name, value)
             if expected is not None:
                 shown = shortened(repr(value))
-                raise UsageError(f"{_option(name)} {shown}: expected {expected}")
+                raise UsageError(f"{option_name(name)} {shown}: expected {expected}")
         if self.dtype not in DTYPES:
             raise UsageError(unknown("dtype", self.dtype, DTYPES))
 
@@ -85,5 +85,6 @@ def _expected(name: str, value: Any) -> str | None:
     return None if isinstance(value, str) and value.strip() else "a text that is not empty"
 
 
-def _option(name: str) -> str:
+def option_name(name: str) -> str:
+    """The option of the command line for a setting."""
     return f"--{name.replace('_', '-')}"

@@ -11,7 +11,7 @@ from rich.text import Text
 from attncheck.core import registry
 from attncheck.core.finding import Diagnosis, Finding, Location
 from attncheck.core.measurement import AtMost, Comparison, Measurement, verdict_of
-from attncheck.core.settings import Settings
+from attncheck.core.settings import Settings, option_name
 from attncheck.report.model import TargetReport
 from attncheck.report.numbers import number
 from attncheck.report.screen import alike, by_cause, opened, style_of, times
@@ -195,7 +195,7 @@ def _given_options(target: TargetReport) -> Iterator[str]:
     """The settings of a target that are not the usual ones, as options of `run`."""
     usual = vars(Settings())
     for name, value in (target.settings.get("asked") or {}).items():
-        option = OPTIONS.get(name, f"--{name.replace('_', '-')}")
+        option = OPTIONS.get(name, option_name(name))
         if name in usual and value not in (usual[name], None, False) and option:
             yield option if value is True else f"{option} {shlex.quote(str(value))}"
 
