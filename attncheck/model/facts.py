@@ -155,9 +155,8 @@ def _vocabulary(model: nn.Module, config: Any) -> int:
         getattr(embedding, "num_embeddings", None)
         or getattr(getattr(embedding, "weight", None), "shape", [None])[0]
     )
-    declared = first_int(config, ("vocab_size",))
-    known = int(min(rows or declared or 0, declared or rows or 0))
-    return known or width_of_logits(model)
+    known = [int(each) for each in (rows, first_int(config, ("vocab_size",))) if each]
+    return min(known) if known else width_of_logits(model)
 
 
 def width_of_logits(model: nn.Module) -> int:

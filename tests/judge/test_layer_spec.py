@@ -6,13 +6,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
 from attncheck.attention.call import AttentionCall
 from attncheck.judge.config_spec import FULL, AttentionSpan
 from attncheck.judge.layer_calls import LayerCall
-from attncheck.judge.layer_spec import CallPosition, is_sink, readable_keys
+from attncheck.judge.layer_spec import CallPosition, _slopes, is_sink, readable_keys
 
 CPU = torch.device("cpu")
 
@@ -74,6 +75,21 @@ def test_a_key_whose_weight_a_steep_bias_makes_zero_is_still_read() -> None:
     _, weights_BHTS = call.run()
     assert weights_BHTS[0, 0, -1, 0] == 0
     assert torch.equal(readable_keys(layer)[0, 0], distance_TS >= 0)
+
+
+def test_slopes_that_all_rows_share_are_read_from_each_row_whatever_its_padding() -> None:
+    bias_1HTS = torch.tensor([0.5, 0.25])[:, None, None].double() * torch.arange(6.0)
+    bias_1HTS = bias_1HTS.expand(1, 2, 6, 6)
+    allowed_B1TS = CallPosition(new=6, padding=(0, 2)).allowed(FULL, 6, CPU)[0]
+    states = [torch.zeros(2, 2, 6, 4, dtype=torch.float64)] * 3
+    call = AttentionCall(torch.nn.Identity(), *states, mask=None, options={}, kernel=_softmax)
+    layer = LayerCall(
+        name="layer", index=0, call=call, context_BTHD=torch.zeros(0), stages={}, tables=None
+    )
+    slopes_H = _slopes(layer, bias_1HTS, allowed_B1TS, 2)
+    assert slopes_H is not None
+    assert slopes_H.tolist() == pytest.approx([0.5, 0.25])
+    assert _slopes(layer, None, allowed_B1TS, 2) is None
 
 
 def test_a_sink_is_one_number_for_each_head() -> None:
