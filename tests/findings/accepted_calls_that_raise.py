@@ -3,6 +3,7 @@
 BLT makes a cache from its outer config, which has no number of layers. Switch Transformers passes
 `use_cache` on to its encoder, which refuses it. RWKV answers one token of three rows with (3, 3, V).
 Falcon-H1 selects or repeats the rows of keys and values in a cache, not those of its recurrent states.
+Whisper's mask counts a cache that its layers do not get where `use_cache=False`.
 The number is 1 where the call raises or its reply has the wrong shape.
 """
 
@@ -10,6 +11,8 @@ from collections.abc import Callable
 
 import torch
 from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
     BltConfig,
     BltForCausalLM,
     FalconH1Config,
@@ -22,6 +25,8 @@ from transformers import (
     SwitchTransformersForConditionalGeneration,
     T5Config,
     T5ForConditionalGeneration,
+    WhisperConfig,
+    WhisperForConditionalGeneration,
 )
 
 ROWS = torch.randint(5, 60, (3, 8), generator=torch.Generator().manual_seed(1))
@@ -89,8 +94,44 @@ def t5() -> bool:
     return model(input_ids=ROWS, decoder_input_ids=ROWS, use_cache=True).logits.shape[1] == 8
 
 
+def whisper() -> bool:
+    config = WhisperConfig(
+        vocab_size=64,
+        d_model=32,
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_attention_heads=4,
+        decoder_attention_heads=4,
+        num_mel_bins=16,
+        max_source_positions=20,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
+    model = WhisperForConditionalGeneration(config).eval()
+    return _read_only(model, {"encoder_outputs": (torch.randn(3, 20, 32),)})
+
+
+def bart() -> bool:
+    config = BartConfig(
+        vocab_size=64,
+        d_model=32,
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_attention_heads=4,
+        decoder_attention_heads=4,
+    )
+    return _read_only(BartForConditionalGeneration(config).eval(), {"input_ids": ROWS})
+
+
+def _read_only(model: torch.nn.Module, encoder: dict[str, object]) -> bool:
+    cache = model(**encoder, decoder_input_ids=ROWS[:, :5], use_cache=True).cache
+    reply = model(**encoder, decoder_input_ids=ROWS[:, 5:], cache=cache, use_cache=False)
+    return reply.logits.shape[:2] == (3, 3)
+
+
 def main() -> dict[str, float]:
-    calls = (blt, switch, rwkv, falcon_h1, llama, t5)
+    calls = (blt, switch, rwkv, falcon_h1, whisper, llama, t5, bart)
     return {call.__name__: broken(call) for call in calls}
 
 
