@@ -1,5 +1,6 @@
 """Weights of a port that are the reference's times a factor, rounded to the dtype that they are
-stored in: an embedding with its scale in it, queries with the scale of scores, a norm with its one.
+stored in: an embedding with its scale in it, queries with the scale of scores, a norm with its one,
+positions with the row of the token type.
 
 Folding and casting do not commute, so that two right models differ by one rounding of each weight.
 The decoder gets the port's own numbers there; any larger difference stays a fault.
@@ -68,6 +69,7 @@ class _Rounded:
         changed = {each.name: self.of(getattr(part, each.name)) for each in fields(part)}
         if isinstance(part, DecoderSpec):
             changed["table"] = self._matrix(part.table, (1.0, part.scale))
+            changed["positions"] = self._positions(part)
         if isinstance(part, AttentionSpec):
             changed["query"] = self.of(part.query, (1.0, part.scale))
         if isinstance(part, ExpertsSpec):
@@ -79,6 +81,17 @@ class _Rounded:
         alike = [each for each in self.vectors if ours is not None and each.shape == ours.shape]
         found = None if ours is None else self._nearest(ours, alike, (1.0,))
         return ours if found is None else found
+
+    def _positions(self, spec: DecoderSpec) -> Tensor | None:
+        """A table of positions into which the port has added the row that goes to all."""
+        ours, added = spec.positions, spec.added
+        if ours is None or added is None or any(torch.equal(each, ours) for each in self.matrices):
+            return ours
+        limit = ROUNDINGS * self.eps / 2 * (ours.abs() + added.abs())
+        for theirs in self.matrices:
+            if theirs.shape == ours.shape and bool(((theirs - ours - added).abs() <= limit).all()):
+                return theirs - added
+        return ours
 
     def _norm(self, norm: NormSpec) -> Tensor:
         assert norm.weight is not None

@@ -25,7 +25,7 @@ from attncheck.compare.own_faults import differing_calls, own_faults
 from attncheck.compare.record import record
 from attncheck.compare.state_dicts import weights_first
 from attncheck.compare.weights import WeightDifference
-from attncheck.core.errors import AttncheckError, UsageError, unknown
+from attncheck.core.errors import AttncheckError, Unsupported, UsageError, unknown
 from attncheck.core.finding import Control
 from attncheck.core.settings import DTYPES, Settings
 from attncheck.faults import registry
@@ -214,7 +214,7 @@ def seen_by_control(one: Subject, other: Subject, rows: Tokens) -> Control:
         try:
             with registry.fault(name).injected(one):
                 got_BTV = one.logits(spec)
-        except (AttncheckError, *REFUSALS):
+        except (AttncheckError, Unsupported, *REFUSALS):
             continue
         amount = (
             max_abs(got_BTV.double() - want_BTV.to(got_BTV.device).double())

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import pytest
-from porting.foreign import foreign
+from porting.foreign import STYLES, foreign, restyled
 
 from attncheck.compare.sides import TwoSides, compare_subjects
 from attncheck.model.subject import Subject
 from attncheck.targets.functions import as_module
 
 
-def compared(family: str, fault: str = "") -> TwoSides:
-    ours, theirs = foreign(family, fault)
+def compared(family: str, fault: str = "", *, restyle: bool = False) -> TwoSides:
+    ours, theirs = restyled(family) if restyle else foreign(family, fault)
     one, other = Subject.of(ours, family), Subject.of(as_module(theirs), "port")
     return compare_subjects(one, other, quick=True)
 
 
-@pytest.mark.parametrize("family", ["deepseek_v3", "olmo2"])
+@pytest.mark.parametrize("family", ["bert", "deepseek_v3", "gptj", "olmo2"])
 def test_a_correct_port_is_rounding(family: str) -> None:
     assert compared(family).verdict == "rounding"
+
+
+@pytest.mark.parametrize("family", sorted(STYLES))
+def test_a_correct_port_in_another_style_is_rounding(family: str) -> None:
+    assert compared(family, restyle=True).verdict in ("rounding", "identical")
 
 
 @pytest.mark.parametrize(
@@ -36,6 +41,13 @@ def test_a_correct_port_is_rounding(family: str) -> None:
         ("granite", "residual-attn-only", "residual-scale", (0, 1, 2)),
         ("smollm3", "v-head-order", "rows-permuted", (0,)),
         ("smollm3", "nope-rotated", "rotary-unexpected", (2,)),
+        ("falcon", "one-norm", "norm-shared", (0, 1, 2)),
+        ("falcon", "kv-tiled-l1", "kv-groups-tiled", (1,)),
+        ("gptj", "mlp-reads-x", "norm-missing", (0, 1, 2)),
+        ("bert", "causal", "causal-mask-unexpected", (0, 1, 2)),
+        ("bert", "pre-norm", "norm-placement", (0, 1, 2)),
+        ("bert", "token-type-missing", "token-type-missing", ()),
+        ("opt", "k-bias-in-v-l1", "bias-exchanged", (1,)),
     ],
 )
 def test_a_fault_is_named_in_all_layers_that_have_it(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from attncheck.attention.rope import rotate
-from attncheck.compare.decoder.feed_forward import feed_forward, projected, unseen
+from attncheck.compare.decoder.feed_forward import activated, feed_forward, projected, unseen
 from attncheck.compare.decoder.spec import (
     AttentionSpec,
     DecoderSpec,
@@ -215,6 +215,8 @@ def embedded(spec: DecoderSpec, ids_BT: Tensor, visit: Visit = unseen) -> Tensor
     if spec.positions is not None:
         at_T = torch.arange(ids_BT.shape[1]) + spec.position_offset
         x_BTC = x_BTC + spec.positions[at_T.clamp(0, len(spec.positions) - 1)]
+    if spec.added is not None:
+        x_BTC = x_BTC + spec.added
     x_BTC = normed(spec.embedding_norm, x_BTC)
     visit("embedded", x_BTC)
     return x_BTC
@@ -223,6 +225,9 @@ def embedded(spec: DecoderSpec, ids_BT: Tensor, visit: Visit = unseen) -> Tensor
 def head(spec: DecoderSpec, x_BTC: Tensor, visit: Visit = unseen) -> Tensor:
     """logits_BTV of the last hidden states."""
     visit("input", x_BTC)
+    if spec.head_map is not None:
+        x_BTC = activated(spec.head_activation, projected(spec.head_map, x_BTC))
+        visit("head map", x_BTC)
     x_BTC = normed(spec.final_norm, x_BTC)
     visit("final norm", x_BTC)
     logits_BTV = projected(spec.head, x_BTC) * spec.logit_scale

@@ -6,16 +6,20 @@ Axes: B batch, H heads, T positions, D head width, P pairs.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from attncheck.attention import frequency_law
+from attncheck.attention.frequency_law import power_speeds
 from attncheck.attention.rope import Pairing
 from attncheck.compare.decoder.spec import RotarySpec
 
 MEASURED = 1e-7
 """How exactly, in radians per position, the speeds of a float32 rotation are measured."""
+TABLE = 1e-6
+"""A relative error that float32 tables of cosines make."""
 PAIRINGS: tuple[Pairing, ...] = ("half", "pairs")
 
 
@@ -45,6 +49,15 @@ def fit_rotation(before_BHTD: Tensor, after_BHTD: Tensor, slack: float = 1e-9) -
             if found is not None:
                 return found
     return None
+
+
+def fit_table(before_BHTD: Tensor, after_BHTD: Tensor) -> RotarySpec | None:
+    """The rotation by a table of cosines that is kept in float32, at its base's exact speeds."""
+    found = fit_rotation(before_BHTD, after_BHTD, TABLE)
+    base = None if found is None else base_of(found)
+    if found is None or base is None or abs(base / round(base) - 1) > 1e-4:
+        return found
+    return replace(found, inv_freq_P=power_speeds(float(round(base)), found.width))
 
 
 def _fitted(

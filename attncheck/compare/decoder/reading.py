@@ -8,19 +8,27 @@ Axes: B batch, T positions, S keys, H query heads, G key/value heads, D head wid
 
 from __future__ import annotations
 
+import contextlib
 from itertools import pairwise
-from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from attncheck.attention.call import AttentionCall
 from attncheck.attention.layers import layer_lists
-from attncheck.compare.decoder import compute, feed_forward
+from attncheck.compare.decoder import compute
 from attncheck.compare.decoder.fit_experts import feed_forward_of
-from attncheck.compare.decoder.fits import cap_of, mlp_between, norm_of
+from attncheck.compare.decoder.fits import mlp_between, norm_of
 from attncheck.compare.decoder.observed import Observed, Unreadable, equal, observe
 from attncheck.compare.decoder.opaque import opaque_part, unread_attention, unread_block
 from attncheck.compare.decoder.reading_attention import attention_of
+from attncheck.compare.decoder.reading_outer import (
+    embedding_of,
+    head_name,
+    head_of,
+    head_transform,
+    output_table,
+)
+from attncheck.compare.decoder.reading_summed import summed_layer
 from attncheck.compare.decoder.schemes import with_scheme
 from attncheck.compare.decoder.spec import (
     AttentionSpec,
@@ -29,7 +37,6 @@ from attncheck.compare.decoder.spec import (
     LayerSpec,
     MlpSpec,
     NormSpec,
-    Projection,
 )
 from attncheck.model.compat import text_config
 from attncheck.model.embeddings import token_table
@@ -87,11 +94,10 @@ def _blocks(observed: Observed, layer: str, attention: str) -> list[str]:
 def _layer(observed: Observed, name: str, number: int) -> LayerSpec:
     """One layer; where it cannot be written out, the reference's own module."""
     calls = [c for c in observed.calls if observed.names[id(c.module)].startswith(f"{name}.")]
-    try:
-        if len(calls) == 1:
-            return _written(observed, calls[0], name, number)
-    except (Unreadable, RuntimeError):
-        pass  # tensors of other shapes than they are taken for do not fit together
+    for read in (_written, summed_layer) if len(calls) == 1 else ():
+        with contextlib.suppress(Unreadable, RuntimeError):
+            return read(observed, calls[0], name, number)
+        # tensors of other shapes than they are taken for do not fit together
     return LayerSpec(
         attention=unread_attention(None, ""),
         mlp=unread_block(None, ""),
@@ -188,77 +194,23 @@ def _around(observed: Observed, members: list[str], layers: tuple[LayerSpec, ...
     if given is not None:
         embedding_norm, first = norms[given], observed.inputs[given]
     weight_VC = table.weight.detach().double()
-    scale, positions, offset = _embedding(observed, weight_VC, first)
     hidden = compute.normed(final, last)
-    head, logit_scale, cap = _head(observed, hidden)
+    head_map, activation = None, "no activation"
+    if final is None:
+        head_map, activation, final = head_transform(observed, outside, norms, last)
+        hidden = last if head_map is None else observed.inputs[head_name(observed)]
+    head, logit_scale, cap = head_of(observed, hidden)
     return DecoderSpec(
         table=weight_VC,
         layers=layers,
         head=head,
-        scale=scale,
-        positions=positions,
-        position_offset=offset,
+        **embedding_of(observed, weight_VC, first),
         embedding_norm=embedding_norm,
+        head_map=head_map,
+        head_activation=activation,
         final_norm=final,
         cap=cap,
         logit_scale=logit_scale,
-        tied=_output_table(observed).weight is table.weight,
+        tied=output_table(observed).weight is table.weight,
         embedding_module=table_module,
     )
-
-
-def _embedding(
-    observed: Observed, weight_VC: Tensor, first_BTC: Tensor
-) -> tuple[float, Tensor | None, int]:
-    """The scale, the table of positions and the offset into it."""
-    found_BTC = weight_VC[observed.ids_BT]
-    scale = float((first_BTC * found_BTC).sum() / found_BTC.square().sum())
-    if equal(found_BTC * scale, first_BTC):
-        return (1.0 if abs(scale - 1) < 1e-9 else scale), None, 0
-    added_TC = (first_BTC - found_BTC)[0]
-    for _, module in observed.model.named_modules():
-        if isinstance(module, nn.Embedding) and module.weight.shape[-1] == added_TC.shape[-1]:
-            table_MC = module.weight.detach().double()
-            distance_M = (table_MC - added_TC[0]).abs().amax(-1)
-            offset = int(distance_M.argmin())
-            if equal(table_MC[offset : offset + len(added_TC)], added_TC, 1e-6):
-                return 1.0, table_MC, offset
-    for scale in (1.0, weight_VC.shape[-1] ** 0.5):
-        added_BTC = first_BTC - scale * found_BTC
-        if len(added_BTC) > 1 and equal(added_BTC[1:], added_BTC[:1].expand_as(added_BTC[1:])):
-            return scale, added_BTC[0], 0
-    raise Unreadable("its embedding is neither scaled nor a sum with a table of positions")
-
-
-def _output_table(observed: Observed) -> Any:
-    """The module of the head.
-
-    Raises:
-        Unreadable: the model does not name one.
-    """
-    getter = getattr(observed.model, "get_output_embeddings", None)
-    found = getter() if callable(getter) else None
-    if found is None:
-        raise Unreadable("it names no output embeddings")
-    return found
-
-
-def _head(observed: Observed, hidden_BTC: Tensor) -> tuple[Projection, float, float | None]:
-    """The map to logits, the factor on it, and the cap."""
-    module = _output_table(observed)
-    bias = getattr(module, "bias", None)
-    head = Projection(
-        weight=module.weight.detach().double(),
-        bias=bias.detach().double() if isinstance(bias, Tensor) else None,
-        module=observed.names.get(id(module), ""),
-    )
-    plain_BTV, want_BTV = feed_forward.projected(head, hidden_BTC), observed.logits_BTV
-    if equal(plain_BTV, want_BTV, 1e-7):
-        return head, 1.0, None
-    scale = float((plain_BTV * want_BTV).sum() / plain_BTV.square().sum())
-    if equal(plain_BTV * scale, want_BTV, 1e-7):
-        return head, scale, None
-    cap = cap_of(plain_BTV, want_BTV)
-    if cap is None:
-        raise Unreadable("its logits are no scaled or capped map of the last hidden states")
-    return head, 1.0, cap

@@ -17,18 +17,28 @@ from attncheck.attention.alibi import slopes_of
 from attncheck.attention.call import AttentionCall
 from attncheck.attention.masks import allowed_BHTS, bias_of
 from attncheck.compare.decoder import compute
-from attncheck.compare.decoder.fit_rotation import fit_rotation
+from attncheck.compare.decoder.fit_rotation import fit_rotation, fit_table
 from attncheck.compare.decoder.fits import norm_of, sliced
 from attncheck.compare.decoder.observed import Observed, Unreadable, equal
 from attncheck.compare.decoder.reading_latent import with_latents
-from attncheck.compare.decoder.spec import AttentionSpec, NormSpec, Projection, RotarySpec
+from attncheck.compare.decoder.spec import (
+    EVERYTHING,
+    AttentionSpec,
+    NormSpec,
+    Projection,
+    RotarySpec,
+)
 from attncheck.judge.projections import blocks_of, matched
 
 SAME_LENGTH = 1e-9
+LENGTHS = (10 * SAME_LENGTH, 1e-6)
+"""How far the lengths of heads may move: a table of cosines that is kept in float32 moves them."""
 
 
-def attention_of(observed: Observed, call: AttentionCall, number: int, name: str) -> AttentionSpec:
-    """The attention of one layer.
+def attention_of(
+    observed: Observed, call: AttentionCall, number: int, name: str, output: str = ""
+) -> AttentionSpec:
+    """The attention of one layer; `output` is its last linear map where that stands outside.
 
     Raises:
         Unreadable: heads, rotation, mask or output do not come out.
@@ -38,6 +48,7 @@ def attention_of(observed: Observed, call: AttentionCall, number: int, name: str
     )
     linears = observed.linears(name)
     empty = Projection(weight=torch.zeros(0))
+    reach, ahead = _reach(call, name)
     found = AttentionSpec(
         query=empty,
         key=empty,
@@ -48,20 +59,21 @@ def attention_of(observed: Observed, call: AttentionCall, number: int, name: str
         width=query_BHTD.shape[-1],
         scale=_scale(call, query_BHTD),
         cap=call.options.get("softcap") or None,
-        reach=_reach(call, name),
+        reach=reach,
+        ahead=ahead,
         sinks=_sinks(call),
         slopes=_slopes(call, name),
         module=name,
     )
     if query_BHTD.shape[-1] != value_BGTD.shape[-1]:
-        return _with_output(observed, with_latents(observed, call, found, name), linears, name)
+        return _with_output(observed, with_latents(observed, call, found, name), output)
     try:
         found = _with_projections(observed, found, linears, (query_BHTD, key_BGTD, value_BGTD))
     except Unreadable:
         if query_BHTD.shape[1] != key_BGTD.shape[1]:
             raise
         found = with_latents(observed, call, found, name)
-    return _with_output(observed, found, linears, name)
+    return _with_output(observed, found, output)
 
 
 def _with_projections(
@@ -79,7 +91,7 @@ def _with_projections(
     value = _rows(stages, linears, value_BGTD, exact=True)
     if value is None:
         raise Unreadable(f"{name}: the values are no rows of a projection")
-    return replace(
+    whole_spec = replace(
         found,
         query=query,
         key=key,
@@ -90,12 +102,36 @@ def _with_projections(
         whole_norm=whole,
         rotary=rotary if rotary is not None else key_rotary,
     )
+    return _stored_once(whole_spec)
 
 
-def _with_output(
-    observed: Observed, found: AttentionSpec, linears: dict[str, Projection], name: str
-) -> AttentionSpec:
-    given = observed.outputs[name]
+def _stored_once(found: AttentionSpec) -> AttentionSpec:
+    """The attention with key and value heads once that are repeated before the kernel."""
+    norm = found.key_norm
+    if norm is not None and norm.weight is not None and norm.weight.ndim > 1:
+        return found
+    groups, width = found.groups, found.width
+    for times in range(groups, 1, -1):
+        rows_R = torch.arange(groups * width).view(groups, width)[::times].flatten()
+        maps = (found.key, found.value)
+        if groups % times == 0 and all(_repeats(each, times, width) for each in maps):
+            key, value = (sliced(each, rows_R) for each in maps)
+            return replace(found, key=key, value=value, groups=groups // times)
+    return found
+
+
+def _repeats(projection: Projection, times: int, width: int) -> bool:
+    """Whether each head of a map stands there so many times, one after the other."""
+    own_NXC = projection.weight.reshape(-1, times, width, projection.weight.shape[-1])
+    return torch.equal(own_NXC, own_NXC[:, :1].expand_as(own_NXC))
+
+
+def _with_output(observed: Observed, found: AttentionSpec, output: str) -> AttentionSpec:
+    name = found.module
+    linears = observed.linears(name)
+    if output and output not in linears and (outside := observed.linear(output)) is not None:
+        linears[output] = outside
+    given = observed.outputs[output or name]
     for each, projection in linears.items():
         if equal(observed.outputs[each], given):
             found = replace(found, output=projection)
@@ -127,16 +163,20 @@ def _slopes(call: AttentionCall, name: str) -> Tensor | None:
     return slopes_H
 
 
-def _reach(call: AttentionCall, name: str) -> int | None:
-    """How many keys a query reads, itself included; None where it reads all before it."""
+def _reach(call: AttentionCall, name: str) -> tuple[int | None, int]:
+    """How many keys a query reads, itself included, None where it reads all before it; and how
+    many after itself.
+    """
     total = call.key_BGSD.shape[2]
     allowed_TS = allowed_BHTS(call).expand(*call.query_BHTD.shape[:2], -1, -1)[0, 0].cpu()
     causal_TS = torch.ones(total, total, dtype=torch.bool).tril()
+    if bool(allowed_TS.all()) and total > 1:
+        return None, EVERYTHING
     if torch.equal(allowed_TS, causal_TS):
-        return None
+        return None, 0
     reach = int(allowed_TS[-1].sum())
     if torch.equal(allowed_TS, causal_TS.triu(1 - reach)):
-        return reach
+        return reach, 0
     raise Unreadable(f"{name}: its mask is neither causal nor a window")
 
 
@@ -151,17 +191,22 @@ def _rows(
     factor between them.
     """
     batch, _, length, width = states_BHTD.shape
-    for name, stage in reversed(stages.items()):
-        for blocks_BNTD in blocks_of(stage, batch, length, width):
-            match = matched(states_BHTD, blocks_BNTD, SAME_LENGTH * 10)
-            if match is None:
-                continue
-            best_H, factor = match
-            before_BHTD = blocks_BNTD[:, best_H]
-            if exact and not equal(before_BHTD * factor, states_BHTD):
-                continue
-            rows_R = (best_H[:, None] * width + torch.arange(width)).flatten()
-            return sliced(linears[name], rows_R), before_BHTD, factor
+    readings = [
+        (name, blocks_BNTD, slack)
+        for slack in LENGTHS
+        for name, stage in reversed(stages.items())
+        for blocks_BNTD in blocks_of(stage, batch, length, width)
+    ]
+    for name, blocks_BNTD, slack in readings:
+        match = matched(states_BHTD, blocks_BNTD, slack)
+        if match is None:
+            continue
+        best_H, factor = match
+        before_BHTD = blocks_BNTD[:, best_H]
+        if exact and not equal(before_BHTD * factor, states_BHTD):
+            continue
+        rows_R = (best_H[:, None] * width + torch.arange(width)).flatten()
+        return sliced(linears[name], rows_R), before_BHTD, factor
     return None
 
 
@@ -191,7 +236,7 @@ def _side(
         before_BHTD, factor = source[1], source[2]
     rotary = None
     if not equal(before_BHTD * factor, states_BHTD):
-        rotary = fit_rotation(before_BHTD, states_BHTD)
+        rotary = fit_rotation(before_BHTD, states_BHTD) or fit_table(before_BHTD, states_BHTD)
         if rotary is None:
             raise Unreadable(f"{name}: queries or keys are not rotated by their position")
         factor = 1.0

@@ -17,6 +17,8 @@ from attncheck.attention.rope import Pairing
 
 NormKind = Literal["rms", "layer"]
 Placement = Literal["before", "after"]
+EVERYTHING = 1 << 20
+"""How many later tokens a query reads where there is no causal mask."""
 
 
 @final
@@ -222,7 +224,9 @@ class LayerSpec:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DecoderSpec:
-    """A whole decoder, from ids to logits."""
+    """A whole decoder, from ids to logits; `added` goes to every embedding,
+    `head_map` and its activation come before the norm.
+    """
 
     table: Tensor
     layers: tuple[LayerSpec, ...]
@@ -230,7 +234,10 @@ class DecoderSpec:
     scale: float = 1.0
     positions: Tensor | None = None
     position_offset: int = 0
+    added: Tensor | None = None
     embedding_norm: NormSpec | None = None
+    head_map: Projection | None = None
+    head_activation: str = "no activation"
     final_norm: NormSpec | None = None
     cap: float | None = None
     logit_scale: float = 1.0

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from attncheck.compare.decoder.spec import AttentionSpec, LayerSpec, NormSpec
+from attncheck.compare.decoder.spec import EVERYTHING, AttentionSpec, LayerSpec, NormSpec
 from attncheck.compare.edits.edit import Edit, Fields
 
 CAPS = (5.0, 10.0, 15.0, 20.0, 30.0, 50.0, 100.0)
@@ -105,9 +105,11 @@ def _heads(spec: AttentionSpec) -> Iterator[Edit]:
 
 
 def _masks(spec: AttentionSpec, reaches: list[int | None]) -> Iterator[Edit]:
-    everything = 1 << 20
-    yield mask_edit(spec, spec.reach, everything)
-    yield mask_edit(spec, None, everything)
+    if spec.ahead == EVERYTHING:
+        yield mask_edit(spec, None, 0)
+        return
+    yield mask_edit(spec, spec.reach, EVERYTHING)
+    yield mask_edit(spec, None, EVERYTHING)
     for ahead in (1, -1):
         yield mask_edit(spec, spec.reach, ahead)
     others = {each for each in reaches if each != spec.reach}
@@ -119,7 +121,10 @@ def _masks(spec: AttentionSpec, reaches: list[int | None]) -> Iterator[Edit]:
 def mask_edit(spec: AttentionSpec, reach: int | None, ahead: int, swapped: bool = False) -> Edit:
     """An edit of which keys a query reads."""
     want = f"{spec.reach} keys" if spec.reach else "all before it"
-    if ahead > 1:
+    if spec.ahead == EVERYTHING:
+        name, got = "causal-mask-unexpected", "queries that read no later token"
+        want = "every token"
+    elif ahead > 1:
         name, got, want = "causal-mask-missing", "queries that read every later token", ""
     elif ahead:
         name, want = "mask-off-by-one", "up to its own"

@@ -75,6 +75,10 @@ def _speeds(layer: LayerSpec, own: RotarySpec, found: RotarySpec) -> Iterator[Ed
     rotating = 2 * int((found.inv_freq_P.abs() > ABSOLUTE).sum())
     if found.width != own.width or (rotating < own.width and bool((own.inv_freq_P > 1e-5).all())):
         got = f"{min(rotating, found.width)} rotated channels"
+        if rotating == own.width:
+            got = f"rotated channels that are not the first {rotating}"
+            yield rotary.edit(layer, changed, "rotary-channels", got, "the first")
+            return
         yield rotary.edit(layer, changed, "rotary-width", got, f"{own.width}")
         return
     factor = float(found.inv_freq_P[0] / own.inv_freq_P[0])

@@ -55,6 +55,8 @@ def norm_edits(layer: LayerSpec) -> Iterator[Edit]:
             if places[0] == field:
                 apply = _several(places, got)
                 yield _edit(name, f"{words} {got}", want, norm.module, apply, cost=2)
+            if len(places) > 1 and name == "norm-missing":
+                yield _edit(name, f"{words} {got}", want, norm.module, _one(field, got), cost=3)
     for field, words in QK.items():
         norm = getattr(layer.attention, field)
         for name, got, want, changed in variants(norm) if norm else ():
@@ -167,7 +169,21 @@ def _all_norms(layer: LayerSpec) -> Iterator[Edit]:
             yield _edit(name, words, want, first.module, apply, cost=1)
 
 
+def _shared_norms(layer: LayerSpec) -> Iterator[Edit]:
+    """One norm for both blocks of a parallel layer that has a norm for each."""
+    first, second = layer.before_attention, layer.before_mlp
+    if not layer.parallel or first is None or second is None or first.module == second.module:
+        return
+    for norm, words in ((first, FIELDS["before_attention"]), (second, FIELDS["before_mlp"])):
+
+        def apply(each: LayerSpec, norm: NormSpec = norm) -> LayerSpec:
+            return replace(each, before_attention=norm, before_mlp=norm)
+
+        yield _edit("norm-shared", f"the {words} for both", "a norm for each", norm.module, apply)
+
+
 def _places(layer: LayerSpec) -> Iterator[Edit]:
+    yield from _shared_norms(layer)
     present = [each for each in FIELDS if getattr(layer, each) is not None]
     for one, other in combinations(present, 2):
         pair = (getattr(layer, one), getattr(layer, other))
@@ -195,6 +211,11 @@ def _places(layer: LayerSpec) -> Iterator[Edit]:
             "them before the blocks",
             getattr(layer, both[0][0]).module,
             lambda each: replace(each, sum_norms=True),
+        )
+    if layer.sum_norms:
+        got, want, module = "norms before the blocks", "them after the sums", layer.module
+        yield _edit(
+            "norm-placement", got, want, module, lambda each: replace(each, sum_norms=False)
         )
 
     behind = [(b, a) for a, b in moves if getattr(layer, b) is not None and not getattr(layer, a)]

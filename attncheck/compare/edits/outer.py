@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attncheck.compare.decoder.feed_forward import ACTIVATIONS
 from attncheck.compare.decoder.spec import DecoderSpec
 from attncheck.compare.edits.edit import ROUNDING_ONLY, Edit
 from attncheck.compare.edits.weights import readings, relation
@@ -31,6 +32,9 @@ def embedding_edits(spec: DecoderSpec) -> Iterator[Edit]:
     for scale in (1.0, width**0.5, width**-0.5, float(width)):
         if abs(scale - spec.scale) > 1e-9 * spec.scale:
             yield embedding_scale_edit(spec, scale)
+    if spec.added is not None:
+        got = "no row added to every embedding, as token types have it"
+        yield _edit(spec, "token-type-missing", got, "", added=None)
     if spec.positions is None:
         return
     for step in OFFSETS:
@@ -92,9 +96,24 @@ def head_edits(spec: DecoderSpec) -> Iterator[Edit]:
         yield _edit(
             spec, "head-tied", "a head tied to the embeddings", "one of its own", "head", head=tied
         )
+    yield from _head_map_edits(spec)
     if spec.head.bias is not None:
         without = replace(spec.head, bias=None)
         yield _edit(spec, "bias-missing", "a head without its bias", "", "head", head=without)
+
+
+def _head_map_edits(spec: DecoderSpec) -> Iterator[Edit]:
+    """The map before the final norm: its activation, its bias, and whether it is there."""
+    if spec.head_map is None:
+        return
+    for name in ACTIVATIONS:
+        if name != spec.head_activation:
+            got, want = f"{name} before the head", spec.head_activation
+            yield _edit(spec, "activation", got, want, "head", head_activation=name)
+    if spec.head_map.bias is not None:
+        without = replace(spec.head_map, bias=None)
+        got = "a map before the head without its bias"
+        yield _edit(spec, "bias-missing", got, "", "head", head_map=without)
 
 
 def head_weight_edits(spec: DecoderSpec, foreign: dict[str, Tensor]) -> Iterator[Edit]:

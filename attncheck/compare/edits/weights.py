@@ -125,6 +125,12 @@ def _biases(layer: LayerSpec, maps: dict[str, Projection]) -> Iterator[Edit]:
         ):
             changed = {each: _biased(biased[each], factor) for each in group}
             yield weight_edit(layer, changed, name, got, fix=fix)
+    for name, other in permutations(biased, 2):
+        bias, own = biased[other].bias, biased[name].bias
+        if bias is not None and own is not None and bias.shape == own.shape:
+            changed = {name: replace(biased[name], bias=bias)}
+            got, fix = f"the {other} bias on the {name}", f"putting the {name} bias in"
+            yield weight_edit(layer, changed, "bias-exchanged", got, fix=fix, cost=2)
 
 
 def _biased(projection: Projection, factor: float) -> Projection:

@@ -12,23 +12,37 @@ from typing import Any
 from porting.foreign.originals import original
 
 MODULES = {
+    "bert": "bert",
     "bloom": "bloom",
     "cohere": "cohere",
     "deepseek_v3": "deepseek",
+    "falcon": "falcon",
     "gemma2": "gemma2",
     "gemma3": "gemma3",
     "glm": "glm",
     "gpt2": "gpt2",
+    "gptj": "gptj",
     "gpt_neox": "neox",
     "gpt_oss": "gpt_oss",
     "granite": "granite",
     "llama": "litllama",
     "olmo2": "olmo2",
+    "opt": "opt",
     "qwen3_moe": "qwen3moe",
     "smollm3": "smollm3",
     "stablelm": "stablelm",
     "starcoder2": "starcoder2",
 }
+
+
+STYLES = {"bert": "fused", "falcon": "fused", "gptj": "complex", "opt": "batch-first"}
+"""Another right way to write the port of a family."""
+
+
+def restyled(family: str) -> tuple[Any, Any]:
+    """The original, and its right port in the other style."""
+    port = import_module(f"porting.foreign.{MODULES[family]}").port
+    return original(family), port(original(family), "", STYLES[family])
 
 
 def faults(family: str) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedModel
 
 from porting.references import SIZE
 
@@ -120,6 +120,27 @@ CONFIGS = {
         "no_rope_layers": [1, 1, 0, 1],
         "tie_word_embeddings": False,
     },
+    "bert": {**COMMON, "intermediate_size": 80},
+    "falcon": {
+        **COMMON,
+        "num_attention_heads": 6,
+        "num_kv_heads": 2,
+        "new_decoder_architecture": True,
+        "parallel_attn": True,
+        "bias": False,
+        "alibi": False,
+        "ffn_hidden_size": 100,
+    },
+    "gptj": {
+        "vocab_size": 101,
+        "n_embd": 48,
+        "n_layer": 3,
+        "n_head": 4,
+        "n_positions": 128,
+        "rotary_dim": 6,
+        "attn_implementation": "eager",
+    },
+    "opt": {**COMMON, "ffn_dim": 80, "word_embed_proj_dim": 48},
     "gemma2": {
         **GATED,
         "head_dim": 16,
@@ -136,7 +157,8 @@ def original(family: str) -> PreTrainedModel:
     given = dict(CONFIGS[family])
     implementation = given.pop("attn_implementation")
     config = AutoConfig.for_model(given.pop("model_type", family), **given)
-    model = AutoModelForCausalLM.from_config(config, attn_implementation=implementation)
+    auto = AutoModelForMaskedLM if family == "bert" else AutoModelForCausalLM
+    model = auto.from_config(config, attn_implementation=implementation)
     draw = torch.Generator().manual_seed(11)
     with torch.no_grad():
         for name, value in sorted(model.named_parameters()):
