@@ -191,7 +191,8 @@ def _by_position(worst_N: Tensor, real_BT: Tensor) -> list[float]:
 def _agreement(left_NV: Tensor, right_NV: Tensor, k: int) -> float:
     """Mean share of the left top-k tokens that are among the right top-k."""
     left_NK, right_NK = left_NV.topk(k).indices, right_NV.topk(k).indices
-    return float((left_NK[:, :, None] == right_NK[:, None, :]).any(-1).double().mean())
+    shared_N = (left_NK[:, :, None] == right_NK[:, None, :]).sum((1, 2))
+    return float(shared_N.double().mean() / k)
 
 
 def _percentiles(left_NV: Tensor, right_NV: Tensor) -> list[float]:

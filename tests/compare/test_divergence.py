@@ -87,3 +87,10 @@ def test_divergence_by_position_starts_at_the_cut(subject: Subject) -> None:
     assert max(chunked.by_position[:8]) <= chunked.budget < min(chunked.by_position[9:])
     assert [share for share, _ in chunked.kl] == [0.5, 0.9, 0.99, 1.0]
     assert chunked.kl[-1][1] == max(value for _, value in chunked.kl) > 0.01
+
+
+def test_agreement_is_counted_where_there_are_fewer_rows_than_best_tokens(subject: Subject) -> None:
+    row = record(subject).rows[0][:3]
+    found = compare(record(subject, (row,)), record(subject, (row,))).forwards[0]
+    assert found.positions == 3
+    assert dict(found.top) == {1: 1.0, 5: 1.0, 10: 1.0}

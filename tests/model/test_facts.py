@@ -6,7 +6,13 @@ import pytest
 import torch
 import transformers
 
-from attncheck.model.facts import Boundary, boundaries_of, configs_in, width_of_logits
+from attncheck.model.facts import (
+    Boundary,
+    boundaries_of,
+    configs_in,
+    first_int,
+    width_of_logits,
+)
 
 
 def test_configs_inside_a_config_are_found_with_it() -> None:
@@ -60,3 +66,10 @@ def test_the_width_of_logits_is_counted_where_there_are_any(
     shape: tuple[int, ...], width: int
 ) -> None:
     assert width_of_logits(Counted(shape)) == width
+
+
+def test_the_first_field_that_holds_a_positive_integer_counts() -> None:
+    config = transformers.PretrainedConfig()
+    config.flag, config.empty, config.one, config.two = True, 0, 1, 2
+    assert first_int(config, ("missing", "flag", "empty", "one", "two")) == 1
+    assert first_int(config, ("missing", "flag", "empty")) is None
