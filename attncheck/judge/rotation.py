@@ -22,6 +22,7 @@ from attncheck.core.divergence import Divergence
 from attncheck.core.measurement import Cause, Comparison, Measurement, skipped
 from attncheck.core.observed_part import ObservedPart
 from attncheck.core.verdict import Verdict
+from attncheck.judge.angle_difference import AngleDifference, between
 from attncheck.judge.head_rotation import head_cases
 from attncheck.judge.pairing import pairing_case
 from attncheck.judge.projections import COARSE, resolution
@@ -34,22 +35,6 @@ from attncheck.numerics.divergence import beyond
 
 NEARLY = 1e-5
 UNSEEN = "no rotary embedding observed on queries or keys"
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class AngleDifference:
-    """How far, in radians, rotated states are from what is expected, where that is worst."""
-
-    states: RotatedStates
-    radians: float
-    budget: float
-    text: str = ""
-
-    @property
-    def excess(self) -> float:
-        """The difference in budgets."""
-        return self.radians / self.budget
 
 
 def rotation_cases(reader: RotationReader) -> Iterator[Measurement]:
@@ -81,9 +66,28 @@ def _rotated(reader: RotationReader) -> list[RotatedStates]:
     have no rotation that its config does not deny.
     """
     rotating = {each.kind for each in reader.found if each.pairs}
+    if not rotating and _frequencies_unused(reader):
+        return reader.found
     for name in dict.fromkeys(each.name for each in reader.found if each.kind not in rotating):
         reader.set_aside(name, UNSEEN)
     return [each for each in reader.found if each.kind in rotating]
+
+
+def _frequencies_unused(reader: RotationReader) -> bool:
+    """Whether the config states a rotation for every layer and the model keeps a list of as many
+    frequencies, yet nothing depends on positions.
+    """
+    counts = {
+        len(spec.inv_freq_P) if isinstance(states.specs, list) else 0
+        for states in reader.found
+        for spec in states.specs
+        if not isinstance(spec, str)
+    }
+    lists = (each for each in reader.subject.model.buffers() if each.is_floating_point())
+    kept = any(each.ndim == 1 and each.numel() in counts for each in lists)
+    stated = bool(counts) and 0 not in counts
+    can = reader.subject.can
+    return stated and kept and bool(can.takes_positions) and not can.reads_positions
 
 
 @final
@@ -96,7 +100,7 @@ class _RotationCheck:
 
     def case(self, own: str) -> Measurement:
         """The first layer that differs, otherwise the one that comes nearest to its budget."""
-        differences = [*map(self.difference, self.found), *self._offsets()]
+        differences = [*map(self.difference, self.found), *between(self.found, self.rounding)]
         wrong = [each for each in differences if each.excess > 1]
         shown = wrong[0] if wrong else max(differences, key=lambda each: each.excess)
         layers = dict.fromkeys(each.name for each in self.found)
@@ -228,23 +232,6 @@ class _RotationCheck:
             text=f"rotated channels are multiplied by {gain:.6g} instead of {spec.gain:.6g} "
             f"(config: {spec.origin})",
         )
-
-    def _offsets(self) -> Iterator[AngleDifference]:
-        """Queries and keys of a layer must have the same positions: the same angle at the first."""
-        queries = {each.name: each.observed for each in self.found if each.what == "queries"}
-        for states in self.found:
-            query, key = queries.get(states.name), states.observed
-            if states.what != "keys" or query is None or not query.pairs == key.pairs > 0:
-                continue
-            between_BP = query.factor_BTP[:, 0] * key.factor_BTP[:, 0].conj()
-            radians_P = between_BP.angle().abs().amax(0)
-            budget_P = HEADROOM * self.rounding + query.noise_P + key.noise_P
-            worst = int((radians_P / budget_P).argmax())
-            radians = float(radians_P[worst])
-            text = f"at the first token pair {worst} is {radians:.4g} away from that of the queries"
-            yield AngleDifference(
-                states=states, radians=radians, budget=float(budget_P[worst]), text=text
-            )
 
 
 def _cause(states: RotatedStates) -> Cause:

@@ -17,7 +17,7 @@ from attncheck.core.measurement import Cause, Comparison, Measurement, Rerun, sk
 from attncheck.core.merging import merged
 from attncheck.core.verdict import Verdict
 from attncheck.media.codes import codebooks
-from attncheck.media.rows import FRONT, MediaRows
+from attncheck.media.rows import BETWEEN, FRONT, MediaRows
 from attncheck.model.attempts import attempt
 from attncheck.model.forward_spec import ForwardSpec, all_ones, counting
 from attncheck.model.kept_state import model_untouched
@@ -36,6 +36,7 @@ PLACED = (
     "one token at a time behind two {}s",
     "a second {} on the cache",
     "another {} moves nothing in front of it",
+    "the second of two {}s moves nothing in front of it",
     "the first of two {}s moves what follows the second",
     "a row with a {} beside one of text",
     "one {} beside two",
@@ -145,6 +146,7 @@ def future(subject: Subject) -> Iterator[Measurement]:
     cases: dict[str, Measured] = {
         "tokens behind a {} changed": _behind,
         "another {} moves nothing in front of it": _in_front,
+        "the second of two {}s moves nothing in front of it": partial(_in_front, two=True),
         "another {} moves what follows it": _follows,
         "the first of two {}s moves what follows the second": partial(_follows, two=True),
     }
@@ -183,10 +185,12 @@ def _compared(
     return rows.subject.compare(name, got_BTV, want_BTV, spec=spec, note=note, budget=rows.budget)
 
 
-def _in_front(rows: MediaRows, name: str) -> Comparison:
+def _in_front(rows: MediaRows, name: str, two: bool = False) -> Comparison:
     rows.not_prefix.require()
-    got, want = rows.spec(rows.row(OTHER)), rows.spec(rows.row(ONE))
-    case = rows.subject.compare_forwards(name, got, want, at=slice(0, FRONT), budget=rows.budget)
+    first = (THIRD,) if two else ()
+    got, want = rows.spec(rows.row(*first, OTHER)), rows.spec(rows.row(*first, ONE))
+    at = slice(0, rows.end + BETWEEN if two else FRONT)
+    case = rows.subject.compare_forwards(name, got, want, at=at, budget=rows.budget)
     return replace(case, cause=MASKED) if rows.reads_masked_states else case
 
 

@@ -1,14 +1,18 @@
-"""Where padding of an encoder's input reaches a token that should not read it.
+"""Encoder inputs in batches, and where padding of one reaches a token that should not read it.
 
 Axes: B batch, S encoder positions, T decoder positions.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from attncheck.core.errors import Unsupported
 from attncheck.model.generation import IDS, MASK
+from attncheck.model.inputs import for_rows
 from attncheck.model.subject import Subject
 from attncheck.numerics.first_divergence import first_divergence
 from attncheck.numerics.module_outputs import ModuleOutputs, recording
@@ -43,3 +47,24 @@ def _recorded(
             cache = reply.cache
     # what runs once projects the encoder states of all positions
     return recorder.outputs((1, length)), recorder.outputs((1, 1), calls=2)
+
+
+def beside_another_encoder(subject: Subject, number: int) -> dict[str, Any]:
+    """The encoder's usual input as row `number` of two, beside the same backwards.
+
+    Raises:
+        Unsupported: there is no encoder.
+    """
+    fixed = subject.forward_adapter.fixed
+    if not fixed:
+        raise Unsupported("the model has no encoder")
+
+    def rows(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(rows, value))
+        if not isinstance(value, Tensor) or value.ndim < 2:
+            return value
+        return torch.cat((value, value.flip(1)) if number == 0 else (value.flip(1), value))
+
+    like_BT = torch.empty(2, 1, device=subject.device)
+    return {name: for_rows(rows(each), like_BT, subject.dtype) for name, each in fixed.items()}

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from typing import Any
+
 import pytest
+import torch
 from media_models import codebooks, multimodal
 
 from attncheck.core.measurement import Measurement, verdict_of
@@ -29,7 +33,7 @@ def broken(subject: Subject) -> dict[str, Verdict]:
     return {name: each for name, each in found.items() if each is not Verdict.PASS}
 
 
-@pytest.mark.parametrize(("name", "cases"), [("llava", 24), ("idefics3", 24)])
+@pytest.mark.parametrize(("name", "cases"), [("llava", 25), ("idefics3", 25)])
 def test_healthy_models_pass_every_case(name: str, cases: int) -> None:
     subject = multimodal(name)
     assert len(every(subject)) == cases
@@ -41,11 +45,26 @@ def test_a_prefix_that_is_read_both_ways_is_no_leak() -> None:
     assert {name for name, case in found.items() if verdict_of(case) is not Verdict.PASS} == {
         "a second picture on the cache",
         "another picture moves nothing in front of it",
+        "the second of two pictures moves nothing in front of it",
     }
     assert found["another picture moves nothing in front of it"].note == (
         "everything up to the end of the prompt is a prefix, read both ways, pictures too"
     )
     assert verdict_of(found["token types matter beside a picture"]) is Verdict.PASS
+
+
+def test_a_picture_that_reads_a_later_one_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    subject, name = multimodal("gemma3"), "the second of two pictures moves nothing in front of it"
+    assert verdict_of(every(subject)[name]) is Verdict.PASS
+    module = sys.modules[type(subject.model).__module__]
+
+    def one_block(token_type_ids: torch.Tensor, device: Any = None) -> torch.Tensor:
+        return torch.where(token_type_ids == 1, 0, -1).to(device)
+
+    monkeypatch.setattr(module, "get_block_sequence_ids_for_mask", one_block)
+    found = {each.name: each for each in media_cases.future(multimodal.__wrapped__("gemma3"))}
+    assert verdict_of(found[name]) is Verdict.FAIL
+    assert verdict_of(found["another picture moves nothing in front of it"]) is Verdict.PASS
 
 
 def test_sound_is_asked_like_pictures() -> None:

@@ -4,10 +4,10 @@ What it checks
     The logits behind every token of a greedy generate() are those of one forward over prompt and
     answer, the tokens their argmax: with the cache on, off and static, for a left-padded batch,
     with the prompt in chunks, continued from a returned cache, from embeddings in place of ids,
-    where another row ends early, where candidates are looked up in the prompt or come from the
-    model itself. Beam search scores, on a static cache too, are log-probabilities;
-    `logits_to_keep` keeps the last logits; forward reads `inputs_embeds` as it reads the ids behind
-    them.
+    where another row ends early, where the mask hides tokens in the middle, where candidates are
+    looked up in the prompt or come from the model itself. Beam search scores, on a static cache and
+    beside another encoder input too, are log-probabilities; `logits_to_keep` keeps the last logits;
+    forward reads `inputs_embeds` as it reads the ids behind them.
 
 Why it matters
     generate() prepares positions, masks and caches on its own. Models whose positions start behind
@@ -37,7 +37,6 @@ from typing import Any
 
 from attncheck.probing import (
     PIECES,
-    ForwardSpec,
     Measurement,
     Probe,
     Row,
@@ -47,11 +46,10 @@ from attncheck.probing import (
     generation,
     media_answers,
     with_greedy,
-    with_kept,
 )
 from attncheck_probes.generate import speculation, turns
-from attncheck_probes.generate.answers import ARGMAX, answers, argmax, compare, of_generate
-from attncheck_probes.generate.beams import beam_scores
+from attncheck_probes.generate.answers import ARGMAX, answers, argmax, compare, kept, of_generate
+from attncheck_probes.generate.beams import beam_scores, beside_another_encoder
 from attncheck_probes.generate.embeddings import embedded, embedded_answer
 
 # Axes: B batch, T positions, N generated tokens, V vocabulary.
@@ -108,9 +106,10 @@ class Generate(Probe):
             yield attempt(name, turns.batch, subject, name, rows, self.new_tokens, options)
         yield from self._turns(subject)
         rest: dict[str, Callable[[Subject, str], Measurement]] = {
-            "logits_to_keep": self._kept,
+            "logits_to_keep": partial(kept, new=self.new_tokens),
             "beam search scores": self._beams,
             "beam search scores, static cache": partial(self._beams, **STATIC),
+            "beam search scores, two encoder inputs": self._encoders,
             "inputs_embeds": embedded,
             "answer to inputs_embeds": self._embedded,
             "padded encoder": self._encoder,
@@ -151,18 +150,13 @@ class Generate(Probe):
         rows, new = self._rows(subject), self.new_tokens
         name = "a row that ends early"
         yield attempt(name, turns.ends_early, subject, name, rows, new)
+        yield attempt(turns.HOLE, turns.hole, subject, rows[0], new)
         name = "continued from a returned cache"  # which changes it, so that nobody has it behind
         yield attempt(name, turns.continued, subject, name, rows[:1], new)
         name = "left-padded batch, continued"
         yield attempt(name, turns.continued, subject, name, rows, new)
         yield attempt(speculation.LOOKUP, speculation.looked_up, subject, rows[0], new)
         yield attempt(speculation.ITSELF, speculation.assisted, subject, rows[0], new)
-
-    def _kept(self, subject: Subject, name: str) -> Measurement:
-        tokens, kept = subject.inputs.tokens, self.new_tokens
-        got_BNV = generation.kept_logits(subject, tokens, kept)
-        want_BNV = subject.logits(ForwardSpec(tokens))[:, -kept:]
-        return with_kept(subject, subject.compare(name, got_BNV, want_BNV), kept)
 
     def _embedded(self, subject: Subject, name: str) -> Measurement:
         case = embedded_answer(subject, name, self._prompt(subject), self.new_tokens)
@@ -173,6 +167,10 @@ class Generate(Probe):
             subject.can.library_cache.require()
         prompt = self._prompt(subject)
         case = beam_scores(subject, prompt, self.padding, self.new_tokens, name, **options)
+        return of_generate(subject, case, {})
+
+    def _encoders(self, subject: Subject, name: str) -> Measurement:
+        case = beside_another_encoder(subject, self._prompt(subject), self.new_tokens, name)
         return of_generate(subject, case, {})
 
     def _encoder(self, subject: Subject, name: str) -> Measurement:

@@ -27,6 +27,7 @@ from attncheck.probing import (
     generation,
     merged,
     padded_ids,
+    with_kept,
     without_constants,
 )
 
@@ -150,3 +151,11 @@ def argmax(subject: Subject, prompt: Row, new: int) -> Measurement:
     number, compared = float((wrong_N & clear_N.cpu()).sum()), int(clear_N.sum())
     unit = "tokens are not what one forward would choose"
     return of_generate(subject, AtMost(ARGMAX, number, unit, positions=compared), {})
+
+
+def kept(subject: Subject, name: str, new: int) -> Measurement:
+    """The last logits alone against those of one forward."""
+    tokens = subject.inputs.tokens
+    got_BNV = generation.kept_logits(subject, tokens, new)
+    want_BNV = subject.logits(ForwardSpec(tokens))[:, -new:]
+    return with_kept(subject, subject.compare(name, got_BNV, want_BNV), new)

@@ -12,12 +12,14 @@ from typing import Any
 import torch
 
 from attncheck.probing import (
+    Cause,
     Comparison,
     Divergence,
     Row,
     Subject,
     Tokens,
     Unsupported,
+    encoder_padding,
     max_abs,
     merged,
 )
@@ -26,6 +28,11 @@ from attncheck_probes.generate.answers import RowAnswers, answers, wanted
 NAME = "beam search scores"
 BEAMS = 2
 TRIES = 3
+SEARCH: dict[str, Any] = {
+    "num_beams": BEAMS,
+    "num_return_sequences": BEAMS,
+    "output_scores": True,
+}
 
 
 def beam_scores(
@@ -50,20 +57,37 @@ def beam_scores(
     return _scored(subject, name, rows[:1], new_tokens, options)[0]
 
 
+def beside_another_encoder(subject: Subject, prompt: Row, new_tokens: int, name: str) -> Comparison:
+    """The scores of beams over the usual encoder input, in either row of a batch whose other row
+    has another one: as if it were alone.
+    """
+    cases = []
+    for number in range(2):
+        given = encoder_padding.beside_another_encoder(subject, number)
+        found = answers(subject, (prompt, prompt), new_tokens, given=given, **SEARCH)
+        scores = getattr(found.output, "sequences_scores", None)
+        if scores is None:
+            raise Unsupported("generate() returns no scores of its beams")
+        beams = range(BEAMS * number, BEAMS * (number + 1))
+        each = [_against(subject, number, prompt, found.tokens[n], float(scores[n])) for n in beams]
+        cases.append(merged(name, each))
+    case = merged(name, cases)
+    if not case.beyond:
+        return case
+    note = f"{case.note}: beside a row with another encoder input it has other scores"
+    expand = f"{type(subject.model).__name__}._expand_inputs_for_generation"
+    return replace(case, note=note, cause=Cause("rows-mixed", module=expand))
+
+
 def _scored(
     subject: Subject, name: str, rows: Tokens, new_tokens: int, options: dict[str, Any]
 ) -> tuple[Comparison, RowAnswers]:
     """The case of each row's beam that changed places most often: one that stays where it began
     would have the right score if the cache did not follow.
     """
-    beams: dict[str, Any] = {
-        "num_beams": BEAMS,
-        "num_return_sequences": BEAMS,
-        "output_scores": True,
-    }
     for salt in range(TRIES):
         tried = rows if salt == 0 else tuple(subject.inputs.other(row, salt=salt) for row in rows)
-        found = answers(subject, tried, new_tokens, **beams, **options)
+        found = answers(subject, tried, new_tokens, **SEARCH, **options)
         if _moved(found.output):
             break
     scores = getattr(found.output, "sequences_scores", None)

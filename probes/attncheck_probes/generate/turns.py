@@ -1,6 +1,7 @@
-"""Batches, second turns, rows that end before the others, and padded encoder inputs.
+"""Batches, second turns, rows that end before the others, holes in the mask, and padded encoder
+inputs.
 
-Axes: B batch, N generated tokens, V vocabulary.
+Axes: B batch, T positions, N generated tokens, V vocabulary.
 """
 
 from __future__ import annotations
@@ -9,23 +10,32 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from attncheck.probing import (
     PIECES,
     Cause,
+    Comparison,
+    ForwardSpec,
+    Mask2D,
     Measurement,
     Row,
     Subject,
     Tokens,
     Unsupported,
+    Verdict,
     cache_of,
     cached_length,
     encoder_padding,
     generation,
+    padded_ids,
     with_batch,
+    without_constants,
 )
 from attncheck_probes.generate.answers import answers, compare, of_generate, taken
 
 SALTS = (53, 59, 67)
+HOLE = "a hole in the mask"
 
 
 def batch(
@@ -100,3 +110,42 @@ def padded_encoder(subject: Subject, name: str, prompt: Row, padding: int, new: 
         return case
     note = f"{module}: {encoder_padding.READS}"
     return replace(case, note=note, cause=Cause("padding-visible", module=module))
+
+
+def hole(subject: Subject, prompt: Row, new: int) -> Measurement:
+    """An answer to a prompt with hidden tokens in its middle, against one forward under the same
+    mask whose positions count what is not hidden, as generate() counts padding.
+    """
+    subject.can.mask_2d.require()
+    start, count = len(prompt) // 2, max(1, len(prompt) // 6)
+    if start < count + 1:
+        raise Unsupported(f"a prompt of {len(prompt)} tokens has no room for a hole")
+    ids_BT, mask_BT = padded_ids(subject, (prompt,), len(prompt))
+    mask_BT[:, start : start + count] = 0
+    found = generation.run(subject, ids_BT, mask_BT, new)
+    answer = generation.answer_of(found, len(prompt))
+    spec = ForwardSpec(((*prompt, *answer),), mask=Mask2D(((*map(int, mask_BT[0]), *(1,) * new),)))
+    counting = spec if not subject.can.takes_positions else _counting(subject, spec)
+    got_BNV = without_constants(torch.stack(found.logits, 1))
+    note = f"the mask hides positions {start}..{start + count - 1}"
+
+    def against(spec: ForwardSpec) -> Comparison:
+        want_BNV = subject.logits(spec)[:, len(prompt) - 1 : -1]
+        return subject.compare(HOLE, got_BNV, want_BNV, offset=len(prompt) - 1, note=note)
+
+    case = against(counting)
+    if not case.beyond or counting is spec:
+        return of_generate(subject, case, {})
+    by_slot = against(spec)
+    if by_slot.beyond:
+        return of_generate(subject, case, {})
+    cause = Cause("position-ignores-padding", by_slot.max_abs)
+    return replace(case, note=f"{note}; positions count them", cause=cause, broken=Verdict.WARN)
+
+
+def _counting(subject: Subject, spec: ForwardSpec) -> ForwardSpec:
+    """The same with positions that count the tokens that its mask shows."""
+    assert isinstance(spec.mask, Mask2D)
+    shown_BT, first = torch.tensor(spec.mask.rows), subject.can.first_position
+    positions_BT = (shown_BT.cumsum(-1) - 1).clamp_min(0) + first
+    return replace(spec, positions=tuple(tuple(map(int, row)) for row in positions_BT))

@@ -14,7 +14,7 @@ from attncheck.core.verdict import Verdict
 from attncheck.faults import registry
 from attncheck.model.subject import Subject
 from attncheck.targets.load import in_memory, settle_dtype
-from attncheck_probes.generate.beams import beam_scores
+from attncheck_probes.generate.beams import beam_scores, beside_another_encoder
 
 
 def beams(subject: Subject) -> Measurement:
@@ -55,3 +55,28 @@ def test_where_a_padded_forward_errs_already_one_row_is_asked() -> None:
     found = beams(loaded("config:bart"))
     assert verdict_of(found) is Verdict.PASS
     assert (found.positions, found.note) == (4, "row 0")
+
+
+def test_encoder_states_tiled_beside_interleaved_beams_are_found() -> None:
+    subject = loaded("config:seq2seq/t5")
+    model: Any = subject.model
+    expand = model._expand_inputs_for_generation
+
+    def tiled(*args: Any, expand_size: int = 1, **given: Any) -> Any:
+        ids, made = expand(*args, expand_size=expand_size, **given)
+        states = made["encoder_outputs"]["last_hidden_state"]
+        made["encoder_outputs"]["last_hidden_state"] = states[::expand_size].repeat(
+            expand_size, 1, 1
+        )
+        return ids, made
+
+    def measured() -> Measurement:
+        return beside_another_encoder(subject, subject.inputs.row[:4], 3, "encoders")
+
+    assert verdict_of(measured()) is Verdict.PASS
+    model._expand_inputs_for_generation = tiled
+    found = measured()
+    assert verdict_of(found) is Verdict.FAIL
+    assert found.note == "row 1: beside a row with another encoder input it has other scores"
+    assert found.cause.fault == "rows-mixed"
+    assert found.cause.module == f"{type(model).__name__}._expand_inputs_for_generation"

@@ -4,6 +4,7 @@ start behind the padding id.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from probing import HEALTHY, case, caught_by, finding, loaded
 from attncheck.core.measurement import verdict_of
 from attncheck.core.verdict import Verdict
 from attncheck.model.generation import greedy, kept_logits
+from attncheck_probes.generate.turns import hole
 
 
 @pytest.mark.parametrize("name", HEALTHY)
@@ -98,3 +100,28 @@ def test_logits_that_are_not_finite_fail_instead_of_excusing_cases(probe: str) -
     assert found.verdict is Verdict.FAIL
     skipped = [each.note for each in found.cases if verdict_of(each) is Verdict.SKIP]
     assert not [note for note in skipped if "earlier logits" in note or "padding" in note]
+
+
+def test_positions_that_count_a_hole_in_the_mask_are_a_warning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    subject = loaded("config:gpt2")
+    model: Any = subject.model
+    usual = model.prepare_inputs_for_generation
+
+    @functools.wraps(usual)
+    def by_slot(ids_BT: torch.Tensor, **given: Any) -> dict[str, Any]:
+        """Subtracts what is hidden in front, and nothing in the middle."""
+        inputs: dict[str, Any] = usual(ids_BT, **given)
+        mask_BT, count = given["attention_mask"], inputs["position_ids"].shape[1]
+        front_B1 = (mask_BT.cumsum(-1) == 0).sum(-1, keepdim=True)
+        slots_BT = (torch.arange(mask_BT.shape[1])[None] - front_B1).clamp_min(0)
+        return {**inputs, "position_ids": slots_BT[:, -count:]}
+
+    prompt = subject.inputs.row[:12]
+    assert verdict_of(hole(subject, prompt, 3)) is Verdict.PASS
+    monkeypatch.setattr(model, "prepare_inputs_for_generation", by_slot)
+    found = hole(subject, prompt, 3)
+    assert verdict_of(found) is Verdict.WARN
+    assert found.note == "the mask hides positions 6..7; positions count them"
+    assert found.cause.fault == "position-ignores-padding"

@@ -204,6 +204,19 @@ def _one_layer_not_turned() -> Any:
     return model
 
 
+def _gain_without_one() -> Any:
+    """YaRN whose config states that its tables have no gain, with the gain of the formula."""
+    model = _llama(**{**YARN, "attention_factor": 1.0})
+    model.model.rotary_emb.attention_scaling = 1.13863
+    return model
+
+
+def _never_filled() -> Any:
+    model = _llama()
+    _frequencies(model, torch.zeros_like)
+    return model
+
+
 BROKEN: list[tuple[Callable[[], Any], str, int]] = [
     (_swapped, "queries: rotary base 1e+06 where the config says 10000 (and 3 more layers)", 0),
     (_base_of_one_layer, "queries: rotary base 1e+06 where the config says 10000", 2),
@@ -215,6 +228,8 @@ BROKEN: list[tuple[Callable[[], Any], str, int]] = [
     (_sense_of_one_layer, "rotates in the opposite direction", 1),
     (_gain_ignored, "rotated channels are multiplied by 1 instead of 1.13863", 0),
     (_gain_twice, "rotated channels are multiplied by 1.29648 instead of 1.13863", 0),
+    (_gain_without_one, "multiplied by 1.13863 instead of 1, those of queries too", 0),
+    (_never_filled, "queries: positions do not rotate them; pair 0 should rotate by 1 per", 0),
     (_one_layer_not_turned, "positions do not rotate them", 2),
 ]
 
