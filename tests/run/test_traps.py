@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from attncheck.core.measurement import AtMost, Measurement, verdict_of
+from attncheck.core.registry import installed
 from attncheck.core.settings import Settings
 from attncheck.core.verdict import Verdict
 from attncheck.model.subject import Subject
@@ -19,6 +20,7 @@ from attncheck.run import traps
 from attncheck.run.runner import NONE, ProbeFinished, run_probes
 from attncheck.run.traps import Traps, trap_name
 from attncheck.targets.load import load
+from attncheck_probes.labels import Labels
 from tests.conftest import tiny_llama
 
 EAGER = "boolean 4D mask, eager"
@@ -171,3 +173,22 @@ def test_a_reference_that_this_library_lacks_leaves_the_others(
     references = (("config:no_such_type", traps.REFERENCES[0][1]), traps.REFERENCES[0])
     monkeypatch.setattr(traps, "REFERENCES", references)
     assert list(traps.shown_traps(Odd())) == ["odd-layers"]
+
+
+@pytest.mark.parametrize("probe", [entry.load()() for entry in installed().values()], ids=repr)
+def test_a_case_asked_alone_comes_to_the_verdict_that_it_has_among_all(probe: Probe) -> None:
+    subject = load("config:seq2seq/bart", Settings())
+    among_all = traps.broken_cases(subject, probe)
+    alone = {name: traps.broken_cases(subject, probe, name).get(name) for name in among_all}
+    assert {name: case and verdict_of(case) for name, case in alone.items()} == {
+        name: verdict_of(case) for name, case in among_all.items()
+    }
+
+
+def test_a_loss_that_the_library_weights_for_every_encoder_decoder_is_a_trap() -> None:
+    found = finding_of(load("config:seq2seq/t5", Settings()), Labels())
+    assert found.verdict is Verdict.PASS
+    assert [(trap.call, trap.reference) for trap in found.traps] == [
+        ("num_items_in_batch", "config:seq2seq/bart"),
+        ("two steps", "config:seq2seq/bart"),
+    ]

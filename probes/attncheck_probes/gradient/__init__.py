@@ -51,6 +51,7 @@ from attncheck.probing import (
     Probe,
     Subject,
     Verdict,
+    asked,
     attempt,
     directional_derivative,
     holes,
@@ -146,7 +147,7 @@ class Gradient(Probe):
         for kind in kinds:
             alone = f"derivative along {kind} weights"
             yield attempt(alone, _derivative, subject, alone, kind)
-        if together.judged:
+        if together.judged or not asked(name.__eq__):
             yield attempt(cuts.NAME, cuts.last_cut, subject)
 
 

@@ -44,6 +44,7 @@ from attncheck.probing import (
     Subject,
     Unsupported,
     Verdict,
+    asked,
     attempt,
     chosen,
     not_measured,
@@ -97,8 +98,8 @@ def _plain(subject: Subject, one: LossCall) -> Generator[Measurement, None, bool
     """The loss of one row, and its logits against those without labels; returns whether the loss
     could be judged.
     """
-    name = "labels of one row"
-    if not chosen(name):
+    name, beside = "labels of one row", "logits beside labels"
+    if not chosen(name) or not asked((name, beside).__contains__):
         return True
     try:
         got = ask(subject, one)
@@ -108,10 +109,11 @@ def _plain(subject: Subject, one: LossCall) -> Generator[Measurement, None, bool
     loss = attempt(name, explained, subject, name, got)
     yield loss
     want_BTV, note = subject.logits(ForwardSpec(one.tokens)), "the calls differ in `labels` only"
-    logits = subject.compare("logits beside labels", got.logits_BTV, want_BTV, note=note)
-    if verdict_of(loss) in PASSED or verdict_of(logits) not in PASSED:
+    logits = subject.compare(beside, got.logits_BTV, want_BTV, note=note)
+    alone = not asked(name.__eq__)
+    if alone or verdict_of(loss) in PASSED or verdict_of(logits) not in PASSED:
         yield logits  # a fault of the loss can break this case only where the loss passed
-    return loss.judged
+    return alone or loss.judged
 
 
 def _pictured(subject: Subject, one: LossCall) -> Measurement:
