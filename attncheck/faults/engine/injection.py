@@ -19,6 +19,7 @@ from attncheck.attention.layers import attention_modules, layer_lists
 from attncheck.attention.masks import allowed_BHTS, with_allowed
 from attncheck.core.errors import CannotInject
 from attncheck.faults.engine.dose import dosed_handler, dosed_hidden
+from attncheck.faults.engine.outputs import hidden_in, with_first
 from attncheck.model.compat import cached_length
 from attncheck.model.embeddings import token_table
 from attncheck.model.forward import Edit, edited
@@ -172,7 +173,7 @@ def plain_calls(subject: Subject) -> list[AttentionCall]:
 
 def decoder_layers(subject: Subject) -> list[nn.Module]:
     """The longest numbered list of layers that run over all T tokens of the main input at once, be
-    their hidden states (B, T, W) or (T, B, W).
+    their hidden states (B, T, W), (T, B, W), (B, W, T), or several streams of T tokens in a row.
 
     Raises:
         CannotInject: there is none.
@@ -191,8 +192,8 @@ def _decoder_layers(subject: Subject) -> list[nn.Module]:
 
     def hook(module: nn.Module, args: Any, output: Any) -> None:
         # layers of a text or picture encoder beside the decoder return another length
-        hidden = output[0] if isinstance(output, tuple) and output else output
-        if isinstance(hidden, Tensor) and hidden.ndim == 3 and length in hidden.shape[:2]:
+        hidden = hidden_in(output)
+        if hidden is not None and (length in hidden.shape or hidden.shape[1] % length == 0):
             ran.add(id(module))
 
     every = (layer for layers in lists for layer in layers)
@@ -223,13 +224,14 @@ def at_hidden(subject: Subject, change: Callable[[Tensor], Tensor]) -> Iterator[
         return call
 
     def in_order(hidden: Tensor) -> Tensor:
-        """The change, also of hidden states that some models keep as (T, B, W)."""
-        if tuple(hidden.shape[:2]) == shape[0] or tuple(hidden.shape[1::-1]) != shape[0]:
-            return change(hidden)
-        return change(hidden.transpose(0, 1)).transpose(0, 1)
+        """The change, also of hidden states that some models keep as (T, B, W) or (B, W, T)."""
+        for one, other in ((0, 0), (0, 1), (1, 2)):
+            if tuple(hidden.transpose(one, other).shape[:2]) == shape[0]:
+                return change(hidden.transpose(one, other)).transpose(one, other)
+        return change(hidden)
 
     def hook(module: nn.Module, args: Any, output: Any) -> Any:
-        return _with_first(output, in_order)
+        return with_first(output, in_order)
 
     with at_arguments(subject, note), module.register_forward_hook(hook):
         yield
@@ -258,16 +260,6 @@ def _embedding(subject: Subject) -> nn.Module:
     return looked_up[0]
 
 
-def _with_first(output: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """A module's output with its first tensor changed, in the container that it came in."""
-    if isinstance(output, Tensor):
-        return change(output)
-    if not (isinstance(output, (tuple, list)) and output and isinstance(output[0], Tensor)):
-        return output
-    parts = (change(output[0]), *output[1:])
-    return type(output)(*parts) if hasattr(output, "_fields") else type(output)(parts)
-
-
 @contextlib.contextmanager
 def at_attention_inputs(subject: Subject, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
     """Change the hidden states that enter each attention module, (B, T, W), where the attention in
@@ -282,7 +274,7 @@ def at_attention_inputs(subject: Subject, change: Callable[[Tensor], Tensor]) ->
 
     def hook(module: nn.Module, args: Any, named: Any) -> Any:
         if args:
-            return _with_first(args, change), named
+            return with_first(args, change), named
         key = next((key for key, value in named.items() if isinstance(value, Tensor)), None)
         return args, named if key is None else {**named, key: change(named[key])}
 
