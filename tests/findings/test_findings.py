@@ -17,6 +17,7 @@ HEALTHY = 1e-4
 SCRIPTS = sorted(path.stem for path in HERE.glob("*.py") if not path.stem.startswith("test_"))
 CONTROLS = {
     "accepted_calls_that_raise": {"llama", "t5", "bart"},
+    "funnel_pools_the_padding": {"bert", "bert, two tokens"},
     "m2m_steps_count_the_padding": {"m2m_100 without padding", "nllb-moe without padding"},
     "masks_that_change_nothing": {"bert"},
     "nllb_moe_static_cache": {"dynamic cache", "static cache without experts"},
@@ -60,6 +61,7 @@ CONTROLS = {
     "prefix_without_token_types": {"token types of text"},
     "second_picture_on_a_cache": {"llava"},
     "prophetnet_reads_ahead": {"bart"},
+    "recomputed_on_the_cache": {"llama"},
     "recurrent_gemma_remembers": {"two tokens"},
     "roberta_generate_positions": {"bert"},
     "rotary_scaling_across_a_cache": {
