@@ -37,6 +37,7 @@ from attncheck.diagnosis.repro import offered
 from attncheck.diagnosis.reproduce import Search
 from attncheck.diagnosis.stand_ins import stand_ins
 from attncheck.faults.registry import advice
+from attncheck.model.kept_state import model_untouched
 from attncheck.model.subject import Subject
 from attncheck.model.switching import as_compared
 
@@ -150,7 +151,7 @@ def _searched(
     for by_arguments in (False,) if subject.can.kernel else (False, True):
         for case in cases[: 1 if by_arguments else CASES]:
             others = [each for each in cases if each is not case]
-            with as_compared(subject, attns_of(case)):
+            with as_compared(subject, attns_of(case)), model_untouched(subject.model):
                 search = Search(open_case(subject, case, by_arguments), others, until, known)
                 explained = _explained(search, finding)
             found = explained.diagnosis

@@ -13,6 +13,7 @@ from attncheck.diagnosis.outside import carried_elsewhere
 from attncheck.model.cache_kinds import promised
 from attncheck.model.embeddings import position_rows
 from attncheck.model.forward_spec import ForwardSpec, all_ones
+from attncheck.model.kept_state import model_untouched
 from attncheck.model.padding import left_padded, pad_rows
 from attncheck.model.subject import Subject
 
@@ -50,10 +51,12 @@ def plain_calls(subject: Subject) -> Iterator[ForwardSpec]:
 
 
 def _shows(subject: Subject, case: Measurement) -> bool:
+    """Whether a call fails on the model as it was loaded, with nothing kept of another."""
     try:
-        failure = open_case(subject, case)
-        return (
-            bool(failure.wrong) or carried_elsewhere(failure) is not None or differs_alone(failure)
-        )
+        with model_untouched(subject.model):
+            failure = open_case(subject, case)
+            if failure.wrong or carried_elsewhere(failure) is not None:
+                return True
+            return differs_alone(failure)
     except REFUSED:
         return False

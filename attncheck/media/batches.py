@@ -10,10 +10,13 @@ from itertools import accumulate, pairwise
 from attncheck.core.measurement import Cause, Comparison, Measurement
 from attncheck.core.merging import merged
 from attncheck.media.cases import MASKED, ONE, OTHER, THIRD, Measured, asked
+from attncheck.media.mixing import mixing_module
 from attncheck.media.rows import MediaRow, MediaRows
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.subject import Subject
 from attncheck.numerics.divergence import max_abs_diff
+
+MIXED = "rows-mixed"
 
 
 def beside(subject: Subject) -> Iterator[Measurement]:
@@ -74,12 +77,20 @@ def _alone(
             )
         )
     case = merged(name, cases)
-    return replace(case, cause=_cause(rows, batch, together)) if case.beyond else case
+    if not case.beyond:
+        return case
+    cause = _cause(rows, batch, together)
+    if not cause.fault and not steps and shorter is None:
+        cause = Cause(MIXED)  # rows of one length, in one forward
+    if not cause.module:
+        return replace(case, cause=cause)
+    note = f"{case.note}; in {cause.module} {rows.kind}s read those of other rows"
+    return replace(case, note=note, cause=cause)
 
 
 def _cause(rows: MediaRows, batch: list[MediaRow], together: ForwardSpec) -> Cause:
-    """The fault whose prediction the rows follow: masked states that are read, or items that were
-    dealt out in reverse order.
+    """The fault whose prediction the rows follow: masked states that are read, items that were
+    dealt out in reverse order, or that meet those of other rows.
     """
     if rows.reads_masked_states:
         return MASKED
@@ -90,4 +101,7 @@ def _cause(rows: MediaRows, batch: list[MediaRow], together: ForwardSpec) -> Cau
         swapped = rows.spec(replace(row, seeds=tuple(seeds[start:stop])), prompt=len(row.ids) - 3)
         got_TV = logits_BTV[number, -len(row.ids) :]
         residual = max(residual, max_abs_diff(rows.subject.logits(swapped)[0], got_TV))
-    return Cause("pictures-swapped", residual) if residual <= rows.budget.value else Cause()
+    if residual <= rows.budget.value:
+        return Cause("pictures-swapped", residual)
+    module = mixing_module(rows, batch, together)
+    return Cause(MIXED, module=module) if module else Cause()

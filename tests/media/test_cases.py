@@ -67,6 +67,23 @@ def test_a_picture_that_reads_a_later_one_is_found(monkeypatch: pytest.MonkeyPat
     assert verdict_of(found["another picture moves nothing in front of it"]) is Verdict.PASS
 
 
+def test_pictures_that_meet_in_the_vision_tower_are_named_with_the_module(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    subject = multimodal.__wrapped__("qwen2_vl")
+    tower = type(subject.model.model.visual.blocks[0].attn)
+    usual = tower.forward
+
+    def together(self: Any, states: torch.Tensor, cu_seqlens: torch.Tensor, **given: Any) -> Any:
+        return usual(self, states, cu_seqlens=cu_seqlens[[0, -1]], **given)
+
+    monkeypatch.setattr(tower, "forward", together)
+    found = {each.name: each for each in media_batches.beside(subject)}["one picture beside two"]
+    module = "model.visual.blocks.0.attn"
+    assert (found.cause.fault, found.cause.module) == ("rows-mixed", module)
+    assert found.note == f"row 1; in {module} pictures read those of other rows"
+
+
 def test_sound_is_asked_like_pictures() -> None:
     subject = multimodal("phi4_multimodal")
     assert [medium.kind for medium in subject.media] == ["picture", "sound"]
