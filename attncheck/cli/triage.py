@@ -84,7 +84,7 @@ class ReportedCall:
             sampled=told.sampled,
             difference=self.difference or told.difference,
             symptom=_checked("symptom", self.symptom, _symptoms()),
-            pattern=_pattern(side, cache, new, len(prompts)),
+            pattern=_pattern(side, cache, new, len(prompts) or told.sequences),
             passes=self.max_passes,
             issue=told,
         )

@@ -55,6 +55,11 @@ class Question:
     passes: int = 400
     issue: Issue = field(default_factory=Issue)
 
+    @property
+    def singly(self) -> bool:
+        """Whether the prompts are those of an issue whose code calls the model on each alone."""
+        return self.issue.singly and self.prompts == self.issue.prompts
+
 
 @final
 @dataclass(frozen=True, kw_only=True)

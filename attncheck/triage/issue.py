@@ -96,6 +96,13 @@ ENDLESS = re.compile(
 )
 """Complaints about an answer that does not end."""
 ENGINE = re.compile(r"\bvllm|\bllama[._]?cpp|\bollama|\bsglang|\bTGI\b|\bTensorRT|\bmlx\b", re.I)
+CLAUSES = re.compile(r"[.,;:!?\n](?:\s|$)|\b(?:but|while|whereas|although)\b", re.I)
+RIGHT = re.compile(
+    r"\b(?:fine|work(?:s|ed)?|correct(?:ly)?|perfect(?:ly)?|good|ok(?:ay)?)\b|"
+    r"\bno (?:issue|problem)s?\b",
+    re.I,
+)
+"""Words of a clause about what is right: its dtype is not the one that is reported."""
 CODE_SIGN = re.compile(r"[=(\[\])]|^[ \t]*[\"'].*[\"'],?[ \t]*$")
 USUAL_LENGTH = 20
 """Tokens that generate() adds where no length is passed."""
@@ -111,6 +118,12 @@ class Issue:
     it gets the text of the chat template, `unopened` whether the assistant's turn was not opened.
     `unmasked` says that no call gets a mask, `engine` that another engine is compared with.
     `symptom` is what the words stand for, `short` and `endless` what they complain of.
+
+    `turns` are the conversations that end with a prompt, `ids` sequences of ids, `shape` (B, T) of
+    drawn ones; `singly` says that each prompt has a call of its own. `changing` are arguments of
+    generate() that change its logits, `piped` says that a pipeline chooses whether to sample,
+    `reused_cache` that prompts share one cache, and `pooled` that outputs are averaged over padding
+    ("mean") or taken from the last position ("last").
     """
 
     prompts: tuple[str, ...] = ()
@@ -136,6 +149,27 @@ class Issue:
     engine: bool = False
     text: str = field(default="", compare=False, repr=False)
     versions: tuple[tuple[str, str], ...] = ()
+    turns: tuple[tuple[tuple[str, str], ...], ...] = ()
+    ids: tuple[tuple[int, ...], ...] = ()
+    shape: tuple[int, ...] = ()
+    changing: tuple[tuple[str, Any], ...] = ()
+    singly: bool = False
+    piped: bool = False
+    compiled: bool = False
+    assisted: str = ""
+    quantised: str = ""
+    reused_cache: bool = False
+    pooled: str = ""
+
+    def conversation(self, prompt: str) -> tuple[tuple[str, str], ...]:
+        """The turns that end with a prompt; the prompt alone where none are known."""
+        known = (each for each in self.turns if ("user", prompt) in each)
+        return next(known, (("user", prompt),))
+
+    @property
+    def sequences(self) -> int:
+        """How many sequences the call has."""
+        return len(self.prompts) or len(self.ids) or (self.shape[0] if self.shape else 0)
 
     @property
     def sure(self) -> bool:
@@ -157,10 +191,24 @@ class Issue:
             "--beams": str(self.beams) if self.beams > 1 else "",
             "--chat": "the chat template" if self.chat else "",
             "do_sample": "True" if self.sampled else "",
+            "turns": ", ".join(role for role, _ in self.turns[0]) if self.turns else "",
+            "ids": ", ".join(f"{len(row)} tokens" for row in self.ids),
+            "drawn ids": " x ".join(map(str, self.shape)),
+            "generate()": ", ".join(f"{name}={value}" for name, value in self.changing),
+            "not run": ", ".join(self._left_out()),
             "--difference": f"{self.difference:g}" if self.difference else "",
             **dict(self.versions),
         }
         return tuple((name, value) for name, value in shown.items() if value)
+
+    def _left_out(self) -> Iterator[str]:
+        """What the report does and this search does not."""
+        if self.compiled:
+            yield "torch.compile (add --compile)"
+        if self.assisted:
+            yield f"{self.assisted}="
+        if self.quantised:
+            yield f"{self.quantised} weights"
 
 
 def _short(prompt: str) -> str:
@@ -174,10 +222,16 @@ def read_issue(text: str) -> Issue:
     found = CodeReader()
     for block in (*FENCE.findall(text), *_outside_blocks(prose)):
         found.code(block)
+    prompts = tuple(dict.fromkeys(found.prompts))
     versions = {name.lower(): number.rstrip(".") for name, number in VERSION.findall(text)}
     return replace(
         Issue(**_settings(found, prose)),
-        prompts=tuple(dict.fromkeys(found.prompts)) or _quoted(prose),
+        prompts=prompts or (() if found.ids or found.shape else _quoted(prose)),
+        turns=tuple(found.turns[each] for each in prompts if each in found.turns),
+        ids=() if prompts else tuple(found.ids),
+        shape=() if prompts or found.ids else found.shape,
+        singly=found.together == {False},
+        changing=tuple(found.changing.items()),
         difference=_difference(text, prose),
         symptom=_symptom(found, text),
         short=bool(SHORT.search(prose)),
@@ -200,8 +254,10 @@ def _settings(found: CodeReader, prose: str) -> dict[str, Any]:
     implementations = set(found.implementations)
     if len(implementations) == 1:
         settings["attn"] = found.implementations[0]
+    blamed = "\n".join(each for each in CLAUSES.split(prose) if not RIGHT.search(each))
     for name, rules in WORDS.items():
-        said = [value for pattern, value in rules if re.search(pattern, prose, re.I)]
+        text = blamed if name == "dtype" else prose
+        said = [value for pattern, value in rules if re.search(pattern, text, re.I)]
         if len(said) == 1 and not (name == "attn" and implementations):
             settings.setdefault(name, said[0])
     settings["unmasked"] = found.masked == {False}

@@ -7,43 +7,29 @@ other has none. Standard library only.
 from __future__ import annotations
 
 import ast
-import contextlib
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, final
 
-DTYPES = {
-    "bfloat16": "bfloat16",
-    "bf16": "bfloat16",
-    "float16": "float16",
-    "fp16": "float16",
-    "half": "float16",
-    "float32": "float32",
-    "fp32": "float32",
-    "float": "float32",
-    "float64": "float64",
-    "double": "float64",
-}
-CACHES = {
-    "static": "static",
-    "StaticCache": "static",
-    "quantized": "quantised",
-    "quantised": "quantised",
-    "QuantizedCache": "quantised",
-    "QuantoQuantizedCache": "quantised",
-    "HQQQuantizedCache": "quantised",
-    "dynamic": "dynamic",
-    "DynamicCache": "dynamic",
-    "offloaded": "offloaded",
-    "OffloadedCache": "offloaded",
-    "offloaded_static": "static offloaded",
-}
+from attncheck.triage.issue_habits import habits
+from attncheck.triage.issue_syntax import (
+    UNKNOWN,
+    called_name,
+    computed,
+    is_chat,
+    is_text,
+    of_a_model,
+    statements,
+    words_of_turn,
+)
+from attncheck.triage.issue_tables import ASSISTED, CACHES, CHANGING, DTYPES, QUANTIZED
+
 PROMPT_NAMES = re.compile(
     r"prompt|text|question|sentence|inputs?$|messages?$|conversation|batch", re.I
 )
-PROMPT_SIGN = re.compile(r"^[ \t]*(?:>>> ?|\.\.\. ?|In \[\d+\]: ?)")
-LONGEST = 1 << 20
+NO_TOKENS = re.compile(r"position|mask|label|seq|type|len", re.I)
+"""Names of tensors that hold no token ids."""
+TENSORS = ("tensor", "LongTensor", "IntTensor", "as_tensor", "array")
 TEMPLATE = "apply_chat_template"
 
 
@@ -55,6 +41,13 @@ class CodeReader:
     settings: dict[str, Any] = field(default_factory=dict)
     prompts: list[str] = field(default_factory=list)
     values: dict[str, Any] = field(default_factory=dict)
+    turns: dict[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
+    ids: list[tuple[int, ...]] = field(default_factory=list)
+    shape: tuple[int, ...] = ()
+    changing: dict[str, Any] = field(default_factory=dict)
+    loops: dict[str, list[Any]] = field(default_factory=dict)
+    pipes: set[str] = field(default_factory=set)
+    together: set[bool] = field(default_factory=set)
     implementations: list[str] = field(default_factory=list)
     generates: bool = False
     cached: set[bool] = field(default_factory=set)
@@ -62,42 +55,104 @@ class CodeReader:
 
     def code(self, block: str) -> None:
         """One block: statements that parse, each by itself."""
-        for statement in _statements(block):
+        for statement in statements(block):
             for node in ast.walk(statement):
                 self._node(node)
+            self.settings.update(habits(statement))
 
     def _node(self, node: ast.AST) -> None:
         if isinstance(node, ast.Assign) and len(node.targets) == 1:
             self._assigned(node.targets[0], node.value)
+        elif isinstance(node, ast.For):
+            self._each(node.target, self._value(node.iter))
+        elif isinstance(node, (ast.ListComp, ast.GeneratorExp)):
+            for each in node.generators:
+                self._each(each.target, self._value(each.iter))
         elif isinstance(node, ast.Call):
             self._called(node)
+
+    def _each(self, target: ast.expr, found: Any) -> None:
+        """A loop: its name stands for the first of what it goes over."""
+        if isinstance(target, ast.Name) and isinstance(found, list) and found:
+            self.values[target.id] = found[0]
+            self.loops[target.id] = found
+            if PROMPT_NAMES.search(target.id):
+                self._prompts(found)
 
     def _assigned(self, target: ast.expr, value: ast.expr) -> None:
         found = self._value(value)
         if isinstance(target, ast.Attribute):
             self._setting(target.attr, value)
-        elif isinstance(target, ast.Name) and found is not None:
-            self.values[target.id] = found
-            if PROMPT_NAMES.search(target.id):
+        elif isinstance(target, ast.Name):
+            self._named(target.id, value, found)
+
+    def _named(self, name: str, value: ast.expr, found: Any) -> None:
+        """What a name stands for from here on."""
+        if called_name(value) == "pipeline":
+            self.pipes.add(name)
+        if not NO_TOKENS.search(name):
+            self._tokens(value, found)
+        if found is not None:
+            self.values[name] = found
+            if PROMPT_NAMES.search(name):
                 self._prompts(found)
 
+    def _tokens(self, value: ast.expr, found: Any) -> None:
+        """Ids in a tensor, or the shape of drawn ones."""
+        if called_name(value) == "randint" and isinstance(value, ast.Call):
+            given = {each.arg: each.value for each in value.keywords}
+            shapes = [self._value(each) for each in (*value.args, given.get("size")) if each]
+            sizes = next((each for each in shapes if isinstance(each, list)), [])
+            if sizes and all(isinstance(each, int) for each in sizes):
+                self.shape = tuple(sizes[-2:]) if len(sizes) > 1 else (1, sizes[0])
+        elif called_name(value) in TENSORS:
+            rows = found if isinstance(found, list) else []
+            rows = rows if rows and isinstance(rows[0], list) else [rows]
+            texts = [tuple(row) for row in rows if is_text(row)]
+            self.ids = max(self.ids, texts, key=lambda each: sum(map(len, each)))
+
     def _called(self, node: ast.Call) -> None:
-        name = (
-            node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        )
+        name = called_name(node)
         given = {each.arg: each.value for each in node.keywords if each.arg}
         for argument, value in given.items():
             self._setting(argument, value)
         self._method(name, node, given)
         if "tok" in name.lower() or name in ("encode", TEMPLATE, "processor"):
             self._tokenized(node, given)
+        elif name in self.pipes or called_name(node.func) == "pipeline":
+            self._piped(node, given)
+        if name in QUANTIZED:
+            self.settings["quantised"] = QUANTIZED[name]
+
+    def _piped(self, node: ast.Call, given: dict[str, ast.expr]) -> None:
+        """A call of a pipeline: a text, or a conversation, to go on with."""
+        self.generates = True
+        self.settings.setdefault("piped", "do_sample" not in given)
+        value = self._read(node)
+        self.settings.update({"chat": True, "unopened": False} if is_chat(value) else {})
 
     def _method(self, name: str, node: ast.Call, given: dict[str, ast.expr]) -> None:
+        if name == "generate":
+            self.generates = True
+            if isinstance(limit := self._known(given, "max_length"), int):
+                self.settings["max_length"] = limit
         if name in ("generate", "forward", "model"):
-            given_all = any(each.arg is None for each in node.keywords) or len(node.args) > 1
-            self.masked.add(given_all or "attention_mask" in given)
+            self._model_called(node, given)
+        self._prepared(name, node, given)
+
+    def _model_called(self, node: ast.Call, given: dict[str, ast.expr]) -> None:
+        """Whether a mask is passed, and ids that stand in the call itself."""
+        given_all = any(each.arg is None for each in node.keywords) or len(node.args) > 1
+        self.masked.add(given_all or "attention_mask" in given)
+        for each in (*node.args[:1], *([given["input_ids"]] if "input_ids" in given else [])):
+            self._tokens(each, self._value(each))
+
+    def _prepared(self, name: str, node: ast.Call, given: dict[str, ast.expr]) -> None:
+        """Caches, casts, modes and templates."""
         if name in CACHES:
             self.settings["cache"] = CACHES[name]
+        elif name == "compile":
+            self.settings["compiled"] = True
         elif name in ("half", "bfloat16", "double") and not node.args:
             self.settings["dtype"] = DTYPES[name]
         elif name == "to":
@@ -105,11 +160,7 @@ class CodeReader:
                 self._setting("dtype", each)
         elif name == TEMPLATE:
             self._template(given)
-        elif name == "generate":
-            self.generates = True
-            if isinstance(limit := self._known(given, "max_length"), int):
-                self.settings["max_length"] = limit
-        elif name in ("train", "eval") and _of_a_model(node):
+        elif name in ("train", "eval") and of_a_model(node):
             self.settings["training_mode"] = name == "train"
 
     def _template(self, given: dict[str, ast.expr]) -> None:
@@ -121,12 +172,22 @@ class CodeReader:
 
     def _tokenized(self, node: ast.Call, given: dict[str, ast.expr]) -> None:
         """The text, and whether it is cut or gets special tokens."""
-        self._prompts(self._value(node.args[0]) if node.args else None)
+        self._read(node)
         if self._known(given, "add_special_tokens") is False:
             self.settings["retokenized"] = False
         limit = self._known(given, "max_length")
         if self._known(given, "truncation") and isinstance(limit, int):
             self.settings["truncated"] = limit
+
+    def _read(self, node: ast.Call) -> Any:
+        """The first argument: the text of a call, several texts, or one of each turn of a loop."""
+        given = node.args[0] if node.args else None
+        value = None if given is None else self._value(given)
+        if isinstance(value, (str, list)) and value:
+            several = isinstance(value, list) and len(value) > 1 and not is_chat(value)
+            self.together.add(several)
+        self._prompts(self.loops.get(getattr(given, "id", ""), value))
+        return value
 
     def _known(self, given: dict[str, ast.expr], name: str) -> Any:
         return self._value(given[name]) if name in given else None
@@ -149,13 +210,27 @@ class CodeReader:
             self.settings["generate" if name == "max_new_tokens" else "beams"] = found
         elif name == "do_sample" and isinstance(found, bool):
             self.settings["sampled"] = found
+        self._special(name, found)
+
+    def _special(self, name: str, found: Any) -> None:
+        """Arguments that change what is generated, or the weights."""
+        if name in CHANGING and found != CHANGING[name]:
+            self.changing[name] = found
+        elif name in ASSISTED:
+            self.settings["assisted"] = name
+        elif name in QUANTIZED and found is True:
+            self.settings["quantised"] = QUANTIZED[name]
 
     def _prompts(self, value: Any) -> None:
-        """Texts, lists of texts, and what the user says in a conversation."""
+        """Texts, lists of texts, and conversations, known by what the user says last."""
         if isinstance(value, str) and value.strip():
             self.prompts.append(value)
-        elif isinstance(value, dict) and value.get("role") == "user":
-            self._prompts(value.get("content"))
+        elif is_chat(value):
+            turns = tuple((str(each["role"]), words_of_turn(each.get("content"))) for each in value)
+            last = next((words for role, words in reversed(turns) if role == "user"), UNKNOWN)
+            if last != UNKNOWN:
+                self.prompts.append(last)
+                self.turns[last] = turns
         elif isinstance(value, list):
             for each in value:
                 self._prompts(each)
@@ -171,48 +246,8 @@ class CodeReader:
         if isinstance(node, ast.Dict):
             pairs = zip(node.keys, node.values, strict=True)
             return {self._value(key): self._value(value) for key, value in pairs if key}
+        if isinstance(node, ast.Call) and called_name(node) in TENSORS and node.args:
+            return self._value(node.args[0])
         if isinstance(node, ast.BinOp):
-            return _computed(node.op, self._value(node.left), self._value(node.right))
+            return computed(node.op, self._value(node.left), self._value(node.right))
         return None
-
-
-def _of_a_model(node: ast.Call) -> bool:
-    """Whether it is `model.train()` and no trainer's call of that name."""
-    home = node.func.value if isinstance(node.func, ast.Attribute) else None
-    name = getattr(home, "id", getattr(home, "attr", ""))
-    return bool(name) and "train" not in name.lower() and not node.args
-
-
-def _computed(operator: ast.operator, left: Any, right: Any) -> Any:
-    """Texts and lists added and repeated, as long prompts are written."""
-    if isinstance(operator, ast.Add):
-        both = (isinstance(left, kind) and isinstance(right, kind) for kind in (str, list))
-        return left + right if any(both) else None
-    if isinstance(operator, ast.Mult):
-        what, times = (left, right) if isinstance(right, int) else (right, left)
-        known = isinstance(what, (str, list)) and isinstance(times, int)
-        if known and 0 < times * len(what) <= LONGEST:
-            return what * times
-    return None
-
-
-def _statements(block: str) -> Iterator[ast.stmt]:
-    """The statements of a block, without prompts of a shell; of a broken one those that parse."""
-    lines = [PROMPT_SIGN.sub("", line) for line in block.split("\n")]
-    lines = ["" if line.lstrip().startswith(("!", "%", "$")) else line for line in lines]
-    while lines:
-        try:
-            yield from ast.parse(_dedented(lines)).body
-            return
-        except (SyntaxError, ValueError, RecursionError) as error:
-            at = getattr(error, "lineno", None) or 1
-        broken = min(max(at, 1), len(lines))
-        with contextlib.suppress(SyntaxError, ValueError, RecursionError):
-            yield from ast.parse(_dedented(lines[: broken - 1])).body
-        lines = lines[broken:]
-
-
-def _dedented(lines: list[str]) -> str:
-    first = next((line for line in lines if line.strip()), "")
-    margin = len(first) - len(first.lstrip())
-    return "\n".join(line[margin:] if line[:margin].isspace() else line for line in lines)

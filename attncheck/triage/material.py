@@ -21,6 +21,8 @@ from attncheck.triage.answer import Question
 BRIEF = 96
 """Call patterns are crossed on sequences of at most this many tokens: each takes a forward."""
 SEQUENCES = 3
+MOST = 8
+"""Of a large batch of drawn ids so many sequences are run."""
 
 
 @final
@@ -59,12 +61,30 @@ def material(subject: Subject, question: Question) -> Material:
     Raises:
         Unsupported: a prompt has no token, or one that the model has no embedding for.
     """
+    issue = question.issue
+    if not question.prompts and (issue.ids or issue.shape):
+        return _given(subject, question)
     if subject.tokenizer is None and question.prompts:
         return replace(_drawn(subject), why="the target has no tokenizer for the prompts")
     if not question.prompts:
         return _drawn(subject)
     rows = tuple(_encoded(subject, prompt, question) for prompt in question.prompts)
     return Material(rows, own=True, whole=True, pad=_pad_of(subject))
+
+
+def _given(subject: Subject, question: Question) -> Material:
+    """Sequences that stand in the report as ids, or drawn ones of the shape that it states."""
+    ids, vocab = question.issue.ids, subject.facts.vocab
+    if ids and all(token < vocab for row in ids for token in row):
+        return Material(ids, own=True, whole=True, pad=_pad_of(subject))
+    if ids:
+        rows, length = len(ids), max(map(len, ids))
+    else:
+        rows, length = question.issue.shape
+    length = max(2, min(length, subject.inputs.room))
+    drawn = tuple(subject.inputs.fresh(length, salt=40 + n) for n in range(min(rows, MOST)))
+    why = "ids outside the vocabulary" if ids else "the report draws them"
+    return Material(drawn, own=False, whole=True, pad=_pad_of(subject), why=why)
 
 
 def _drawn(subject: Subject) -> Material:
@@ -86,7 +106,16 @@ def text_of(subject: Subject, prompt: str, question: Question) -> str:
     """What the tokenizer gets: the prompt, or the chat template's text as the reporter makes it."""
     if not question.chat:
         return prompt
-    chat = [{"role": "user", "content": prompt}]
+    turns = question.issue.conversation(prompt)
+    try:
+        return templated(subject, turns, question)
+    except Exception:  # templates raise what they like for roles that they do not take
+        return templated(subject, (("user", prompt),), question)
+
+
+def templated(subject: Subject, turns: tuple[tuple[str, str], ...], question: Question) -> str:
+    """The text that the chat template makes of a conversation."""
+    chat = [{"role": role, "content": words} for role, words in turns]
     text: str = subject.tokenizer.apply_chat_template(
         chat, tokenize=False, add_generation_prompt=not question.issue.unopened
     )

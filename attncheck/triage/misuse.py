@@ -10,13 +10,14 @@ from collections.abc import Iterator
 
 import torch
 
+from attncheck.core.errors import first_line
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.kept_state import model_untouched
 from attncheck.model.subject import Subject
 from attncheck.numerics.divergence import max_abs_diff
 from attncheck.triage.answer import Question, Remark
 from attncheck.triage.issue import USUAL_LENGTH
-from attncheck.triage.material import Material, text_of
+from attncheck.triage.material import Material, templated, text_of
 from attncheck.triage.routes import symptom_of
 
 
@@ -25,6 +26,11 @@ def misused(subject: Subject, question: Question, material: Material) -> Iterato
     yield from _training_mode(subject, question, material)
     if not material.whole:
         return
+    yield from _one_cache(subject, question, material)
+    yield from _pooled(subject, question, material)
+    if not question.prompts:
+        return
+    yield from _left_out(subject, question)
     yield from _start_twice(subject, material)
     yield from _template_twice(subject, question)
     yield from _unopened(subject, question)
@@ -49,6 +55,67 @@ def _training_mode(subject: Subject, question: Question, material: Material) -> 
         "everything here was checked. Call model.eval() first.",
         decides=True,
     )
+
+
+def _one_cache(subject: Subject, question: Question, material: Material) -> Iterator[Remark]:
+    """Prompts that share one cache, which still holds the prompts before."""
+    if not question.issue.reused_cache or len(material.rows) < 2:
+        return
+    first, second = material.rows[:2]
+    both_BTV = subject.logits(ForwardSpec(((*first, *second),)))[:, len(first) :]
+    apart = max_abs_diff(both_BTV, subject.logits(ForwardSpec((second,))))
+    yield Remark(
+        title="one cache for all prompts",
+        words="The cache is made once, before the loop, and still holds the first prompt when the "
+        f"second one is read: it continues the first, which moves its logits by {apart:.2g}. Make "
+        "a new cache for each prompt, or crop it to what they share.",
+        decides=apart > 0,
+    )
+
+
+def _pooled(subject: Subject, question: Question, material: Material) -> Iterator[Remark]:
+    """Outputs of a padded batch that are averaged over padding, or taken from it."""
+    how = "" if question.singly else question.issue.pooled
+    right = "right" in (question.pattern.padding, getattr(subject.tokenizer, "padding_side", ""))
+    if not (material.unequal and (how == "mean" or (how == "last" and right))):
+        return
+    longest, shortest = material.length, min(map(len, material.rows))
+    what, instead = {
+        "mean": ("averages", "Weigh positions by the attention_mask before the mean"),
+        "last": (
+            "takes the last of",
+            "Take the last real token (attention_mask.sum(-1) - 1), or pad on the left",
+        ),
+    }[how]
+    yield Remark(
+        title="padding is among the positions that are read",
+        words=f"The code {what} all {longest} positions of each sequence, and the shortest has "
+        f"{shortest} tokens: what stands at its padding depends on the batch and means nothing. "
+        f"{instead}.",
+        decides=True,
+    )
+
+
+def _left_out(subject: Subject, question: Question) -> Iterator[Remark]:
+    """A turn of the conversation that the chat template does not write."""
+    for turns in question.issue.turns if question.chat else ():
+        try:
+            text = templated(subject, turns, question)
+        except Exception as error:  # templates raise what they like for roles that they refuse
+            title, why = "the chat template refuses this conversation", first_line(error)
+            yield Remark(title=title, words=f"It raises: {why}.", decides=True)
+            return
+        lost = dict.fromkeys(role for role, words in turns if words.strip() not in text)
+        if lost:
+            roles = " and ".join(lost)
+            yield Remark(
+                title=f"the chat template leaves out the {roles} turn",
+                words=f"The tokenizer's chat template does not write what the {roles} says: the "
+                f"model gets {text[:120]!r}. Use a template that writes it, or put the text into "
+                "the user's turn.",
+                decides=True,
+            )
+            return
 
 
 def _start_twice(subject: Subject, material: Material) -> Iterator[Remark]:

@@ -15,6 +15,7 @@ from torch import Tensor
 from attncheck.core.divergence import Divergence
 from attncheck.core.measurement import Comparison
 from attncheck.core.merging import merged
+from attncheck.diagnosis.failure import REFUSED
 from attncheck.model.cache_kinds import new_cache
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.generation import run
@@ -23,11 +24,11 @@ from attncheck.model.noise_floor import own_budget
 from attncheck.model.padding import Padded, Side, pad_id
 from attncheck.model.provenance import with_generate, written
 from attncheck.model.subject import Subject
-from attncheck.numerics.divergence import max_abs_diff
 from attncheck.triage import axes
 from attncheck.triage.answer import GreedySplit, Question
 from attncheck.triage.call_pattern import CallPattern
 from attncheck.triage.encoder_call import encoder_case, reads_prompts
+from attncheck.triage.greedy_split import split_of
 from attncheck.triage.material import Material
 
 SLOW = 30_000_000
@@ -35,6 +36,8 @@ SLOW = 30_000_000
 FEW = 32
 """Tokens that a slow model generates at most."""
 NAME = "the call as reported"
+FEW_ALONE = 4
+"""Of prompts that are called one by one so many are run."""
 LONGER = 2
 """Sequences of so many times the main input's length get a budget of their own."""
 
@@ -57,6 +60,7 @@ class OwnCall:
     pattern: CallPattern
     generate: int = 0
     beams: int = 1
+    singly: bool = False
 
     @property
     def side(self) -> Side:
@@ -90,6 +94,8 @@ class OwnCall:
         Raises:
             Unsupported: the model does not support the call.
         """
+        if self.singly and len(self.rows) > 1:
+            return self._alone(subject)
         if reads_prompts(subject):
             pad = pad_id(subject) if self.material.pad is None else self.material.pad
             new = min(self.generate, FEW)
@@ -105,6 +111,18 @@ class OwnCall:
             case = replace(case, budget=max(case.budget, budget.value))
         return Seen(case)
 
+    def _alone(self, subject: Subject) -> Seen:
+        """Each sequence in a call of its own."""
+        pattern = replace(self.pattern, batch=1, padding="", mask="", positions="")
+        seen = [
+            OwnCall(replace(self.material, rows=(row,)), pattern, self.generate, self.beams).run(
+                subject
+            )
+            for row in self.rows[:FEW_ALONE]
+        ]
+        splits = (each.split for each in seen if each.split is not None)
+        return Seen(merged(NAME, [each.case for each in seen]), next(splits, None))
+
     def __str__(self) -> str:
         lengths = [len(row) for row in self.rows]
         counts = ", ".join(map(str, lengths[:8])) + (", …" if len(lengths) > 8 else "")
@@ -116,7 +134,8 @@ class OwnCall:
         text = f"generate() of {self.generate} tokens" if self.generate else "forward()"
         beams = f"{self.beams} beams" if self.beams > 1 else ""
         what = "of the prompts" if self.material.own else f"of drawn tokens ({self.material.why})"
-        parts = (text, beams, f"{rows} {what}: {counts} tokens", padded, how)
+        each = "each alone" if self.singly and len(lengths) > 1 else ""
+        parts = (text, beams, f"{rows} {what}: {counts} tokens", each, padded, how)
         return ", ".join(part for part in parts if part)
 
 
@@ -131,12 +150,7 @@ def own_call(subject: Subject, question: Question, material: Material) -> OwnCal
     """The call that a report describes; None where it describes no more than one plain forward."""
     pattern, rows = question.pattern, len(material.rows)
     if material.whole:
-        pattern = replace(pattern, batch=rows)
-        if material.unequal and not pattern.padding:
-            side = getattr(subject.tokenizer, "padding_side", "") or "left"
-            pattern = replace(pattern, padding=side)
-        elif not material.unequal:
-            pattern = replace(pattern, padding="")  # no row needs any
+        pattern = _of_prompts(subject, question, material, replace(pattern, batch=rows))
     elif pattern.padding:
         cut = tuple(row[: len(row) - 3 * n] for n, row in enumerate(material.rows))
         material = replace(material, rows=cut, whole=True)
@@ -151,8 +165,19 @@ def own_call(subject: Subject, question: Question, material: Material) -> OwnCal
         pattern = replace(pattern, positions=pattern.positions or "implicit")
     if generate and subject.facts.parameters > SLOW:
         generate = min(generate, FEW)
-    call = OwnCall(material, pattern, generate, question.beams)
-    return call if pattern.axes or generate else None
+    call = OwnCall(material, pattern, generate, question.beams, question.singly)
+    plain = question.singly and not replace(pattern, batch=1).axes
+    return call if (pattern.axes and not plain) or generate else None
+
+
+def _of_prompts(
+    subject: Subject, question: Question, material: Material, pattern: CallPattern
+) -> CallPattern:
+    """The pattern with the padding that the prompts need."""
+    if question.singly or not material.unequal:
+        return replace(pattern, padding="")
+    side = getattr(subject.tokenizer, "padding_side", "") or "left"
+    return replace(pattern, padding=pattern.padding or side)
 
 
 def _generated(subject: Subject, call: OwnCall) -> Seen:
@@ -167,7 +192,7 @@ def _generated(subject: Subject, call: OwnCall) -> Seen:
         want_BNV = subject.logits(plain)[:, len(row) - 1 : -1]
         got_BNV = logits_BNV[index : index + 1].to(want_BNV.device)
         cases.append(_compared(subject, NAME, got_BNV, want_BNV, len(row), plain))
-        split = split or _split(subject.tokenizer, want_BNV[0], got_BNV[0], answer, len(row))
+        split = split or split_of(subject.tokenizer, want_BNV[0], got_BNV[0], answer, len(row))
     case = merged(NAME, cases)
     if split is not None:
         split = replace(split, flips=case.divergence.top1_flips or 0, tokens=case.positions)
@@ -227,11 +252,11 @@ def _ends(subject: Subject) -> tuple[int, ...]:
 
 
 def _beams(subject: Subject, call: OwnCall) -> Comparison:
-    """Beam search of the batch against beam search of each row alone: scores and text."""
+    """Beam search of the batch against that of each row alone without a cache: scores and text."""
     batch, start = _generate(subject, call, call.rows), max(map(len, call.rows))
     largest, flips, first = 0.0, 0, None
     for index, row in enumerate(call.rows):
-        alone = _generate(subject, replace(call, pattern=CallPattern()), (row,))
+        alone = _alone(subject, call, row)
         got, want = (batch.sequences[index, start:], alone.sequences[0, len(row) :])
         scores = (batch.sequences_scores[index], alone.sequences_scores[0])
         largest = max(largest, abs(float(scores[0]) - float(scores[1])))
@@ -249,26 +274,10 @@ def _beams(subject: Subject, call: OwnCall) -> Comparison:
     return Comparison(NAME, divergence, subject.budget.value, subject.budget.source)
 
 
-def _split(
-    tokenizer: Any, want_NV: Tensor, got_NV: Tensor, answer: Row, start: int
-) -> GreedySplit | None:
-    """Where text and a forward over it first choose another token."""
-    chosen_N = torch.tensor(answer, device=want_NV.device)
-    flipped_N = (want_NV.argmax(-1) != chosen_N).nonzero().flatten()
-    if not len(flipped_N):
-        return None
-    at = int(flipped_N[0])
-    other, chosen = int(want_NV[at].argmax()), int(chosen_N[at])
-    return GreedySplit(
-        position=start + at,
-        chosen=_shown(tokenizer, chosen),
-        other=_shown(tokenizer, other),
-        margin=float(want_NV[at, other] - want_NV[at, chosen]),
-        difference=max_abs_diff(want_NV[at], got_NV[at]),
-        flips=len(flipped_N),
-        tokens=len(want_NV),
-    )
-
-
-def _shown(tokenizer: Any, token: int) -> str:
-    return repr(tokenizer.decode([token])) if tokenizer is not None else f"token {token}"
+def _alone(subject: Subject, call: OwnCall, row: Row) -> Any:
+    """Beam search of one row, without a cache where the model has such calls."""
+    plain = replace(call, pattern=CallPattern(cache="off"))
+    try:
+        return _generate(subject, plain, (row,))
+    except REFUSED:
+        return _generate(subject, replace(call, pattern=CallPattern()), (row,))

@@ -36,15 +36,29 @@ def elsewhere(subject: Subject, finding: Finding, question: Question, agrees: bo
     finding may explain it. `agrees` says that the reporter's own call was run and is right.
     """
     wrong = [case for case in finding.cases if verdict_of(case) is Verdict.FAIL]
-    special = [_special(subject, case, agrees) for case in wrong]
-    if question.symptom or not special or not all(special):
-        return ""
+    strange = [_unasked(subject, case, question, agrees) for case in wrong]
+    return strange[0] if strange and all(strange) else ""
+
+
+def concerned(
+    subject: Subject, finding: Finding, question: Question, agrees: bool
+) -> tuple[Measurement, ...]:
+    """The cases without those that fail in special calls which the report does not make."""
+    return tuple(
+        case
+        for case in finding.cases
+        if verdict_of(case) is not Verdict.FAIL or not _unasked(subject, case, question, agrees)
+    )
+
+
+def _unasked(subject: Subject, case: Measurement, question: Question, agrees: bool) -> str:
+    """What is special about a case's call and not said in the report; empty where nothing is."""
+    special = [] if question.symptom else _special(subject, case, agrees)
     asked = question.pattern
     cached = "cached" if question.generate or asked.schedule or asked.cache else ""
     cached += " padded" if asked.padding or len(question.prompts) > 1 else ""
     text = " ".join((question.issue.text, asked.cache, asked.attn, cached))
-    strange = [each for each in special if not all(_said(name, text) for name in each)]
-    return next(iter(strange[0])) if len(strange) == len(special) else ""
+    return special[0] if special and not all(_said(name, text) for name in special) else ""
 
 
 def _special(subject: Subject, case: Measurement, agrees: bool) -> list[str]:
@@ -121,7 +135,9 @@ def only_boolean_masks(finding: Finding, attn: str | None) -> bool:
     )
 
 
-def vagueness(finding: Finding) -> int:
-    """How little a finding says about its cause."""
+def vagueness(finding: Finding) -> tuple[int, bool]:
+    """How little a finding says about its cause; of those that say as much, later tokens in
+    earlier logits are the plainest, since they show in two forwards without a cache.
+    """
     how = finding.diagnosis.how if finding.diagnosis else "unexplained"
-    return get_args(Proof).index(how)
+    return get_args(Proof).index(how), finding.probe != "future-token"

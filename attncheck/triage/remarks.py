@@ -77,6 +77,21 @@ def _sampling(subject: Subject, question: Question) -> Iterator[Remark]:
             "greedy text.",
             decides=bool(question.generate) or not question.symptom,
         )
+    if not question.sampled and question.issue.piped and _pipeline_samples():
+        yield Remark(
+            title="sampling is on",
+            words="A text-generation pipeline samples unless it is told otherwise: it draws "
+            "another text on every call. Pass do_sample=False to compare.",
+            decides=True,
+        )
+    if question.issue.changing:
+        shown = ", ".join(f"{name}={value}" for name, value in question.issue.changing)
+        yield Remark(
+            title="generate() changes the logits",
+            words=f"The reported call passes {shown}: its text is not the best tokens of the "
+            "model's own logits. Leave that out, or apply it on both sides.",
+            late=not symptom_of(question) or question.issue.engine,
+        )
     changed = ((name, getattr(config, name, None), usual) for name, usual in CHANGING.items())
     shown = ", ".join(
         f"{name}={value}" for name, value, usual in changed if value not in (None, usual)
@@ -88,6 +103,12 @@ def _sampling(subject: Subject, question: Question) -> Iterator[Remark]:
             "apply it.",
             late=question.issue.engine,
         )
+
+
+def _pipeline_samples() -> bool:
+    """Whether the library's text-generation pipeline samples by default."""
+    own = getattr(transformers.TextGenerationPipeline, "_default_generation_config", None)
+    return bool(getattr(own, "do_sample", False))
 
 
 def _pad_is_eos(subject: Subject, question: Question) -> Iterator[Remark]:

@@ -90,7 +90,8 @@ def inferred(question: Question) -> str:
         return "cache"
     if pattern.padding:
         return "padding"
-    return "batch" if len(question.prompts) > 1 else ""
+    together = len(question.prompts) > 1 and not question.singly
+    return "batch" if together else ""
 
 
 def present(names: Iterable[str], installed: Iterable[str]) -> list[str]:

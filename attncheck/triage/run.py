@@ -120,7 +120,8 @@ class Investigation:
             if other := relevance.elsewhere(self.subject, finding, self.question, self._agrees):
                 self.asides.append(relevance.aside(other, finding))
                 continue
-            self.found.append(finding)
+            kept = relevance.concerned(self.subject, finding, self.question, self._agrees)
+            self.found.append(finding := steps.narrowed(self.subject, finding, kept, self.log))
             if is_proven(finding):
                 return finding
         return self._best
@@ -180,8 +181,7 @@ class Investigation:
 
     @property
     def _is_long(self) -> bool:
-        # longer than what the probes use
-        usual = BRIEF if self._slow else self.subject.inputs.length
+        usual = BRIEF if self._slow else self.subject.inputs.length  # what the probes use
         return self.material.whole and self.material.length > usual
 
     @property

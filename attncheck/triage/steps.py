@@ -12,7 +12,7 @@ from typing import final
 from attncheck.core import registry
 from attncheck.core.errors import AttncheckError, first_line
 from attncheck.core.finding import Finding
-from attncheck.core.measurement import Comparison
+from attncheck.core.measurement import Comparison, Measurement, verdict_of
 from attncheck.core.ruling import describe
 from attncheck.core.settings import Settings
 from attncheck.core.verdict import Verdict
@@ -125,7 +125,19 @@ def diagnosed(subject: Subject, cases: tuple[Comparison, ...], log: Log) -> Find
     return log.diagnoser(subject, finding)
 
 
-def summary_of(case: Comparison) -> str:
+def narrowed(
+    subject: Subject, finding: Finding, cases: tuple[Measurement, ...], log: Log
+) -> Finding:
+    """A finding on some of its cases alone, explained again."""
+    if len(cases) == len(finding.cases):
+        return finding
+    failing = [each for each in cases if verdict_of(each) is Verdict.FAIL]
+    more = f" (and {len(failing) - 1} more)" if len(failing) > 1 else ""
+    plain = replace(finding, cases=cases, diagnosis=None, location=None)
+    return log.diagnoser(subject, replace(plain, summary=f"{summary_of(failing[0])}{more}"))
+
+
+def summary_of(case: Measurement) -> str:
     """What a failing call shows."""
     return f"{case.name}: {describe(case)}"
 

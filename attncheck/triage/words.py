@@ -14,6 +14,7 @@ NUMERIC_ADVICE = (
     "the same ids (teacher-forced) in float32, or the share of equal best tokens at positions "
     "where the two best are far apart."
 )
+FUTURE = "later tokens change earlier logits"
 LINE = 160
 
 
@@ -57,7 +58,7 @@ def _line(triage: Triage, reported: str) -> PrecisionLine | None:
 def _confirmed(finding: Finding) -> str:
     found, place = finding.diagnosis, finding.location
     where = f" in {place.module}" if place is not None and place.module else ""
-    what = "a difference beyond rounding"
+    what = FUTURE if finding.probe == "future-token" else "a difference beyond rounding"
     if found is not None and found.how in PROVEN:
         what = (
             found.fault or _first_sentence(found.sentence) or (found.name if found.family else what)
@@ -118,6 +119,8 @@ def _missing(triage: Triage) -> str:
         if "of the prompts" in triage.called:
             wanted.pop("--prompt")
     asked = [words for name, words in wanted.items() if name not in known]
+    left_out = dict(triage.told).get("not run", "")
+    asked += [f"the call with what was not run here ({left_out})"] if left_out else []
     parts = ", ".join([*asked, "a good run to compare with (--against)"])
     return f"Send what is missing here: {parts}.{_release(triage)}"
 

@@ -120,10 +120,75 @@ def test_an_issue_without_anything_says_nothing_and_what_was_read_names_its_opti
         ("Padded prompts are wrong", "symptom", "padding"),
         ("Nonsense after 500 tokens", "symptom", "long"),
         ("It writes nonsense", "symptom", ""),
+        ("4-bit is nonsense, fp16 is fine", "dtype", "auto"),
+        ("```\nx = torch.tensor([[5, 6, 7]])\n```", "ids", ((5, 6, 7),)),
+        ("```\nmodel(torch.LongTensor([5, 6, 7]))\n```", "ids", ((5, 6, 7),)),
+        ("```\nmask = torch.tensor([[5, 6, 7]])\n```", "ids", ()),
+        ("```\nx = torch.tensor([[0, 1, 1]])\n```", "ids", ()),
+        ("```\nx = torch.randint(0, 100, (4, 30))\n```", "shape", (4, 30)),
+        ("```\nx = torch.randint(100, size=(1, 30))\n```", "shape", (1, 30)),
+        (
+            "```\nm.generate(x, repetition_penalty=1.2)\n```",
+            "changing",
+            (("repetition_penalty", 1.2),),
+        ),
+        ("```\nm.generate(x, repetition_penalty=1.0)\n```", "changing", ()),
+        ("```\nc = BitsAndBytesConfig(load_in_4bit=True)\n```", "quantised", "4-bit"),
+        ("```\nm = torch.compile(m)\n```", "compiled", True),
+        (
+            "```\nm.generate(x, prompt_lookup_num_tokens=3)\n```",
+            "assisted",
+            "prompt_lookup_num_tokens",
+        ),
+        ('```\np = pipeline("text-generation")\np("once upon a time")\n```', "piped", True),
+        ('```\np = pipeline("text-generation")\np("a b", do_sample=False)\n```', "piped", False),
+        ('```\np = pipeline("text-generation")\np("once upon")\n```', "prompts", ("once upon",)),
+        ('```\nfor p in ["a b", "c d"]:\n    tok(p)\n```', "prompts", ("a b", "c d")),
+        ('```\nfor p in ["a b", "c d"]:\n    tok(p)\n```', "singly", True),
+        ('```\ntok(["a b", "c d"])\n```', "singly", False),
+        ("```\nprint(out.hidden_states[-1].mean(dim=1))\n```", "pooled", "mean"),
+        ("```\nprint(model(**x).logits[:, -1])\n```", "pooled", "last"),
+        ("```\nprint(model(**x).logits[0, -1])\n```", "pooled", ""),
     ],
 )
 def test_what_people_write_in_other_words_is_read(text: str, name: str, value: object) -> None:
     assert getattr(read_issue(text), name) == value
+
+
+def test_a_conversation_keeps_its_turns() -> None:
+    code = (
+        'm = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"},\n'
+        '     {"role": "assistant", "content": "yes"},\n'
+        '     {"role": "user", "content": [{"type": "text", "text": "and now"}]}]\n'
+        "tok.apply_chat_template(m)"
+    )
+    found = read_issue(f"```\n{code}\n```")
+    assert found.prompts == ("and now",)
+    assert [role for role, _ in found.conversation("and now")] == [
+        "system",
+        "user",
+        "assistant",
+        "user",
+    ]
+    assert found.conversation("another") == (("user", "another"),)
+
+
+REUSED = "cache = DynamicCache()\nfor text in texts:\n    {}\n    model(ids, past_key_values={})\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "reused"),
+    [
+        (REUSED.format("ids = tok(text)", "cache"), True),
+        (REUSED.format("cache = DynamicCache(); ids = tok(text)", "cache"), False),
+        (REUSED.format("chat.append(text)", "cache"), False),
+        (REUSED.format("ids += tok(text)", "cache"), False),
+        (REUSED.format("cache.crop(5); ids = tok(text)", "cache"), False),
+        (REUSED.format("ids = tok(text)", "DynamicCache()"), True),
+    ],
+)
+def test_a_cache_made_before_a_loop_over_texts_is_seen(code: str, reused: bool) -> None:
+    assert read_issue(f"```python\n{code}```").reused_cache is reused
 
 
 def test_of_two_implementations_that_are_loaded_neither_is_taken() -> None:

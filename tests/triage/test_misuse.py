@@ -48,6 +48,38 @@ def subject_with_words(start: bool = True) -> Subject:
     return Subject(loaded, loaded.precision)
 
 
+def test_prompts_that_share_one_cache_are_shown_with_the_effect() -> None:
+    subject = subject_with_words()
+    asked = Question(prompts=("one two", "three four"), issue=Issue(reused_cache=True))
+    (found,) = misused(subject, asked, material(subject, asked))
+    assert (found.title, found.decides) == ("one cache for all prompts", True)
+    assert titles(subject, Issue(reused_cache=True)) == []  # one prompt shares it with nobody
+
+
+@pytest.mark.parametrize(
+    ("how", "side", "said"),
+    [("mean", "left", True), ("last", "right", True), ("last", "left", False)],
+)
+def test_positions_of_padding_that_the_code_reads_are_said(how: str, side: str, said: bool) -> None:
+    subject = subject_with_words()
+    subject.tokenizer.padding_side = side
+    issue, title = Issue(pooled=how), "padding is among the positions that are read"
+    assert titles(subject, issue, prompts=("one two", "three")) == [title] * said
+    assert titles(subject, issue, prompts=("one two", "three four")) == []
+
+
+def test_a_turn_that_the_template_leaves_out_is_named() -> None:
+    subject, turns = subject_with_words(), (("system", "four five"), ("user", "one two"))
+    issue = Issue(turns=(turns,))
+    assert titles(subject, issue, chat=True, prompts=("one two",)) == []
+    subject.tokenizer.chat_template = TEMPLATE.replace("in messages", "in messages[1:]")
+    found = titles(subject, issue, chat=True, prompts=("one two",))
+    assert found == ["the chat template leaves out the system turn"]
+    subject.tokenizer.chat_template = "{{ raise_exception('no system role') }}"
+    asked = Question(prompts=("one two",), chat=False, issue=issue)
+    assert list(misused(subject, asked, material(subject, asked))) == []
+
+
 def titles(subject: Subject, issue: Issue, **question: object) -> list[str]:
     prompts = question.pop("prompts", ("one two three four five",))
     asked = Question(prompts=prompts, issue=issue, **question)  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,39 @@ def test_padding_that_a_forward_counts_is_shown_and_agrees_with_positions() -> N
     assert call.pattern.positions == "implicit"
     assert call.case(subject).beyond
     assert not call.explicit().case(subject).beyond
+
+
+def test_beams_of_one_prompt_are_held_against_those_without_a_cache() -> None:
+    for name, wrong in (("beams_not_reordered", True), ("rotary", False)):
+        subject = load(f"{STRANGERS}:{name}", Settings())
+        question = Question(generate=6, beams=3)
+        call = own_call(subject, question, material(subject, question))
+        assert call is not None
+        assert call.case(subject).beyond is wrong
+
+
+def test_prompts_that_are_called_one_by_one_get_no_padding() -> None:
+    subject = load(f"{STRANGERS}:absolute", Settings())
+    prompts = ("one cat sat on two mat", "two dog ran")
+    question = Question(prompts=prompts, generate=3, issue=Issue(prompts=prompts, singly=True))
+    call = own_call(subject, question, material(subject, question))
+    assert call is not None
+    assert "2 sequences of the prompts: 6, 3 tokens, each alone" in str(call)
+    assert not call.case(subject).beyond
+    assert own_call(subject, replace(question, generate=0), material(subject, question)) is None
+
+
+def test_ids_of_a_report_are_run_as_they_stand() -> None:
+    subject = load("builtin:gqa", Settings())
+    issue = Issue(ids=((5, 6, 7), (8, 9, 10)))
+    found = material(subject, Question(issue=issue))
+    assert (found.rows, found.whole) == (issue.ids, True)
+    foreign = material(subject, Question(issue=Issue(ids=((5, 1 << 20, 7),))))
+    assert (len(foreign.rows[0]), foreign.why) == (3, "ids outside the vocabulary")
+    assert [len(row) for row in material(subject, Question(issue=Issue(shape=(2, 9)))).rows] == [
+        9,
+        9,
+    ]
 
 
 def test_one_prompt_alone_is_no_call_of_its_own() -> None:

@@ -13,7 +13,7 @@ from attncheck.model.forward_spec import ForwardSpec, Mask2D, causal
 from attncheck.targets.load import load
 from attncheck.triage.answer import Question
 from attncheck.triage.issue import Issue
-from attncheck.triage.relevance import elsewhere, unusual, vagueness
+from attncheck.triage.relevance import concerned, elsewhere, unusual, vagueness
 
 TOKENS = ((5, 6, 7, 8),)
 USUAL = ForwardSpec(TOKENS)
@@ -41,6 +41,13 @@ def test_a_call_that_nobody_makes_explains_no_report_whose_own_call_is_right(nam
     assert elsewhere(subject, finding, Question(), agrees=True) == name
     assert elsewhere(subject, finding, Question(), agrees=False) == ""
     assert elsewhere(subject, failed(SPECIAL[name], USUAL), Question(), agrees=True) == ""
+
+
+def test_cases_of_calls_that_nobody_makes_are_left_out_of_a_finding() -> None:
+    subject, finding = load("builtin:gqa", Settings()), failed(SPECIAL["static"], USUAL)
+    kept = concerned(subject, finding, Question(), agrees=True)
+    assert kept == finding.cases[1:]
+    assert concerned(subject, finding, Question(symptom="cache"), agrees=True) == finding.cases
 
 
 def test_a_call_that_the_report_names_may_explain_it() -> None:
