@@ -6,18 +6,20 @@ Axes: B batch, T positions, N generated tokens, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from attncheck.core.measurement import Comparison, Measurement
+from attncheck.core.measurement import Cause, Comparison, Measurement
 from attncheck.core.merging import merged
-from attncheck.media.cases import ONE, OTHER, Measured, asked
+from attncheck.media.cases import ONE, OTHER, TYPES_IGNORED, Measured, asked
 from attncheck.media.rows import MediaRow, MediaRows
 from attncheck.model import generation
 from attncheck.model.inputs import Tokens
+from attncheck.model.media import TOKEN_TYPES
 from attncheck.model.subject import Subject
 
 Options = dict[str, Any]
@@ -47,7 +49,8 @@ def _answered(
 ) -> Comparison:
     """The logits behind each row's answer against one forward over prompt and answer."""
     batch = rows.batch(seeds, shorter)
-    logits_BNV, written = _generated(rows, batch, new, options)
+    passed = generation.Passed()
+    logits_BNV, written = _generated(rows, batch, new, options, passed)
     cases = []
     for number, (row, answer) in enumerate(zip(batch, written, strict=True)):
         whole = rows.spec(MediaRow((*row.ids, *answer), row.seeds), prompt=len(row.ids))
@@ -55,7 +58,19 @@ def _answered(
         got_BNV, offset = logits_BNV[number : number + 1], len(row.ids) - 1
         case = rows.subject.compare(name, got_BNV, want_BNV, offset=offset, budget=rows.budget)
         cases.append(case)
-    return merged(name, cases)
+    case = merged(name, cases)
+    return _lost(rows, case, passed) if case.beyond else case
+
+
+def _lost(rows: MediaRows, case: Comparison, passed: generation.Passed) -> Comparison:
+    """The case with the token types that generate() does not pass on to the first forward."""
+    names = [each for each in TOKEN_TYPES if each in rows.medium.names - passed.first]
+    if not names:
+        return case
+    home = f"{type(rows.subject.model).__name__}.prepare_inputs_for_generation"
+    text = f"generate() does not pass {', '.join(f'`{each}`' for each in names)} on to forward"
+    note = f"{case.note}; {text}" if case.note else text
+    return replace(case, note=note, cause=Cause(TYPES_IGNORED, module=home))
 
 
 def _text_after(rows: MediaRows, name: str, new: int) -> Comparison:
@@ -72,7 +87,11 @@ def _text_after(rows: MediaRows, name: str, new: int) -> Comparison:
 
 
 def _generated(
-    rows: MediaRows, batch: list[MediaRow], new: int, options: Options
+    rows: MediaRows,
+    batch: list[MediaRow],
+    new: int,
+    options: Options,
+    passed: generation.Passed | None = None,
 ) -> tuple[Tensor, Tokens]:
     """logits_BNV behind the answers, and these. Ids that stand for items are never chosen."""
     subject, medium = rows.subject, rows.medium
@@ -83,7 +102,8 @@ def _generated(
         mask_BT[number, : ids_BT.shape[1] - len(row.ids)] = 0
     given = {} if spec.media is None else medium.arguments(ids_BT, spec.media, subject.dtype)
     never: Options = {"suppress_tokens": list(dict.fromkeys(medium.span))} if medium.span else {}
-    output = generation.run(subject, ids_BT, mask_BT, new, given=given, **{**never, **options})
+    options = {**never, **options}
+    output = generation.run(subject, ids_BT, mask_BT, new, passed, given=given, **options)
     written = output.sequences[:, -new:]
     tokens = tuple(tuple(map(int, row)) for row in written)
     return torch.stack(output.logits, 1), tokens

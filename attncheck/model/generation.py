@@ -35,11 +35,13 @@ IDS, MASK = "input_ids", "attention_mask"
 @final
 @dataclass
 class Passed:
-    """What generate() passed to the forwards of a model: the positions of each, and the name of a
-    cache that `forward`, which is named here, does not read, if there is one.
+    """What generate() passed to the forwards of a model: the names of what the first one got, the
+    positions of each, and the name of a cache that `forward`, which is named here, does not read,
+    if there is one.
     """
 
     forward: str = ""
+    first: frozenset[str] = frozenset()
     positions: list[Row | None] = field(default_factory=list)
     unread_cache: str = ""
 
@@ -201,6 +203,7 @@ def _own_defaults(model: Any, config: GenerationConfig) -> Iterator[None]:
 
 def _noted(subject: Subject, call: dict[str, Any], passed: Passed) -> dict[str, Any]:
     """Write down what a call, which stays unchanged, is given."""
+    passed.first = passed.first or frozenset(name for name in call if call[name] is not None)
     positions = call.get(subject.forward_adapter.positions_name or "")
     ids = call.get(subject.forward_adapter.ids_name)
     subject.loaded.count(int(ids.shape[1]) if isinstance(ids, Tensor) else 0)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, final
@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from attncheck.core.errors import Unsupported, first_line
+from attncheck.core.measurement import Cause
+from attncheck.core.observed_part import ObservedPart
 from attncheck.model.direction import encoder
 from attncheck.model.forward import ForwardOutput
 from attncheck.model.inputs import Tokens
@@ -23,6 +25,7 @@ from attncheck.model.refusal import REFUSALS, classified
 from attncheck.model.signature import KEYWORDS, LABELS, parameters_of
 from attncheck.model.subject import Subject
 from attncheck.model.training import training
+from attncheck.numerics.hooks import hooked
 from attncheck.numerics.losses import IGNORED
 
 ITEMS = "num_items_in_batch"
@@ -63,6 +66,32 @@ class LossCall:
             return {"labels": self.labels_BT}
         items = torch.tensor(self.items, device=self.labels_BT.device)
         return {"labels": self.labels_BT, ITEMS: items}
+
+    @staticmethod
+    def of_other_logits(model: nn.Module) -> Cause:
+        """The place of a loss that is not made of the logits that the model returns."""
+        parts = (ObservedPart(what="logits", how="another function"),)
+        return Cause(module=home_of_loss(model), parts=parts)
+
+    def inner_logits(self, subject: Subject) -> Iterator[tuple[str, Tensor]]:
+        """What modules return in the shape of the logits and the model does not return as it is,
+        the last first: a module's name, and logits_BTV.
+        """
+        found: dict[str, Tensor] = {}
+
+        def kept(name: str) -> Callable[[nn.Module, Any, Any], None]:
+            def hook(module: nn.Module, args: Any, output: Any) -> None:
+                if isinstance(output, Tensor):
+                    found[name] = output
+
+            return hook
+
+        modules = subject.model.named_modules()
+        with hooked([each.register_forward_hook(kept(name)) for name, each in modules if name]):
+            logits_BTV, _ = logits_and_loss(subject, self)
+        for name, inner_BTV in reversed(found.items()):
+            if inner_BTV.shape == logits_BTV.shape and not torch.equal(inner_BTV, logits_BTV):
+                yield name, inner_BTV
 
 
 def own_shift(subject: Subject) -> int:

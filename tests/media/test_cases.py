@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Any
 
@@ -12,7 +13,7 @@ from media_models import codebooks, multimodal
 from attncheck.core.measurement import Measurement, verdict_of
 from attncheck.core.verdict import Verdict
 from attncheck.model.subject import Subject
-from attncheck.probing import media_batches, media_cases
+from attncheck.probing import media_answers, media_batches, media_cases
 
 
 def every(subject: Subject) -> dict[str, Measurement]:
@@ -82,6 +83,25 @@ def test_pictures_that_meet_in_the_vision_tower_are_named_with_the_module(
     module = "model.visual.blocks.0.attn"
     assert (found.cause.fault, found.cause.module) == ("rows-mixed", module)
     assert found.note == f"row 1; in {module} pictures read those of other rows"
+
+
+def test_token_types_that_generate_does_not_pass_on_are_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    subject = multimodal.__wrapped__("gemma3")
+    model = subject.model
+    usual = model.prepare_inputs_for_generation
+
+    @functools.wraps(usual)
+    def without(*args: Any, **given: Any) -> Any:
+        return {**usual(*args, **given), "token_type_ids": None}
+
+    monkeypatch.setattr(model, "prepare_inputs_for_generation", without)
+    found = {each.name: each for each in media_answers.answers(subject, 2)}["answer to a picture"]
+    assert verdict_of(found) is Verdict.FAIL
+    assert found.note == "generate() does not pass `token_type_ids` on to forward"
+    home = f"{type(model).__name__}.prepare_inputs_for_generation"
+    assert (found.cause.fault, found.cause.module) == ("token-types-ignored", home)
 
 
 def test_sound_is_asked_like_pictures() -> None:

@@ -121,8 +121,7 @@ def wrong_case(
 ) -> Comparison:
     """The case with the wrong loss that it is, and the consequence."""
     if found is None:
-        note = f"{got.values}; it is the cross entropy in no usual weighting of the labels"
-        return replace(case, note=note)
+        return _of_other_logits(subject, case, got)
     unshifted = found.kind == "shift" and found.shift == 0 and caller_shifts(subject)
     habit = ": the caller must shift them, and `labels=input_ids` trains to copy"
     fault = "label-shift" if found.kind == "shift" else "loss-weights"
@@ -132,6 +131,21 @@ def wrong_case(
         note=f"{got.values}; it is {found.words}{habit if unshifted else ''}{beside}",
         cause=Cause(fault, 0.0, module=home_of_loss(subject.model)),
     )
+
+
+def _of_other_logits(subject: Subject, case: Comparison, got: LossAnswer) -> Comparison:
+    """The case with the module whose output the loss is made of, where that is not what the model
+    returns as its logits.
+    """
+    for name, inner_BTV in got.spec.inner_logits(subject):
+        loss = cross_entropy(inner_BTV, got.spec.labels_BT, got.spec.own, got.spec.items)
+        if near(loss.value, got.loss, loss.budget):
+            words = f"it is that of what `{name}` returns, before the model makes its logits of it"
+            return replace(
+                case, note=f"{got.values}; {words}", cause=LossCall.of_other_logits(subject.model)
+            )
+    note = f"{got.values}; it is the cross entropy in no usual weighting of the labels"
+    return replace(case, note=note, cause=Cause(module=home_of_loss(subject.model)))
 
 
 def smoothed(logs_BTV: Tensor, right: Weighting, share: float) -> float:

@@ -189,6 +189,27 @@ def test_easy_tokens_that_weigh_less_are_a_wrong_loss_without_a_name() -> None:
     )
 
 
+def test_a_loss_of_logits_before_their_cap_names_the_module_and_the_function() -> None:
+    model, cap = loaded("config:gemma2").model, 500.0
+    model.config.final_logit_softcapping = cap
+
+    def call(
+        forward: Any, model: Any, *args: Any, labels: Tensor | None = None, **named: Any
+    ) -> Any:
+        output = forward(*args, **named)
+        if labels is not None:
+            raw = (output.logits / cap).atanh() * cap
+            output.loss = F.cross_entropy(raw[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+        return output
+
+    found = finding(_wrapped(model, call), "labels")
+    assert found.verdict is Verdict.FAIL
+    assert found.cases[0].note.endswith(
+        "it is that of what `lm_head` returns, before the model makes its logits of it"
+    )
+    assert [part.what for part in found.cases[0].cause.parts] == ["logits"]
+
+
 def _routed(shift: bool) -> Subject:
     """A mixture of experts whose loss also counts how evenly its router spreads the tokens."""
     model = loaded("config:mixtral").model
