@@ -18,6 +18,7 @@ from attncheck.core.merging import merged
 from attncheck.core.verdict import Verdict
 from attncheck.media.codes import codebooks
 from attncheck.media.rows import BETWEEN, FRONT, MediaRows
+from attncheck.media.spans import window_kept
 from attncheck.model.attempts import attempt
 from attncheck.model.forward_spec import ForwardSpec, all_ones, counting
 from attncheck.model.kept_state import model_untouched
@@ -39,6 +40,7 @@ PLACED = (
     "the second of two {}s moves nothing in front of it",
     "the first of two {}s moves what follows the second",
     "a row with a {} beside one of text",
+    "a {} that is longer than a window",
     "one {} beside two",
     "a row with a {} beside one of text, decoded",
     "one {} beside two, decoded",
@@ -139,6 +141,11 @@ def _under(rows: MediaRows, name: str, attn: str) -> Comparison:
     want = rows.spec(row, other)
     got = replace(want, attn=attn)
     return rows.subject.compare_forwards(name, got, want, budget=rows.budget)
+
+
+def windows(subject: Subject) -> Iterator[Measurement]:
+    """An item that is longer than a window."""
+    return asked(subject, {"a {} that is longer than a window": window_kept})
 
 
 def future(subject: Subject) -> Iterator[Measurement]:

@@ -85,6 +85,24 @@ def test_pictures_that_meet_in_the_vision_tower_are_named_with_the_module(
     assert found.note == f"row 1; in {module} pictures read those of other rows"
 
 
+def test_a_picture_that_is_read_over_the_border_of_a_window_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    subject = multimodal.__wrapped__("gemma3")
+    module = sys.modules[type(subject.model).__module__]
+    subject.text_config.sliding_window = 3
+    for each in subject.model.modules():
+        if getattr(each, "sliding_window", None):
+            each.sliding_window = 3
+    (kept,) = media_cases.windows(subject)
+    assert verdict_of(kept) is Verdict.PASS
+    monkeypatch.setattr(module, "sliding_window_overlay", lambda size: lambda *at: at[3] >= 0)
+    (found,) = media_cases.windows(subject)
+    assert verdict_of(found) is Verdict.FAIL
+    assert found.cause.fault == "window-ignored"
+    assert found.note.endswith("layers.0.self_attn: a window of 3, a picture of 4 tokens")
+
+
 def test_token_types_that_generate_does_not_pass_on_are_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -48,6 +48,7 @@ from attncheck.probing import (
     Verdict,
     all_ones,
     chosen,
+    media_cases,
     not_measured,
     span_spec,
     wrong_pairs,
@@ -81,6 +82,7 @@ class Window(Probe):
         chunks = tuple(size for size in (half, plain.length - half - 2, 1, 1) if size)
         cached = replace(plain, chunks=chunks)
         yield from _cases(subject, "on a cache", cached, can.watch & can.cache)
+        yield from media_cases.windows(subject)
 
     def judge(self, evidence: Evidence) -> Ruling:
         """The worst case decides; a pass says which spans the input did not reach."""
