@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, final
 
 from attncheck.attention.layers import layer_type
+from attncheck.attention.masks import bias_of
 from attncheck.attention.rope import Pairing
 from attncheck.attention.rope_spec import RopeSpec, rope_specs, stated_pairing
 from attncheck.judge.config_spec import factor_check
@@ -61,7 +62,7 @@ class RotatedStates:
 @dataclass
 class RotationReader:
     """Reads off every layer of one forward of `length` tokens how it rotates its queries and keys;
-    nothing else of a layer is kept.
+    nothing else of a layer is kept but that some layer is `biased`: it adds a bias to its scores.
     """
 
     subject: Subject
@@ -71,10 +72,12 @@ class RotationReader:
     hint: Layout | None = None
     odd: list[OddHeads] = field(default_factory=list)
     layers: dict[Kind, set[str]] = field(default_factory=dict)
+    biased: bool = False
 
     def __call__(self, layer: LayerCall) -> None:
         """Note how one layer rotates its queries and keys."""
         query = layer.call.query_BHTD
+        self.biased = self.biased or bias_of(layer.call) is not None
         if resolution(query.dtype) > COARSE:
             self.set_aside(layer.name, f"angles cannot be told in {self.subject.dtype_name}")
             return

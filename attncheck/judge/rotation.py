@@ -87,7 +87,8 @@ def _frequencies_unused(reader: RotationReader) -> bool:
     kept = any(each.ndim == 1 and each.numel() in counts for each in lists)
     stated = bool(counts) and 0 not in counts
     can = reader.subject.can
-    return stated and kept and bool(can.takes_positions) and not can.reads_positions
+    unread = bool(can.takes_positions) and not can.reads_positions
+    return stated and kept and unread and not reader.biased  # ALiBi takes a rotation's place
 
 
 @final

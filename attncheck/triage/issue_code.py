@@ -183,9 +183,10 @@ class CodeReader:
         """The first argument: the text of a call, several texts, or one of each turn of a loop."""
         given = node.args[0] if node.args else None
         value = None if given is None else self._value(given)
-        if isinstance(value, (str, list)) and value:
-            several = isinstance(value, list) and len(value) > 1 and not is_chat(value)
-            self.together.add(several)
+        several = isinstance(value, list) and len(value) > 1 and not is_chat(value)
+        padded = any(each.arg == "padding" for each in node.keywords)
+        if not any(each.arg == "tokenize" for each in node.keywords):  # text goes on elsewhere
+            self.together.add(several or padded or not value)
         self._prompts(self.loops.get(getattr(given, "id", ""), value))
         return value
 

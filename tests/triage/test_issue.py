@@ -146,6 +146,8 @@ def test_an_issue_without_anything_says_nothing_and_what_was_read_names_its_opti
         ('```\nfor p in ["a b", "c d"]:\n    tok(p)\n```', "prompts", ("a b", "c d")),
         ('```\nfor p in ["a b", "c d"]:\n    tok(p)\n```', "singly", True),
         ('```\ntok(["a b", "c d"])\n```', "singly", False),
+        ('```\nx = [f(p) for p in ["a b", "c d"]]\ntok(x, padding=True)\n```', "singly", False),
+        ('```\nfor p in ["a b", "c d"]:\n    tok(p)\ntok(unknown)\n```', "singly", False),
         ("```\nprint(out.hidden_states[-1].mean(dim=1))\n```", "pooled", "mean"),
         ("```\nprint(model(**x).logits[:, -1])\n```", "pooled", "last"),
         ("```\nprint(model(**x).logits[0, -1])\n```", "pooled", ""),

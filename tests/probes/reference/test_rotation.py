@@ -270,3 +270,11 @@ def test_a_fault_that_only_the_case_locates_is_located_in_the_finding() -> None:
     assert told.diagnosis.fault == ""
     assert told.location is not None
     assert (told.location.module, told.location.layer) == ("model.layers.1.self_attn", 1)
+
+
+def test_a_model_with_slopes_that_keeps_unused_frequencies_is_healthy() -> None:
+    config = transformers.FalconConfig(
+        vocab_size=64, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, alibi=True
+    )
+    found = _judged(_model(config))
+    assert found.verdict is not Verdict.FAIL, found.summary
