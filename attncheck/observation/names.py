@@ -74,7 +74,8 @@ def _name(group: Group, groups: Sequence[Group], extent: Extent) -> tuple[str, b
     if part.what == "scores":
         if part.how == "bias" and any(each.amount is not None for each in group.members):
             return "softmax-scale", False  # a bias where none is specified
-        return SCORES.get(part.how, "softmax-scale"), part.how in SCORES
+        # the name of a wrong bias is that of ALiBi: it needs a prediction to be proven
+        return SCORES.get(part.how, "softmax-scale"), part.how in SCORES and part.how != "bias"
     if part.how == "rotated":
         return _rotation(group, groups)
     if part.what in STORED:

@@ -13,13 +13,14 @@ from torch import Tensor
 
 from attncheck.attention.reference import AttentionParams
 from attncheck.core.observed_part import How
-from attncheck.numerics.divergence import max_abs
+from attncheck.numerics.divergence import max_abs, max_abs_diff
 from attncheck.observation.kernel import Used
 
 SAME = 1e-6
 """Two scales are the same within this relative difference."""
 ScoreChange = tuple[How, float | None, str]
-"""What changed, its amount and its dtype."""
+"""What changed, its amount, and its dtype or how a bias differs from the specified one."""
+MISSING, TIMES, RESTARTED = "missing", "times", "restarted"
 
 
 def score_changes(
@@ -35,16 +36,35 @@ def score_changes(
         yield "sinks", None, ""
     if used.softmax is not None:
         yield "dtype", None, str(used.softmax).removeprefix("torch.")
-    if _bias_differs(params, right, token_BGS, start, relative):
-        yield _bias(params, right)
+    if params.bias is None and right.bias is None:
+        return
+    observed_BHTS, expected_BHTS, size = _biases(params, right, token_BGS, start)
+    budget = 10 * relative * size
+    if max_abs_diff(observed_BHTS, expected_BHTS) > budget:
+        change = _bias(params, right, observed_BHTS, expected_BHTS, budget)
+        if start and change[1:] == (None, ""):
+            restarted_BHTS = _biases(params, right, token_BGS, 0)[1]
+            if max_abs_diff(observed_BHTS, restarted_BHTS) <= budget:
+                change = "bias", None, RESTARTED
+        yield change
 
 
-def _bias(params: AttentionParams, right: AttentionParams) -> ScoreChange:
+def _bias(
+    params: AttentionParams,
+    right: AttentionParams,
+    observed_BHTS: Tensor,
+    expected_BHTS: Tensor,
+    budget: float,
+) -> ScoreChange:
     """A bias that is not the specified one: with its largest value where none is specified, and of
     dtype bool where it is a mask that was added as numbers.
     """
-    if params.bias is None or right.bias is not None:
-        return "bias", None, ""
+    if max_abs(observed_BHTS) <= budget:
+        return "bias", None, MISSING
+    if params.bias is None or max_abs(expected_BHTS) > budget:
+        factor = float((observed_BHTS * expected_BHTS).sum() / expected_BHTS.square().sum())
+        scaled = max_abs_diff(observed_BHTS, factor * expected_BHTS) <= budget
+        return "bias", None, f"{TIMES} {factor:.6g}" if scaled else ""
     numbers = bool(((params.bias == 0) | (params.bias == 1)).all())
     return "bias", max_abs(params.bias), "bool" if numbers else ""
 
@@ -54,24 +74,25 @@ def same_scale(one: float, other: float, relative: float) -> bool:
     return abs(one / other - 1) <= max(SAME, 10 * relative)
 
 
-def _bias_differs(
-    params: AttentionParams, right: AttentionParams, token_BGS: Tensor, start: int, relative: float
-) -> bool:
-    """Whether biases of readable cells differ by more than a constant for each query, which the
-    softmax takes out.
+def _biases(
+    params: AttentionParams, right: AttentionParams, token_BGS: Tensor, start: int
+) -> tuple[Tensor, Tensor, float]:
+    """Observed and expected bias of readable cells without a constant for each query, which the
+    softmax takes out, and the largest value.
     """
-    if params.bias is None and right.bias is None:
-        return False
     token_BHS = token_BGS[:, list(params.heads)]
     readable_BHTS = params.allowed & (token_BHS >= 0)[:, :, None]
     shape = readable_BHTS.shape
     observed_BHTS = _zeros(shape, params.allowed) if params.bias is None else params.bias
     expected_BHTS = _at_slots(right, token_BHS, start, shape)
-    delta = torch.where(readable_BHTS, observed_BHTS[..., : shape[-1]] - expected_BHTS, 0.0)
     count = readable_BHTS.sum(-1, keepdim=True).clamp_min(1)
-    centred = torch.where(readable_BHTS, delta - delta.sum(-1, keepdim=True) / count, 0.0)
+
+    def centred(bias_BHTS: Tensor) -> Tensor:
+        kept_BHTS = torch.where(readable_BHTS, bias_BHTS.double(), 0.0)
+        return torch.where(readable_BHTS, kept_BHTS - kept_BHTS.sum(-1, keepdim=True) / count, 0.0)
+
     size = max(max_abs(expected_BHTS), max_abs(observed_BHTS), 1.0)
-    return max_abs(centred) > 10 * relative * size
+    return centred(observed_BHTS[..., : shape[-1]]), centred(expected_BHTS), size
 
 
 def _zeros(shape: torch.Size, like: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from attncheck.core.observed_part import ObservedPart
 from attncheck.observation.rules import cell_rule
+from attncheck.observation.scores import MISSING, RESTARTED, TIMES
 from attncheck.observation.summary import Extent, Group, ranges
 
 CALLS = {
@@ -115,6 +116,12 @@ def _scores(group: Group) -> str:
         return "a mask is added to the scores as ones and zeros, and hides nothing"
     if part.how == "bias" and largest:
         return f"a bias of up to {max(largest):.6g} is added to the scores, where none is specified"
+    if part.how == "bias" and part.dtype == MISSING:
+        return "the specified bias is not added to the scores"
+    if part.how == "bias" and part.dtype == RESTARTED:
+        return "the bias on the scores is that of queries whose positions restart at 0"
+    if part.how == "bias" and part.dtype.startswith(TIMES):
+        return f"the specified bias is added to the scores {part.dtype}"
     if part.how == "scaled":
         return f"the scores are multiplied by {part.amount:.6g}"
     if part.how == "dtype":
