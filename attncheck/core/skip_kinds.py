@@ -56,10 +56,7 @@ KINDS = (
     SkipKind(
         "host-only",
         (r"offloading moves layers",),
-        (
-            "Offloading moves tensors between an accelerator and the host, and the model runs on "
-            "the host."
-        ),
+        "Offloading moves tensors from an accelerator to the host, where the model runs here.",
     ),
     SkipKind(
         "implementation-refused",
@@ -74,16 +71,13 @@ KINDS = (
     ),
     SkipKind(
         "flex-on-cpu",
-        (r"with `flex_attention` attention",),
+        (r"with `flex_attention` attention", r"cannot be run on CPU with flex attention"),
         "On a CPU flex_attention runs without the compiler of the library, and raises.",
     ),
     SkipKind(
         "no-encoder",
         (r"no encoder that reads ids",),
-        (
-            "The model has no encoder that reads token ids, so there is nothing to pad in front "
-            "of a decoder."
-        ),
+        "No encoder reads token ids, so that nothing can be padded in front of a decoder.",
     ),
     SkipKind(
         "no-4d-mask",
@@ -94,6 +88,14 @@ KINDS = (
         ),
     ),
     SkipKind(
+        "float64-only",
+        (r"concerns float64 only",),
+        (
+            "The case is about float64, and was asked in another precision: the model's own, or "
+            "float32 where float64 breaks."
+        ),
+    ),
+    SkipKind(
         "mask-dtype",
         (r"called with a 2D mask\b.*(bool|dtype)", r"bool tensor"),
         "The model takes a 2D mask of the tokenizer's dtype only.",
@@ -101,19 +103,13 @@ KINDS = (
     SkipKind(
         "no-rotation",
         (r"no rotary embedding observed", r"no rotary"),
-        (
-            "Queries and keys are not rotated: the model has other positions than rotary ones, or "
-            "none."
-        ),
+        "Queries and keys are not rotated: the model has other positions, or none.",
     ),
     SkipKind("no-padding-id", (r"names no padding id",), "The config names no padding id."),
     SkipKind(
         "other-states",
         (r"attends to something other", r"no attention layer over"),
-        (
-            "The layer attends to states that are no tokens of the row: an encoder's, memories, "
-            "compressed blocks."
-        ),
+        "The layer reads states that are no tokens: an encoder's, memories, compressed blocks.",
     ),
     SkipKind(
         "no-attention-to-watch",
@@ -155,7 +151,7 @@ KINDS = (
     ),
     SkipKind(
         "short-context",
-        (r"no more than the usual", r"leaves no room to move"),
+        (r"no more than the usual", r"leaves no room to move", r"context is too short for"),
         "No longer row fits below the context and the switches of the rotary scaling.",
     ),
     SkipKind(
@@ -186,7 +182,7 @@ KINDS = (
             r"is not compatible with",
             r"cannot be copied",
             r"Cache' object",
-            r"when called with a cache",
+            r"when called with (a cache|cache, use_cache$)",
             r"Cache\.\w+: ",
         ),
         (
@@ -201,18 +197,15 @@ KINDS = (
     ),
     SkipKind(
         "content-chosen",
-        (r"choose keys by content",),
-        (
-            "Layers choose keys by content; ties between equal scores depend on the length of the "
-            "row."
-        ),
+        (r"chooses? (its )?keys by content",),
+        "Layers choose keys by content; ties between scores depend on the length of the row.",
     ),
     SkipKind(
         "embeddings-refused",
         (
             r"embeddings passed to a model with an encoder",
             r"looks ids up in a second table",
-            r"table of embeddings raises",
+            r"table of embeddings r(aises|eturns)",
             r"inputs_embeds",
         ),
         "Embeddings cannot stand for ids in this model.",
@@ -221,6 +214,11 @@ KINDS = (
         "option-refused",
         (r"^generate\(\) (raises|makes)", r"beams"),
         "`generate()` refuses this strategy for the model, with the words that are shown.",
+    ),
+    SkipKind(
+        "codes-beside",
+        (r"the codes beside", r"it has codebooks"),
+        "Codes of several codebooks stand beside each token.",
     ),
     SkipKind(
         "loss-of-its-own",
@@ -236,6 +234,19 @@ KINDS = (
         (
             "The loss of this class is not a cross entropy of the returned logits, or needs more "
             "than labels."
+        ),
+    ),
+    SkipKind(
+        "rows-alike",
+        (r"both rows generate the same tokens",),
+        "Two prompts are answered alike, so that no row can end before the other.",
+    ),
+    SkipKind(
+        "no-smooth-step",
+        (r"^a kink, or nothing to see",),
+        (
+            "Differences of the logits do not settle as the step shrinks: the model has a kink "
+            "there, or rounds inside."
         ),
     ),
     SkipKind(
@@ -267,11 +278,6 @@ KINDS = (
         "Positions, or the cache, of rows with pictures follow a rule of the model's own.",
     ),
     SkipKind(
-        "codes-beside",
-        (r"the codes beside",),
-        "Codes of several codebooks stand beside each token.",
-    ),
-    SkipKind(
         "positions-beyond",
         (r"positions from \d+ on raise",),
         "The model uses positions as indices, so that they cannot begin far from 0.",
@@ -285,14 +291,6 @@ KINDS = (
         "random-training",
         (r"random(ness)? even", r"stays random", r"draws at random"),
         "Training mode draws at random whatever the dropout is.",
-    ),
-    SkipKind(
-        "float64-only",
-        (r"concerns float64 only",),
-        (
-            "The case is about float64, and was asked in another precision: the model's own, or "
-            "float32 where float64 breaks."
-        ),
     ),
     SkipKind(
         "no-compiler", (r"compil",), "No compiler runs here, or the model cannot be compiled whole."

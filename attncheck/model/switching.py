@@ -22,7 +22,7 @@ from attncheck.model.refusal import REFUSALS
 from attncheck.model.subject import Subject
 
 FLEX = "flex_attention"
-SHORT = 4
+SHORT = 8
 USUAL = "sdpa"
 """The library's default where a model supports it."""
 _as_written: ContextVar[bool] = ContextVar("as_written", default=False)

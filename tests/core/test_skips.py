@@ -32,12 +32,21 @@ def test_every_case_is_a_question_and_so_is_a_probe_that_is_skipped_whole() -> N
     assert str(questions(FINDINGS[:0])) == "0 questions asked, 0 skipped"
 
 
+REFUSED_CACHE = "cache-kind-refused"
+
+
 @pytest.mark.parametrize(
     ("reason", "kind"),
     [
         ("GPT2LMHeadModel.forward takes no `position_ids`", "no-such-argument"),
         (ENCODER, "reads-ahead"),
         ("`sdpa` attention: XForCausalLM does not support it", "implementation-refused"),
+        ("both rows generate the same tokens: none of them can end alone", "rows-alike"),
+        ("a kink, or nothing to see: differences agree to 0.04 of 1", "no-smooth-step"),
+        ("concerns float64 only: X raises when called with a 2D mask: no bool", "float64-only"),
+        ("X raises RuntimeError: sizes differ when called with cache, use_cache", REFUSED_CACHE),
+        ("X raises RuntimeError: sizes differ when called with cache, use_cache, at x.py:1", OTHER),
+        ("X raises ValueError: sinks cannot be run on CPU with flex attention", "flex-on-cpu"),
         ("a sentence that nobody wrote", OTHER),
     ],
 )

@@ -85,16 +85,19 @@ def other_dtype(subject: Subject) -> None:
 
 
 def interruption(subject: Subject) -> None:
-    """A forward that ends in an exception behind its last layer."""
+    """A forward that ends in an exception behind its last layer, or in its last part where that
+    layer is not called as a module.
+    """
 
     def raising(module: nn.Module, args: Any, output: Any) -> None:
         raise Interrupted
 
-    with hooked(each.register_forward_hook(raising) for each in _last_layers(subject.model)):
-        try:
-            subject.passes.replay(ForwardSpec(subject.inputs.tokens, use_cache=None))
-        except Interrupted:
-            return
+    for modules in (_last_layers(subject.model), [_last_called(subject.model, parts=True)]):
+        with hooked(each.register_forward_hook(raising) for each in modules):
+            try:
+                subject.passes.replay(ForwardSpec(subject.inputs.tokens, use_cache=None))
+            except Interrupted:
+                return
     raise Unsupported("an exception behind the last layer does not leave the forward")
 
 

@@ -70,6 +70,11 @@ def test_routers_that_draw_at_random_only_in_training_are_not_accused() -> None:
         assert verdict_of(case(found, f"the same forward {what}")) is Verdict.PASS
 
 
+def test_an_exception_leaves_a_model_whose_layers_are_not_called_as_modules() -> None:
+    found = finding(loaded("config:masked/squeezebert"), "repeatability")
+    assert verdict_of(case(found, "the same forward after an exception")) is Verdict.PASS
+
+
 def test_a_budget_as_large_as_the_logits_does_not_hide_an_injected_fault() -> None:
     subject = settle_dtype(in_memory(near_tied_routers(), "tied", Settings()), "float32")
     assert not subject.resolves
