@@ -41,6 +41,7 @@ CONTROLS = {
     "gpt_neo_static_cache": {"dynamic cache"},
     "sliding_cache_keeps_the_prompt": {"full_attention"},
     "bamba_positions_restart": {"bamba with explicit positions", "falcon_h1"},
+    "falcon_alibi_twice": {"eager"},
     "falcon_weights_asked_for": {"one token"},
     "inkling_static_cache": {"dynamic cache"},
     "minimax_beams_keep_their_state": {"attention alone"},
