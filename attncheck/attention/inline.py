@@ -88,7 +88,7 @@ class _Inline(AsWritten):
         super().__init__()
         self.handler = handler
         self.running: list[nn.Module] = []
-        self.rows = 1
+        self.rows, self.length = 1, 0
         self.tapes: list[Tape] = []
         self.refusals: Refusals = {}
 
@@ -119,7 +119,8 @@ class _Inline(AsWritten):
             if tape.weights is None and len(tape.steps) > MOST_STEPS:
                 self.tapes.remove(tape)
         if product and isinstance(output, Tensor):
-            self.tapes.append(Tape(self.running[-1], product, output))
+            scores = product.with_rows(2, self.length)
+            self.tapes.append(Tape(self.running[-1], scores, output))
         return output
 
     def _handled(self, call: AttentionCall) -> Tensor:
@@ -132,7 +133,14 @@ class _Inline(AsWritten):
         """The product with the values: where exactly one tape leads here from queries and keys,
         that is one attention call.
         """
+        product = product.with_rows(0, self.length)
         calls = [scored_call(tape, product, self.rows) for tape in tapes]
+        # of a sum of products, the one whose heads have keys of their own stands for the scores
+        if sum(not tape.product.group for tape in tapes) == 1 < len(tapes):
+            calls = [
+                None if tape.product.group else call
+                for tape, call in zip(tapes, calls, strict=True)
+            ]
         found = [call for call in calls if call is not None]
         self.tapes = [tape for tape in self.tapes if tape not in tapes]
         if len(found) == 1:
@@ -169,7 +177,8 @@ def observe_inline(model: nn.Module, handler: Handler) -> Iterator[Refusals]:
 
     def first(module: nn.Module, args: Any, named: Any) -> None:
         given = [each for each in (*args, *named.values()) if isinstance(each, Tensor)]
-        recorder.rows = next((each.shape[0] for each in given if each.ndim > 1), 1)
+        shapes = (each.shape[:2] for each in given if each.ndim > 1)
+        recorder.rows, recorder.length = next(shapes, (1, 0))
 
     handles = [model.register_forward_pre_hook(first, with_kwargs=True)]
     for module in model.modules():

@@ -9,17 +9,16 @@ from typing import Any
 from torch import nn
 
 MEMBER = re.compile(r"(.*\.)?\d+")
-LAYER = re.compile(r"((?:.*\.)?(?:layers|h|blocks|block|layer))\.(\d+)")
+LAYER = re.compile(r"((?:.*\.)?(?:h|\w*(?:layers?|blocks?|stack)))\.(\d+)")
 FUSED = "query, key and value"
+BEFORE = r"(?:(?:w|to|c|in|proj|lin|linear|fc)_?)?"
+BEHIND = r"(?:_?(?:proj|projection|lin|linear|layer|attn|net|fc|map|[ab]_proj))?"
+"""What stands before and behind q, k and v in the names of projections."""
 PROJECTIONS = {
-    "query": re.compile(
-        r"^(q|wq|to_q|c_q|q_proj|query|q_lin|query_proj|q_attn|q_a_proj|q_b_proj)$", re.I
-    ),
-    "key": re.compile(
-        r"^(k|wk|to_k|c_k|k_proj|key|k_lin|key_proj|kv_a_proj_with_mqa|kv_b_proj)$", re.I
-    ),
-    "value": re.compile(r"^(v|wv|to_v|c_v|v_proj|value|v_lin|value_proj)$", re.I),
-    FUSED: re.compile(r"^(c_attn|query_key_value|qkv|qkv_proj|Wqkv|to_qkv|in_proj)$", re.I),
+    "query": re.compile(rf"^{BEFORE}(q|query|queries){BEHIND}$", re.I),
+    "key": re.compile(rf"^{BEFORE}(k|key|keys|kv)({BEHIND}|_[ab]|_a_proj_with_mqa)$", re.I),
+    "value": re.compile(rf"^{BEFORE}(v|value|values){BEHIND}$", re.I),
+    FUSED: re.compile(rf"^(c_attn|in_proj|{BEFORE}(qkv|query_key_value){BEHIND})$", re.I),
 }
 """The names under which models keep each projection."""
 

@@ -1,12 +1,12 @@
 """Products of two tensors with named axes: queries with keys, and weights with values.
 
-Axes: B batch, H heads, X rows and Y columns of any kind.
+Axes: B batch, H heads, G heads that the right operand has, X rows and Y columns of any kind.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import torch
@@ -27,6 +27,8 @@ PLAIN: Mapping[
     torch.Tensor.baddbmm: ((1, ("batch1",)), (2, ("batch2",))),
 }
 """For each function, where its left and right operands stand and what they may be called."""
+ONE = "1"
+"""In the axes of an operand: an axis of size 1, along which the other operand goes on."""
 
 
 @final
@@ -36,7 +38,8 @@ class Product:
     of the outcome.
 
     `batch` are the axes that all three share, `row` is only the left's, `column` only the right's,
-    `inner` is summed over.
+    `inner` is summed over. `group` is only the left's as well: the query heads that share a key
+    head.
     """
 
     func: Callable[..., Any]
@@ -48,6 +51,7 @@ class Product:
     row: str
     inner: str
     column: str
+    group: str = ""
 
     @property
     def left(self) -> Tensor:
@@ -68,23 +72,53 @@ class Product:
             _put(args, named, place, value)
         return self.func(*args, **named)
 
+    def with_rows(self, which: int, length: int) -> Product:
+        """This product with one axis of rows. Of two axes that only the left has, the one of
+        `length` counts queries, else the last one in the operand or outcome that holds scores or
+        weights (`which`); the other one counts the heads of a group.
+        """
+        axes, sizes = self.axes[which], dict(zip(self.axes[0], self.left.shape, strict=True))
+        row = max(self.row, key=lambda letter: (sizes[letter] == length, axes.index(letter)))
+        group = self.group + self.row.replace(row, "")
+        batch = "".join(letter for letter in axes if letter in self.batch)
+        heads = "".join(letter for letter in axes if letter in self.batch + group)
+        # heads in turns, not in groups: no order of ours says that
+        return replace(self, row=row, group=group if heads == batch + group else "", batch=batch)
+
+    @property
+    def readable(self) -> bool:
+        """Whether every axis has a name, and the heads of a group lie side by side."""
+        return len(self.axes[0]) == len(self.batch + self.group) + 2
+
+    def _lead(self, which: int) -> str:
+        return self.batch if which == 1 else self.batch + self.group
+
     def heads(self, which: int, tensor: Tensor, tail: str, rows: int) -> Tensor | None:
         """An operand (0, 1) or the outcome (2) as (B, H, X, Y), `tail` naming X and Y; None where
         its axes do not allow that.
         """
-        axes = self.axes[which]
-        moved = tensor.permute([axes.index(letter) for letter in self.batch + tail])
-        if len(self.batch) == 1 and moved.shape[0] % rows == 0:
+        axes, lead = self.axes[which], self._lead(which)
+        if ONE in axes:
+            tensor, axes = tensor.squeeze(axes.index(ONE)), axes.replace(ONE, "")
+        moved = tensor.permute([axes.index(letter) for letter in lead + tail])
+        if len(lead) == 1 and moved.shape[0] % rows == 0:
             return moved.reshape(rows, -1, *moved.shape[1:])
-        return moved if len(self.batch) == 2 and moved.shape[0] in (1, rows) else None
+        if len(lead) == 3 and self.group:
+            moved, lead = moved.flatten(1, 2), lead[:2]
+        return moved if len(lead) == 2 and moved.shape[0] in (1, rows) else None
 
     def laid_out(self, which: int, tensor_BHXY: Tensor, tail: str) -> Tensor:
         """The way back: (B, H, X, Y) in the order of axes that an operand (0, 1) or the outcome (2)
         has.
         """
-        moved = tensor_BHXY.flatten(0, 1) if len(self.batch) == 1 else tensor_BHXY
-        letters = self.batch + tail
-        return moved.permute([letters.index(letter) for letter in self.axes[which]])
+        axes, lead = self.axes[which], self._lead(which)
+        moved = tensor_BHXY.flatten(0, 1) if len(lead) == 1 else tensor_BHXY
+        if len(lead) == 3:
+            size = self.left.shape[self.axes[0].index(self.group)]
+            moved = moved.reshape(len(moved), -1, size, *moved.shape[2:])
+        letters = lead + tail
+        moved = moved.permute([letters.index(letter) for letter in axes.replace(ONE, "")])
+        return moved.unsqueeze(axes.index(ONE)) if ONE in axes else moved
 
 
 def product_of(
@@ -103,18 +137,31 @@ def product_of(
     left, right = (_at(args, named, place) for place in places if place is not None)
     if not (_computed(left) and _computed(right)) or left.ndim != right.ndim or left.ndim < 3:
         return None
-    batch = "abcefgh"[: left.ndim - 2]
+    letters = "abcefgh"[: left.ndim - 2]
+    group = _repeated(letters, left, right)
+    shared = letters.replace(group, ONE) if group else letters
     return Product(
         func=func,
         args=args,
         named=named,
         places=places,  # type: ignore[arg-type]
-        axes=(batch + "td", batch + "ds", batch + "ts"),
-        batch=batch,
+        axes=(letters + "td", shared + "ds", letters + "ts"),
+        batch=shared.replace(ONE, ""),
+        group=group,
         row="t",
         inner="d",
         column="s",
     )
+
+
+def _repeated(letters: str, left: Tensor, right: Tensor) -> str:
+    """The axis of a product of five axes along which the right operand is repeated."""
+    found = [
+        letter
+        for letter, many, one in zip(letters, left.shape, right.shape, strict=False)
+        if one == 1 < many
+    ]
+    return found[0] if len(letters) == 3 and len(found) == 1 and found[0] != letters[0] else ""
 
 
 def _of_equation(
@@ -133,7 +180,8 @@ def _of_equation(
     row, inner, column = left - right, (left & right) - set(out), right - left
     if (
         len(letters) != 2
-        or any(len(each) != 1 for each in (row, inner, column))
+        or any(len(each) != 1 for each in (inner, column))
+        or len(row) not in (1, 2)
         or set(out) != set(batch) | row | column
     ):
         return None
@@ -144,7 +192,7 @@ def _of_equation(
         places=places,
         axes=(letters[0], letters[1], out),
         batch=batch,
-        row=row.pop(),
+        row="".join(sorted(row)),
         inner=inner.pop(),
         column=column.pop(),
     )

@@ -41,6 +41,8 @@ def scored_call(tape: Tape, last: Product, rows: int) -> AttentionCall | None:
     then say why.
     """
     first = tape.product
+    if not (first.readable and last.readable):
+        return None
     query = first.heads(0, first.left, first.row + first.inner, rows)
     key = first.heads(1, first.right, first.column + first.inner, rows)
     value = last.heads(1, last.right, last.inner + last.column, rows)
@@ -55,9 +57,30 @@ def scored_call(tape: Tape, last: Product, rows: int) -> AttentionCall | None:
         or tape.weights is None
     ):
         return None
-    if tape.scores.shape != tape.weights.shape or tape.scores.numel() != weights.numel():
+    columns = tape.scores.shape[-1]
+    if tape.scores.shape != tape.weights.shape or columns - key.shape[2] not in (0, 1):
+        return None
+    if tape.scores.numel() // columns != weights.numel() // key.shape[2]:
         return None
     return _read(tape, last, query, key, value, shape_BHTS)
+
+
+def _only_keys(tensor: Tensor, shape_BHTS: tuple[int, int, int, int]) -> Tensor:
+    """Scores or weights of the keys, without the column of a sink behind them."""
+    return tensor[..., : shape_BHTS[3]].reshape(shape_BHTS)
+
+
+def _sinks(tape: Tape, shape_BHTS: tuple[int, int, int, int]) -> Tensor | None:
+    """sinks_H, the scores of a column behind the keys, as the module's own parameter where it is
+    one; None where there is no such column.
+    """
+    assert tape.scores is not None
+    if tape.scores.shape[-1] == shape_BHTS[3]:
+        return None
+    sinks_H = tape.scores[..., -1].reshape(shape_BHTS[:3])[0, :, 0]
+    own = tape.owner.parameters(recurse=False)
+    same = [each for each in own if each.shape == sinks_H.shape and torch.equal(each, sinks_H)]
+    return same[0] if same else sinks_H
 
 
 def _read(
@@ -71,15 +94,14 @@ def _read(
     assert tape.scores is not None
     with torch.no_grad(), suspend_recording():
         # zero queries leave nothing of the products: what remains was added to the scores
-        blank = tape.replay(
-            torch.zeros_like(tape.product.left), tape.product.right, tape.scores
-        ).reshape(shape_BHTS)
+        blank = tape.replay(torch.zeros_like(tape.product.left), tape.product.right, tape.scores)
+        blank, sinks_H = _only_keys(blank, shape_BHTS), _sinks(tape, shape_BHTS)
         probe = query if bool(query.any()) else _some(query)
         left = tape.product.laid_out(0, probe, tape.product.row + tape.product.inner)
         scores = (
             tape.scores if probe is query else tape.replay(left, tape.product.right, tape.scores)
         )
-        shifted = scores.reshape(shape_BHTS) - blank
+        shifted = _only_keys(scores, shape_BHTS) - blank
         raw = probe @ key[:, list(grouped(probe.shape[1], key.shape[1]))].mT
         # scores of hidden keys carry no information on the scale
         seen = (blank > HIDDEN) & shifted.isfinite()
@@ -96,11 +118,13 @@ def _read(
                 torch.zeros_like(tape.product.left), tape.product.right, last.left
             ).reshape(shape_BHTS)
             mask = torch.where(weights > 0, mask, torch.finfo(torch.float32).min).to(query.dtype)
-    options = {"scaling": scale, "is_causal": False}
+    options: dict[str, Any] = {"scaling": scale, "is_causal": False}
+    if sinks_H is not None:
+        options["s_aux"] = sinks_H
     cap = None if capped is None else capped[1]
     if cap is not None:
         options["softcap"] = cap
-    kernel = _Replay(tape, last, mask, scale, cap, caveat)
+    kernel = _Replay(tape, last, mask, scale, cap, caveat, sinks_H)
     return AttentionCall(
         tape.owner, query, key, value, mask, options, kernel, inline=True, caveat=caveat
     )
@@ -135,7 +159,8 @@ def _capped(
     the cap, and the scores without it must be a multiple of the products.
     """
     assert tape.scores is not None
-    saturated = tape.replay(left * LARGE, tape.product.right, tape.scores).reshape(blank.shape)
+    saturated = tape.replay(left * LARGE, tape.product.right, tape.scores)
+    saturated = saturated[..., : blank.shape[-1]].reshape(blank.shape)
     raw, shifted, saturated = (
         torch.where(seen, each, 0.0).double() for each in (raw, shifted, saturated - blank)
     )
@@ -153,7 +178,8 @@ def _capped(
 def _after_softmax(tape: Tape, last: Product) -> str:
     """A caveat where weights are changed between the softmax and the values."""
     assert tape.weights is not None
-    used, left = last.left.reshape(tape.weights.shape), tape.weights
+    left = tape.weights[..., : last.left.shape[last.axes[0].index(last.inner)]]
+    used = last.left.reshape(left.shape)
     rows = left.isfinite().all(-1, keepdim=True)
     slack = ROUNDINGS * torch.finfo(used.dtype).eps
     difference = max_abs(torch.where(rows, used - left, 0.0))
@@ -173,7 +199,9 @@ class _Replay:
         scale: float,
         cap: float | None,
         caveat: str,
+        sinks_H: Tensor | None = None,
     ) -> None:
+        self.sinks_H = sinks_H
         self.tape, self.last, self.mask = tape, last, mask
         self.scale, self.cap, self.caveat = scale, cap, caveat
         self.__name__ = "inline_attention"
@@ -212,7 +240,13 @@ class _Replay:
             return self._with_keys(query, key, value, allowed)
         bias = bias_in(mask)
         params = AttentionParams(
-            scale=scale, allowed=allowed, heads=heads, cap=self.cap, bias=bias, empty_row=None
+            scale=scale,
+            allowed=allowed,
+            heads=heads,
+            cap=self.cap,
+            sinks_H=self.sinks_H,
+            bias=bias,
+            empty_row=None,
         )
         return attend(query, key, value, params)
 
@@ -225,7 +259,8 @@ class _Replay:
         left = first.laid_out(0, query, first.row + first.inner)
         right = first.laid_out(1, key, first.column + first.inner)
         plain = self.scale * (query @ key[:, heads].mT)
-        own = self.tape.replay(left, right, self.tape.scores).reshape(plain.shape)
+        scores = self.tape.replay(left, right, self.tape.scores)
+        own = scores[..., : plain.shape[-1]].reshape(plain.shape)
         scores = torch.where(readable(self.mask), own, plain)
         hidden = scores.masked_fill(~allowed_BHTS, torch.finfo(torch.float32).min)
         return (hidden.softmax(-1) @ value[:, heads]).transpose(1, 2)

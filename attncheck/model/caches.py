@@ -5,8 +5,8 @@ Axes: B batch, G key/value heads, S cached positions, D head width.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import torch
@@ -71,9 +71,24 @@ def _children(node: Any) -> Iterator[tuple[str, Any]]:
         )
 
 
-def key_values(cache: Any) -> list[CachedTensor]:
-    """The key and value tensors of a cache."""
-    return [each for each in tensors_of(cache) if each.is_key_or_value]
+def key_values(cache: Any, heads: Collection[int] = ()) -> list[CachedTensor]:
+    """The key and value tensors of a cache; as key_BGSD where `heads`, the numbers of heads that
+    they may hold, tell the axes apart.
+    """
+    found = [each for each in tensors_of(cache) if each.is_key_or_value]
+    return [
+        replace(each, tensor=each.tensor.transpose(1, 2))
+        if heads and heads_axis(each.tensor, heads) == 2
+        else each
+        for each in found
+    ]
+
+
+def heads_axis(tensor: Tensor, heads: Collection[int]) -> int:
+    """The axis of a key or value tensor that counts heads, 1 or 2: models of one's own keep
+    (B, S, G, D) as well. `heads` are the numbers of heads that it may hold.
+    """
+    return 2 if tensor.shape[1] not in heads and tensor.shape[2] in heads else 1
 
 
 def states(cache: Any) -> list[CachedTensor]:

@@ -6,6 +6,7 @@ and what it reads ahead is a fault.
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from torch import nn
@@ -14,6 +15,8 @@ from attncheck.model.compat import config_of, text_config
 
 MASKED = "ForMaskedLM"
 """The end of the name of every class that is documented as a masked language model."""
+MASKED_OUTPUT = "MaskedLMOutput"
+"""What the forward of a masked language model returns, listed by the library or not."""
 
 
 def reads_ahead(model: nn.Module) -> str:
@@ -32,6 +35,8 @@ def encoder(model: nn.Module) -> str:
     if kind.endswith(MASKED):
         return f"{kind} is a masked language model: it reads in both directions by design"
     masked, causal = _listed(getattr(config, "model_type", None))
+    if not (masked or causal) and MASKED_OUTPUT in _names_in_forward(model):
+        return f"{kind}.forward returns {MASKED_OUTPUT}: it reads in both directions by design"
     if masked and not (causal and getattr(config, "is_decoder", False)):
         return f"{kind} is an encoder in the library's lists: it reads in both directions by design"
     return ""
@@ -61,6 +66,12 @@ def _both_ways(config: Any) -> str:
         if masked and not getattr(config, "is_encoder_decoder", False):
             return "the config says `is_decoder: false`: the model is used as an encoder"
     return ""
+
+
+def _names_in_forward(model: nn.Module) -> tuple[str, ...]:
+    """The names that the code of a model's forward uses."""
+    code = getattr(inspect.unwrap(type(model).forward), "__code__", None)
+    return () if code is None else code.co_names
 
 
 def _generates(model: nn.Module) -> bool:

@@ -51,6 +51,7 @@ class ForwardAdapter:
 
     model: nn.Module
     fixed: dict[str, Any] = field(default_factory=dict)
+    fed: int = field(default=0, init=False)
     codebooks: Codebooks | None = None
     marks_suffix: bool = False
 
@@ -191,6 +192,7 @@ class ForwardAdapter:
         return without_constants(logits_BTV)
 
     def _run(self, ids_BT: Tensor, arguments: dict[str, Any], before: int, cache: Any) -> Any:
+        self.fed = before
         """The model's output, with `cache_position` where the model needs it."""
         slots_T = torch.arange(before, before + ids_BT.shape[1], device=ids_BT.device)
         if self.needs_cache_position and cache is not None:

@@ -55,7 +55,6 @@ class BatchRows(Probe):
 
     name = "batch-rows"
     title = "rows of a batch do not read each other"
-    needs = ("sees_history",)
     controls = ("rows-mixed", "cache-reorder")
 
     def measure(self, subject: Subject) -> Iterator[Measurement]:

@@ -5,11 +5,13 @@ with losses of their own.
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers.modeling_outputs import MaskedLMOutput
 
 from healthy.kinds import kind
 
@@ -114,6 +116,93 @@ class TupleCache(nn.Module):
         return (logits, tuple(new)) if use_cache else (logits,)
 
 
+class GroupedBlock(nn.Module):
+    """Grouped heads in equations; keys and values are kept as (B, S, G, D)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.to_q, self.to_kv = (
+            nn.RMSNorm(WIDTH),
+            nn.Linear(WIDTH, WIDTH),
+            nn.Linear(WIDTH, WIDTH),
+        )
+        self.to_out, self.up, self.down = (
+            nn.Linear(WIDTH, WIDTH),
+            nn.Linear(WIDTH, 64),
+            nn.Linear(64, WIDTH),
+        )
+
+    def forward(self, x: Tensor, cache: dict[str, Any] | None, start: int) -> Tensor:
+        """One layer; `cache` is filled in place."""
+        hidden = self.norm(x)
+        q = _turned(self.to_q(hidden).unflatten(-1, (HEADS, HEAD)), _behind(start, x))
+        k, v = self.to_kv(hidden).unflatten(-1, (2, 2, HEAD)).unbind(2)
+        k = _turned(k, _behind(start, x))
+        if cache is not None:
+            if start:
+                k, v = torch.cat([cache["k"], k], 1), torch.cat([cache["v"], v], 1)
+            cache.update(k=k, v=v)
+        scores = torch.einsum("btgrd,bsgd->bgrts", q.unflatten(2, (2, 2)), k) / math.sqrt(HEAD)
+        weights = scores.masked_fill(~_causal(start, x.shape[1]), -math.inf).softmax(-1)
+        mixed = torch.einsum("bgrts,bsgd->btgrd", weights, v)
+        x = x + self.to_out(mixed.flatten(2))
+        return x + self.down(F.silu(self.up(x)))
+
+
+def _behind(start: int, x: Tensor) -> Tensor:
+    """Positions of the new tokens as (T, 1), for tensors of (B, T, heads, D)."""
+    return torch.arange(start, start + x.shape[1])[:, None]
+
+
+class DictCache(nn.Module):
+    """Layers in `decoder_stack`, a cache of dictionaries that counts under a name of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.config = SimpleNamespace(num_attention_heads=HEADS, num_key_value_heads=2)
+        self.tok, self.norm = nn.Embedding(VOCAB, WIDTH), nn.RMSNorm(WIDTH)
+        self.decoder_stack = nn.ModuleList(GroupedBlock() for _ in range(LAYERS))
+        self.output = nn.Linear(WIDTH, VOCAB, bias=False)
+
+    def forward(
+        self, input_ids: Tensor, past_key_values: Any = None, use_cache: bool = False
+    ) -> tuple[Any, ...]:
+        """(logits,) or (logits, cache)."""
+        cache = past_key_values or ({"seen": 0} if use_cache else None)
+        start, x = cache["seen"] if cache else 0, self.tok(input_ids)
+        for number, layer in enumerate(self.decoder_stack):
+            x = layer(x, None if cache is None else cache.setdefault(number, {}), start)
+        if cache is not None:
+            cache["seen"] += input_ids.shape[1]
+        logits = self.output(self.norm(x))
+        return (logits,) if cache is None else (logits, cache)
+
+
+class OwnEncoder(nn.Module):
+    """An encoder of no listed type, on torch's own attention, which the library calls masked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.config = SimpleNamespace(model_type="own", num_attention_heads=HEADS)
+        self.word, self.position = nn.Embedding(VOCAB, WIDTH), nn.Embedding(CONTEXT, WIDTH)
+        self.layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(WIDTH, HEADS, 64, batch_first=True) for _ in range(LAYERS)
+        )
+        self.head = nn.Linear(WIDTH, VOCAB)
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None
+    ) -> MaskedLMOutput:
+        """Logits, and the loss of labels that are not shifted."""
+        x = self.word(input_ids) + self.position(torch.arange(input_ids.shape[1]))
+        hidden = None if attention_mask is None else attention_mask == 0
+        for layer in self.layers:
+            x = layer(x, src_key_padding_mask=hidden)
+        logits = self.head(x)
+        loss = None if labels is None else F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        return MaskedLMOutput(loss=loss, logits=logits)
+
+
 def _seeded(model: type[nn.Module]) -> nn.Module:
     torch.manual_seed(0)
     return model().eval()
@@ -137,3 +226,19 @@ def cache_of_tuples() -> nn.Module:
 @kind("bfloat16")
 def cache_of_tuples_in_half() -> nn.Module:
     return _seeded(TupleCache)
+
+
+@kind(fast=True)
+def grouped_heads_in_a_dictionary() -> nn.Module:
+    return _seeded(DictCache)
+
+
+@kind("bfloat16")
+def grouped_heads_in_a_dictionary_in_half() -> nn.Module:
+    return _seeded(DictCache)
+
+
+# torch's own attention gives a row of nothing but padding no finite number
+@kind(fast=True, known=("padding",))
+def encoder_of_its_own() -> nn.Module:
+    return _seeded(OwnEncoder)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 import transformers
 from conftest import tiny_llama
 from probing import ACCUSING, HEALTHY, assert_caught, case, finding, loaded
+from torch import Tensor, nn
 
 from attncheck.core.measurement import verdict_of
 from attncheck.core.settings import Settings
@@ -129,3 +131,33 @@ def test_a_leak_that_one_row_shows_is_about_that_row() -> None:
     assert broken.rerun is not None
     assert [len(side.tokens) for side in (broken.rerun.got, broken.rerun.want)] == [1, 1]
     assert broken.divergence.first_position == 4
+
+
+class PackedByPositions(nn.Module):
+    """Reads the mean of the document so far; documents begin where the first row restarts."""
+
+    def __init__(self, own_rows: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.own_rows = own_rows
+        self.embed, self.head = nn.Embedding(64, 16), nn.Linear(16, 64)
+
+    def forward(self, input_ids: Tensor, position_ids: Tensor | None = None) -> Tensor:
+        """logits_BTV."""
+        x, length = self.embed(input_ids), input_ids.shape[1]
+        places = torch.arange(length)[None] if position_ids is None else position_ids
+        places = places.expand(input_ids.shape)
+        begins = (places if self.own_rows else places[:1].expand(input_ids.shape)) == 0
+        number = begins.cumsum(1)
+        same = (number[:, :, None] == number[:, None]) & torch.ones(length, length).tril().bool()
+        return self.head(x + (same / same.sum(-1, keepdim=True)).to(x.dtype) @ x)
+
+
+@pytest.mark.parametrize("own_rows", [True, False])
+def test_documents_of_one_row_used_for_all_fail_though_nothing_promises_isolation(
+    own_rows: bool,
+) -> None:
+    subject = Subject.of(PackedByPositions(own_rows).double(), "packed", dtype="float64")
+    broken = case(finding(subject, "document-leakage"), STRICT)
+    assert verdict_of(broken) is (Verdict.PASS if own_rows else Verdict.FAIL)
+    assert broken.note.endswith("; one row alone isolates them") is not own_rows

@@ -25,6 +25,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from attncheck.core.errors import CannotInject
 from attncheck.faults.engine import Fault, injection, store_edits
 from attncheck.model.cache_kinds import self_attention
+from attncheck.model.caches import heads_axis
 from attncheck.model.subject import Subject
 
 STATES = 4
@@ -62,11 +63,19 @@ def _between_calls(subject: Subject, groups: int) -> Iterator[None]:
     if name is None or not any(isinstance(each, Tensor) for each in tree_leaves(kept)):
         raise CannotInject("the model's own cache has no `update`")
 
+    heads, kv_heads = subject.facts.heads or 0, subject.facts.kv_heads or 0
+    counts = {heads, kv_heads, kv_heads * groups}
+
     def stored(tensor: Tensor) -> Tensor:
-        return tensor.repeat_interleave(groups, 1) if tensor.ndim == STATES else tensor
+        if tensor.ndim != STATES:
+            return tensor
+        return tensor.repeat_interleave(groups, heads_axis(tensor, counts))
 
     def taken(tensor: Tensor) -> Tensor:
-        return tensor[:, ::groups] if tensor.ndim == STATES else tensor
+        if tensor.ndim != STATES:
+            return tensor
+        over = heads_axis(tensor, counts) == 2
+        return tensor[:, :, ::groups] if over else tensor[:, ::groups]
 
     def edit(call: dict[str, Any]) -> dict[str, Any]:
         return {**call, name: tree_map_only(Tensor, taken, call.get(name))}

@@ -156,8 +156,11 @@ def cache_argument(subject: Subject, call: dict[str, Any]) -> Any:
 
 
 def tokens_before(subject: Subject, call: dict[str, Any]) -> int:
-    """How many tokens the cache of this call holds."""
-    return cached_length(cache_argument(subject, call))
+    """How many tokens the cache of this call holds; from a cache that does not say, how many
+    were fed before.
+    """
+    cache = cache_argument(subject, call)
+    return cached_length(cache) or (0 if cache is None else subject.forward_adapter.fed)
 
 
 def plain_calls(subject: Subject) -> list[AttentionCall]:
@@ -185,7 +188,7 @@ def decoder_layers(subject: Subject) -> list[nn.Module]:
 
 
 def _decoder_layers(subject: Subject) -> list[nn.Module]:
-    lists, ran, length = layer_lists(subject.model), set[int](), subject.inputs.length
+    lists, ran, length = layer_lists(subject.model), dict[int, int](), subject.inputs.length
     # a layer that is a list itself never runs: the last of its parts does
     bare = [layers for layers in lists if all(isinstance(each, nn.ModuleList) for each in layers)]
     lists += [[each[-1] for each in layers if isinstance(each, nn.ModuleList)] for layers in bare]
@@ -194,13 +197,14 @@ def _decoder_layers(subject: Subject) -> list[nn.Module]:
         # layers of a text or picture encoder beside the decoder return another length
         hidden = hidden_in(output)
         if hidden is not None and (length in hidden.shape or hidden.shape[1] % length == 0):
-            ran.add(id(module))
+            ran[id(module)] = len(ran)
 
     every = (layer for layers in lists for layer in layers)
     with hooked(each.register_forward_hook(hook) for each in every), torch.no_grad():
         subject.passes.call(subject.inputs.tokens, use_cache=False)
     groups = [[layer for layer in layers if id(layer) in ran] for layers in lists]
-    return max(groups, key=len, default=[])
+    # of an encoder and a decoder of the same depth, the decoder runs last
+    return max(groups, key=lambda group: (len(group), group and ran[id(group[-1])]), default=[])
 
 
 @contextlib.contextmanager

@@ -40,8 +40,8 @@ def inject(subject: Subject) -> Injected:
     reason = why_not_nudged(subject.model)
     if reason is not None:
         raise CannotInject(f"only derivatives along projections show it, and {reason}")
-    if not subject.can.kernel:
-        outputs = key_value_projections(subject.model)
+    outputs = key_value_projections(subject.model)
+    if outputs and not subject.can.kernel:
         return hooked(each.register_forward_hook(_detached) for each in outputs)
 
     def handler(call: AttentionCall) -> Any:

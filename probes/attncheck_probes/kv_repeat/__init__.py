@@ -40,11 +40,10 @@ from attncheck.probing import (
     Unsupported,
     Verdict,
     attempt,
-    key_values,
     repeated_heads,
 )
 from attncheck_probes.kv_repeat.allocations import decode_step, expected_heads
-from attncheck_probes.kv_repeat.moved import stored_of_moved_projections
+from attncheck_probes.kv_repeat.moved import stored_of, stored_of_moved_projections
 
 IMPLEMENTATIONS = ("sdpa", "eager")
 Stored = list[CachedTensor]
@@ -62,7 +61,7 @@ class KvRepeat(Probe):
     def measure(self, subject: Subject) -> Iterator[Measurement]:
         """The stored heads, the storage behind them, one decode step, and the theory beside it."""
         cache = subject.passes.cache(ForwardSpec(subject.inputs.tokens, use_cache=True))
-        stored = key_values(cache)
+        stored = stored_of(subject, cache)
         for name, measured in {
             "heads stored per layer": _stored_heads,
             "stored heads that repeat another one": _repeated_heads,

@@ -1,4 +1,5 @@
-"""The cache of a model whose projections give every channel something else.
+"""The keys and values that a cache holds, also of a model whose projections give every channel
+something else.
 
 Axes: T positions, C channels of a projection.
 """
@@ -29,7 +30,14 @@ def stored_of_moved_projections(subject: Subject) -> list[CachedTensor]:
     moved = key_value_projections(subject.model)
     with hooked(each.register_forward_hook(_moved) for each in moved), torch.no_grad():
         output = subject.passes.call(subject.inputs.tokens, use_cache=True).output
-    return key_values(cache_of(output))
+    return stored_of(subject, cache_of(output))
+
+
+def stored_of(subject: Subject, cache: Any) -> list[CachedTensor]:
+    """The keys and values of one row, as (B, G, S, D); a pool of blocks for all rows is none."""
+    facts = subject.facts
+    heads = {each for each in (facts.heads, facts.kv_heads) if each}
+    return [each for each in key_values(cache, heads) if each.tensor.shape[0] == 1]
 
 
 def _moved(module: nn.Module, args: Any, output_TC: Any) -> Any:

@@ -42,6 +42,8 @@ from attncheck.probing import (
     Measurement,
     Probe,
     Subject,
+    Unsupported,
+    all_ones,
     attempt,
     counting,
     greedy,
@@ -82,6 +84,7 @@ class PositionReset(Probe):
             "cached, implicit positions vs explicit": _continued,
             "cached, restarted positions must differ": _restarted,
             "no cache, implicit positions vs explicit": _implicit,
+            "no cache, reversed positions must differ": _reversed,
             SHIFTED: self._shifted,
             SHIFTED_FAR: _far,
             "generate() vs forward": partial(self._generated, padding=0),
@@ -132,6 +135,19 @@ def _restarted(subject: Subject, name: str) -> Measurement:
 
 def _implicit(subject: Subject, name: str) -> Measurement:
     return subject.compare_forwards(name, ForwardSpec(subject.inputs.tokens), _explicit(subject))
+
+
+def _reversed(subject: Subject, name: str) -> Measurement:
+    """The forwards that show whether positions are read, of a model that has no other way."""
+    if subject.can.cache:
+        raise Unsupported("cached forwards with restarted positions ask the same")
+    (ascending,) = counting(1, subject.inputs.length)
+    mask = all_ones(subject.inputs.tokens) if subject.can.mask_2d else None
+    usual, reversed_ = (
+        ForwardSpec(subject.inputs.tokens, positions=(row,), mask=mask, use_cache=None)
+        for row in (ascending, ascending[::-1])
+    )
+    return subject.compare_forwards(name, reversed_, usual, expect="differ")
 
 
 def _far(subject: Subject, name: str) -> Measurement:
