@@ -15,6 +15,7 @@ from transformers import Cache
 from attncheck.core.capability import Capability, Tried
 from attncheck.core.errors import Unsupported
 from attncheck.model.compat import recognises_packing
+from attncheck.model.counting import counts
 from attncheck.model.direction import reads_ahead, whole_row
 from attncheck.model.forward_spec import ForwardSpec, all_ones, counting
 from attncheck.model.mask_capabilities import CAN, MaskCapabilities
@@ -154,6 +155,17 @@ class Capabilities(MaskCapabilities):
         """`position_ids` is an argument, whether or not it changes anything."""
         counted = ForwardSpec(self.inputs.tokens, positions=counting(1, self.inputs.length))
         return self._runs(counted, "`position_ids`")
+
+    @Tried
+    def counts_positions(self) -> Capability:
+        """A forward makes or reads numbers that grow along the row; without them, padding in front
+        moves no position.
+        """
+        tokens = self.inputs.tokens
+        ids_BT, model = self.passes.ids(tokens), self.forward_adapter.model
+        if counts(model, ids_BT, lambda: self.passes.call(tokens, use_cache=False)):
+            return CAN
+        return Capability(f"nothing in {self._kind}.forward counts positions")
 
     @Tried
     def reads_positions(self) -> Capability:

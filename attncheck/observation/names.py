@@ -60,9 +60,26 @@ def named(groups: Sequence[Group], extent: Extent) -> tuple[tuple[str, ...], str
     """(faults, family): the faults where every part belongs to one, those with the most deviations
     first, and the fault nearest to the largest part.
     """
+    swapped = _swapped(groups, extent)
+    if swapped:
+        return (swapped,), swapped
     names = [_name(group, groups, extent) for group in groups]
     exact = tuple(dict.fromkeys(name for name, _ in names)) if all(e for _, e in names) else ()
     return exact, names[0][0] if names else ""
+
+
+def _swapped(groups: Sequence[Group], extent: Extent) -> str:
+    """The fault of layers that have each other's windows: some read beyond theirs, others stop at
+    one that they do not have.
+    """
+    layers: dict[str, set[int]] = {"visible": set(), "hidden": set()}
+    for group in groups:
+        kind = cell_rule(group.members, extent).kind
+        if group.part.what != "cells" or kind not in ("window ignored", "window size"):
+            return ""
+        layers.setdefault(group.part.how, set()).update(group.part.layers)
+    apart = all(layers.values()) and not layers["visible"] & layers["hidden"]
+    return "window-layers-swapped" if apart else ""
 
 
 def _name(group: Group, groups: Sequence[Group], extent: Extent) -> tuple[str, bool]:
@@ -105,6 +122,8 @@ def _rotation(group: Group, groups: Sequence[Group]) -> tuple[str, bool]:
 def _stored(group: Group, groups: Sequence[Group], extent: Extent) -> tuple[str, bool]:
     part = group.part
     both = {each.part.what for each in groups if each.part.how == part.how} >= STORED
+    if part.how in ("other token", "zero") and _misplaced(groups):
+        return "cache-wrong-slot", True
     if part.how == "other token":
         return ("cache-stale" if both else "cache-wrong-slot"), True
     if part.how == "other sequence":
@@ -112,3 +131,14 @@ def _stored(group: Group, groups: Sequence[Group], extent: Extent) -> tuple[str,
     if part.how in VECTORS:
         return VECTORS[part.how], True
     return "cache-wrong-slot", False
+
+
+def _misplaced(groups: Sequence[Group]) -> bool:
+    """Whether what the empty slots lack is what other slots hold instead of their own."""
+    stored = [each for each in groups if each.part.what in STORED]
+    empty = {slot for each in stored if each.part.how == "zero" for slot in each.part.slots}
+    members = [
+        each for group in stored if group.part.how == "other token" for each in group.members
+    ]
+    held = {each.source[2] for each in members if each.source is not None}
+    return bool(empty) and empty <= held

@@ -20,7 +20,7 @@ SAME = 1e-6
 """Two scales are the same within this relative difference."""
 ScoreChange = tuple[How, float | None, str]
 """What changed, its amount, and its dtype or how a bias differs from the specified one."""
-MISSING, TIMES, RESTARTED = "missing", "times", "restarted"
+MISSING, TIMES, RESTARTED, HEADS = "missing", "times", "restarted", "other heads"
 
 
 def score_changes(
@@ -64,9 +64,17 @@ def _bias(
     if params.bias is None or max_abs(expected_BHTS) > budget:
         factor = float((observed_BHTS * expected_BHTS).sum() / expected_BHTS.square().sum())
         scaled = max_abs_diff(observed_BHTS, factor * expected_BHTS) <= budget
-        return "bias", None, f"{TIMES} {factor:.6g}" if scaled else ""
+        if scaled:
+            return "bias", None, f"{TIMES} {factor:.6g}"
+        return "bias", None, HEADS if _of_other_heads(observed_BHTS, expected_BHTS, budget) else ""
     numbers = bool(((params.bias == 0) | (params.bias == 1)).all())
     return "bias", max_abs(params.bias), "bool" if numbers else ""
+
+
+def _of_other_heads(observed_BHTS: Tensor, expected_BHTS: Tensor, budget: float) -> bool:
+    """Whether the bias of every head is the specified one of some head."""
+    pairs_BHNTS = (observed_BHTS[:, :, None] - expected_BHTS[:, None]).abs()
+    return bool((pairs_BHNTS.amax((0, 3, 4)) <= budget).any(1).all())
 
 
 def same_scale(one: float, other: float, relative: float) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from attncheck.core.observed_part import ObservedPart
 from attncheck.observation.rules import cell_rule
-from attncheck.observation.scores import MISSING, RESTARTED, TIMES
+from attncheck.observation.scores import HEADS, MISSING, RESTARTED, TIMES
 from attncheck.observation.summary import Extent, Group, ranges
 
 CALLS = {
@@ -120,6 +120,8 @@ def _scores(group: Group) -> str:
         return "the specified bias is not added to the scores"
     if part.how == "bias" and part.dtype == RESTARTED:
         return "the bias on the scores is that of queries whose positions restart at 0"
+    if part.how == "bias" and part.dtype == HEADS:
+        return "the biases on the scores are those of other heads"
     if part.how == "bias" and part.dtype.startswith(TIMES):
         return f"the specified bias is added to the scores {part.dtype}"
     if part.how == "scaled":

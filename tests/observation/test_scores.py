@@ -86,3 +86,21 @@ def test_a_bias_is_told_by_what_is_specified(
     observed: Tensor | None, specified: Tensor | None, words: str, fault: str, family: str
 ) -> None:
     assert told(observed, specified) == (words, fault, family)
+
+
+def test_biases_of_other_heads_are_told() -> None:
+    specified_HTS = torch.stack([DISTANCE**2, 3 * DISTANCE**2 + DISTANCE]).double()
+    params = {"scale": 1.0, "heads": (0, 1), "allowed": torch.ones(1, 2, 4, 4, dtype=torch.bool)}
+    states, token_BGS = torch.ones(1, 2, LENGTH, 2), torch.arange(LENGTH).expand(1, 2, LENGTH)
+
+    def changes(observed_HTS: Tensor) -> list[str]:
+        used, right = (
+            AttentionParams(bias=each[None], **params) for each in (observed_HTS, specified_HTS)
+        )
+        found = score_changes(Used(states, states, states, used), right, token_BGS, 0, 1e-9)
+        return [dtype for _, _, dtype in found]
+
+    assert changes(specified_HTS) == []
+    assert changes(specified_HTS.flip(0)) == ["other heads"]
+    assert changes(specified_HTS[:1].expand(2, LENGTH, LENGTH)) == ["other heads"]
+    assert changes(specified_HTS.flip(0) + specified_HTS[:1] / 3) == [""]

@@ -160,7 +160,9 @@ def tokens_before(subject: Subject, call: dict[str, Any]) -> int:
     were fed before.
     """
     cache = cache_argument(subject, call)
-    return cached_length(cache) or (0 if cache is None else subject.forward_adapter.fed)
+    if cache is None or hasattr(cache, "get_seq_length"):
+        return cached_length(cache)
+    return cached_length(cache) or subject.forward_adapter.fed
 
 
 def plain_calls(subject: Subject) -> list[AttentionCall]:

@@ -102,7 +102,8 @@ def _alone(
     if case.nonfinite or not case.beyond:
         return case
     design = subject.can.keeps_prefix.reason
-    if side == "left" and (reason := subject.can.takes_positions.reason):
+    reason = subject.can.takes_positions.reason
+    if side == "left" and reason and subject.can.counts_positions:
         design = f"{reason}: padding on the left moves its positions"
     return replace(case, expect="figure", note=design) if design else case
 
