@@ -21,6 +21,7 @@ from attncheck.compare.decoder.spec import DecoderSpec, LayerSpec
 from attncheck.compare.edits.catalogue import edits_before, edits_behind, edits_of_layer
 from attncheck.compare.edits.edit import ROUNDING_ONLY, Edit
 from attncheck.compare.edits.order import SKIPPED, order_edits
+from attncheck.compare.edits.sums import sum_edits
 from attncheck.compare.edits.weights import known_weights
 from attncheck.compare.gaps import OpenStage, StageGap, bridge, gap_of
 from attncheck.compare.stage import (
@@ -130,6 +131,19 @@ class Peeler:
                 break
             best = self._cheapest(grown) if grown[0].settled else min(best, grown[0], key=_rank)
             beam = _distinct(grown)[:WIDTH]
+        return best if best.settled or stage < 0 else self._by_what_follows(best, stage, x)
+
+    def _by_what_follows(self, best: StageState, stage: int, x: Tensor | None) -> StageState:
+        """The state with another sum where the next stage's values tell it: a sum that leaves its
+        residual out is the block's own output, which the port has anyway.
+        """
+        if self.stages.leads_on(best, stage):
+            return best
+        for edit in sum_edits(best.spec.layers[stage]):
+            for after in self._after(best, edit, stage, x):
+                known_values = len(after.found) >= len(best.found)
+                if known_values and self.stages.leads_on(after, stage):
+                    return after
         return best
 
     def _of_order(self, state: StageState, stage: int, x: Tensor | None) -> StageState | None:

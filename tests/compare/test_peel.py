@@ -26,6 +26,14 @@ def test_a_correct_port_in_another_style_is_rounding(family: str) -> None:
     assert compared(family, restyle=True).verdict in ("rounding", "identical")
 
 
+def test_norms_after_sums_are_called_so() -> None:
+    found = compared("roberta", "ln-before-residual-l1")
+    assert found.explanation is not None
+    (fault,) = found.explanation.faults
+    want = "norm before the attention's sum where the reference has it after the sum"
+    assert want in fault.sentence
+
+
 @pytest.mark.parametrize(
     ("family", "fault", "name", "layers"),
     [
@@ -48,6 +56,7 @@ def test_a_correct_port_in_another_style_is_rounding(family: str) -> None:
         ("bert", "pre-norm", "norm-placement", (0, 1, 2)),
         ("bert", "token-type-missing", "token-type-missing", ()),
         ("opt", "k-bias-in-v-l1", "bias-exchanged", (1,)),
+        ("phi3", "no-second-residual-l1", "residual", (1,)),
     ],
 )
 def test_a_fault_is_named_in_all_layers_that_have_it(

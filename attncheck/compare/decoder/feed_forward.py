@@ -61,7 +61,7 @@ def mlp(spec: MlpSpec, x: Tensor, visit: Visit = unseen) -> Tensor:
             first, second = first.clamp(max=spec.limit), second.clamp(-spec.limit, spec.limit)
         inner = activated(spec.activation, first)
         visit("activated", inner)
-        inner = inner * (second + spec.up_offset)
+        inner = inner * (activated(spec.up_activation, second) + spec.up_offset)
     visit("inner", inner)
     output = projected(spec.down, inner)
     visit("output", output)

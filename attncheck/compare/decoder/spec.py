@@ -149,7 +149,8 @@ class AttentionSpec:
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MlpSpec:
     """A plain or gated feed-forward block; `gate` is None in a plain one. With a `limit`, the gate
-    goes no higher and the up values no further from zero; `up_offset` is added to them.
+    goes no higher and the up values no further from zero; `up_offset` is added to them
+    behind their own `up_activation`.
     """
 
     up: Projection
@@ -159,6 +160,7 @@ class MlpSpec:
     activated: Literal["gate", "up"] = "gate"
     limit: float | None = None
     up_offset: float = 0.0
+    up_activation: str = "no activation"
     opaque: OpaquePart | None = None
     module: str = ""
 

@@ -52,6 +52,9 @@ def _inner(spec: MlpSpec | ExpertsSpec) -> Iterator[Edit]:
             yield _edit(spec.module, "activation", name, first.activation, _on_blocks(change))
     if first.gate is None:
         return
+    both = _on_blocks(partial(replace, up_activation=first.activation))
+    got, want = f"{first.activation} of gate and up", "it of the gate alone"
+    yield _edit(spec.module, "activation", got, want, both)
 
     def exchanged(each: MlpSpec) -> MlpSpec:
         return replace(each, activated="up" if each.activated == "gate" else "gate")

@@ -17,6 +17,10 @@ FIELDS = {
     "before_mlp": "norm before the feed-forward block",
     "after_mlp": "norm after the feed-forward block",
 }
+AFTER_SUMS = {
+    "before_attention": "norm after the attention's sum",
+    "before_mlp": "norm after the feed-forward block's sum",
+}
 LATENTS = {"query_latent": "norm of the queries' latent", "key_latent": "norm of the keys' latent"}
 QK = {"query_norm": "query norm", "key_norm": "key norm"}
 
@@ -46,7 +50,8 @@ def variants(norm: NormSpec) -> Iterator[tuple[str, str, str, NormSpec | None]]:
 
 def norm_edits(layer: LayerSpec) -> Iterator[Edit]:
     """Every edit of a layer's norms: one norm, and all of them in one way."""
-    for field, words in FIELDS.items():
+    called = FIELDS | AFTER_SUMS if layer.sum_norms else FIELDS
+    for field, words in called.items():
         norm = getattr(layer, field)
         if norm is None:
             continue
@@ -230,6 +235,9 @@ def _moved(layer: LayerSpec, moves: list[tuple[str, str]]) -> Edit:
         return each
 
     first = getattr(layer, moves[0][0])
+    if layer.sum_norms:
+        got = f"{AFTER_SUMS[moves[0][0]].replace(' after', ' before')}"
+        return _edit("norm-placement", got, "it after the sum", first.module, apply)
     way, other = FIELDS[moves[0][1]].split()[1], FIELDS[moves[0][0]].split()[1]
     where = "the blocks" if len(moves) > 1 else FIELDS[moves[0][0]].removeprefix(f"norm {other} ")
     return _edit("norm-placement", f"norm {way} {where}", f"it {other}", first.module, apply)

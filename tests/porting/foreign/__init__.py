@@ -28,14 +28,22 @@ MODULES = {
     "llama": "litllama",
     "olmo2": "olmo2",
     "opt": "opt",
+    "phi3": "phi3",
     "qwen3_moe": "qwen3moe",
+    "roberta": "roberta",
     "smollm3": "smollm3",
     "stablelm": "stablelm",
     "starcoder2": "starcoder2",
 }
 
 
-STYLES = {"bert": "fused", "falcon": "fused", "gptj": "complex", "opt": "batch-first"}
+STYLES = {
+    "bert": "fused",
+    "falcon": "fused",
+    "gptj": "complex",
+    "opt": "batch-first",
+    "phi3": "one-matmul",
+}
 """Another right way to write the port of a family."""
 
 

@@ -140,6 +140,8 @@ CONFIGS = {
         "rotary_dim": 6,
         "attn_implementation": "eager",
     },
+    "phi3": {**GATED, "original_max_position_embeddings": 128, "sliding_window": None},
+    "roberta": {**COMMON, "intermediate_size": 80, "pad_token_id": 1, "bos_token_id": 0},
     "opt": {**COMMON, "ffn_dim": 80, "word_embed_proj_dim": 48},
     "gemma2": {
         **GATED,
@@ -157,7 +159,7 @@ def original(family: str) -> PreTrainedModel:
     given = dict(CONFIGS[family])
     implementation = given.pop("attn_implementation")
     config = AutoConfig.for_model(given.pop("model_type", family), **given)
-    auto = AutoModelForMaskedLM if family == "bert" else AutoModelForCausalLM
+    auto = AutoModelForMaskedLM if family in ("bert", "roberta") else AutoModelForCausalLM
     model = auto.from_config(config, attn_implementation=implementation)
     draw = torch.Generator().manual_seed(11)
     with torch.no_grad():
