@@ -43,6 +43,9 @@ def compare(
     ),
     right_weights: Path | None = _side(None, "Give B the weights of this file.", "FILE"),
     quick: bool = shown(False, "Compare in three calls only, instead of all that both take."),
+    verbose: bool = shown(
+        False, "Show which module of B holds each value of A.", None, "-v", "--verbose"
+    ),
     output: Format = shown(Format.table, "Print results in this format.", "table|json", "--format"),
     options: ModelOptions,
     display: DisplayOptions,
@@ -70,7 +73,8 @@ def compare(
         hush()
     with guarded(), ProgressLine(not display.no_progress) as line:
         files = (left_weights, right_weights)
-        compared = compare_sides(left, right or left, *settings, line.show, quick, files)
+        say = line.show
+        compared = compare_sides(left, right or left, *settings, say, quick, files, verbose)
     code = 1 if compared.verdict == "different" else 0
     if output is Format.table:
         print_page(compared, console(not display.no_color))

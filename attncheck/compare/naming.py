@@ -62,7 +62,8 @@ class Explanation:
 
     Where nothing was proven, `reason` says why, and `module` and `layer` where the search stopped;
     `unreadable` that the reference could not be written out. With `swapped`, the second model was
-    the reference. `begun` says that the other model has at least the embeddings.
+    the reference. `begun` says that the other model has at least the embeddings, and
+    `alignment` which of its modules holds each value of the reference.
     """
 
     faults: tuple[NamedFault, ...] = ()
@@ -74,6 +75,7 @@ class Explanation:
     layer: int | None = None
     unreadable: bool = False
     swapped: bool = False
+    alignment: tuple[tuple[str, str], ...] = ()
     begun: bool = True
 
 
@@ -126,7 +128,7 @@ def _best(
         port = port_of(other.model, tape, logits_BTV, slack)
         with torch.no_grad():
             peeled = Peeler(observed.ids_BT, port).peel(spec)
-        explanation = _explained(spec, peeled, port)
+        explanation = replace(_explained(spec, peeled, port), alignment=tuple(_aligned(peeled)))
         # a small fault is as small as this slack: what has no fault under it is not proven the same
         if not explanation.reason and (explanation.faults or slack <= FINE):
             return explanation
@@ -156,6 +158,13 @@ def _explained(spec: DecoderSpec, peeled: Peeled, port: Port) -> Explanation:
         scale=scale,
         begun=peeled.gaps[0].stage != EMBEDDING or peeled.gaps[0].bridged,
     )
+
+
+def _aligned(peeled: Peeled) -> Iterator[tuple[str, str]]:
+    """Each value of the reference in words, and the module of the other model that has it."""
+    for stage, part, module in peeled.aligned:
+        where = WHOLE.get(stage, f"layer {stage}")
+        yield f"{where}, {words_of(part)}", module or "(outside of its modules)"
 
 
 def _reason(peeled: Peeled, proven: bool) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from rich.console import Console
 from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text
 
 from attncheck.compare import weights
@@ -40,10 +41,24 @@ def print_page(sides: TwoSides, console: Console) -> None:
     console.print()
     for sentence in sentences(sides):
         console.print(Text(sentence, overflow="fold"))
+    if sides.alignment:
+        console.print(Padding(_alignment(sides), (1, 0, 1, 2)))
     blocks = [Text(words, overflow="fold") for words in notes(sides)]
     blocks += [_block(each) for each in sides.comparison.forwards]
     for block in blocks:
         console.print(Padding(block, (0, 0, 1, 2)))
+
+
+def _alignment(sides: TwoSides) -> Table:
+    """Which module of the other side holds each value of the reference."""
+    swapped = sides.explanation is not None and sides.explanation.swapped
+    side, other = ("right", "left") if swapped else ("left", "right")
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column(f"value of the {side} side", overflow="fold")
+    table.add_column(f"module of the {other} side", overflow="fold")
+    for value, module in sides.alignment:
+        table.add_row(Text(value), Text(module))
+    return table
 
 
 def sentences(sides: TwoSides) -> Iterator[str]:

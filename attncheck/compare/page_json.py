@@ -44,6 +44,7 @@ def comparison_json(sides: TwoSides, exit_code: int) -> str:
         "weights": [
             {"name": each.name, "kind": each.kind, "words": each.words} for each in sides.how
         ],
+        "alignment": [{"value": value, "module": module} for value, module in sides.alignment],
         "weights_on_one_side": list(comparison.missing),
         "control": asdict(sides.control) if sides.control else None,
     }

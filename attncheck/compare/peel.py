@@ -57,14 +57,15 @@ class StagedEdit:
 @final
 @dataclass(frozen=True, eq=False)
 class Peeled:
-    """The decoder after all edits, the edits, how far its logits are from the port's, and the
-    stages that no edit settled.
+    """The decoder after all edits, the edits, how far its logits are from the port's, the stages
+    that no edit settled, and the values of every stage that the port has: (stage, what, module).
     """
 
     spec: DecoderSpec
     edits: tuple[StagedEdit, ...]
     residual: float
     gaps: tuple[StageGap, ...] = ()
+    aligned: tuple[tuple[int, str, str], ...] = ()
 
     @property
     def reach(self) -> tuple[bool, float]:
@@ -94,9 +95,11 @@ class Peeler:
         self.reference = spec
         done: list[StagedEdit] = []
         gaps: list[OpenStage] = []
+        aligned: list[tuple[int, str, str]] = []
         x: Tensor | None = None
         for stage in (EMBEDDING, *range(len(spec.layers)), HEAD):
             state = self._settle(spec, stage, x)
+            aligned += [(stage, what, each.module) for what, each in state.found.items()]
             if state.settled or self.stages.leads_on(state, stage):
                 spec, x = state.spec, state.output
                 self.held |= set(state.found)
@@ -109,7 +112,8 @@ class Peeler:
             if x is None:
                 break
         residual = float("inf") if x is None else self.port.distance(x)
-        return Peeled(spec, tuple(done), residual, tuple(gap_of(each, self.held) for each in gaps))
+        open_ = tuple(gap_of(each, self.held) for each in gaps)
+        return Peeled(spec, tuple(done), residual, open_, tuple(aligned))
 
     def _settle(self, spec: DecoderSpec, stage: int, x: Tensor | None) -> StageState:
         """The first state that settles a stage, with the fewest edits; else the best one."""

@@ -52,7 +52,8 @@ class TwoSides:
     a higher precision, where the first was too coarse to tell. `explanation` names what differs,
     and `control` says whether the same comparison notices an injected fault.
     `state` are the lines on weights of files, and `further` what became of generate(), compiled
-    code and lower precisions, which are asked where all forwards agree.
+    code and lower precisions, which are asked where all forwards agree. `alignment` says which
+    module of the other side holds each value of the reference.
     """
 
     comparison: RunComparison
@@ -62,6 +63,7 @@ class TwoSides:
     control: Control | None = None
     state: tuple[str, ...] = ()
     further: GateAnswer | None = None
+    alignment: tuple[tuple[str, str], ...] = ()
 
     @property
     def verdict(self) -> Sameness:
@@ -108,6 +110,7 @@ def compare_sides(
     says: Callable[[str], None],
     quick: bool = False,
     files: tuple[Path | None, Path | None] = (None, None),
+    aligned: bool = False,
 ) -> TwoSides:
     """Record both sides on the same tokens, compare them, and explain what differs. A side whose
     weights are in one of `files` gets them first.
@@ -117,7 +120,7 @@ def compare_sides(
     """
     one, other = _loaded(left, of_left, says), _loaded(right, of_right, says)
     lines = weights_first((one.model, other.model), files) if any(files) else ()
-    return replace(compare_subjects(one, other, says, quick), state=tuple(lines))
+    return replace(compare_subjects(one, other, says, quick, aligned), state=tuple(lines))
 
 
 def _loaded(text: str, settings: Settings, says: Callable[[str], None]) -> Subject:
@@ -126,9 +129,14 @@ def _loaded(text: str, settings: Settings, says: Callable[[str], None]) -> Subje
 
 
 def compare_subjects(
-    one: Subject, other: Subject, says: Callable[[str], None] = _silent, quick: bool = False
+    one: Subject,
+    other: Subject,
+    says: Callable[[str], None] = _silent,
+    quick: bool = False,
+    aligned: bool = False,
 ) -> TwoSides:
-    """Compare two models in memory, and explain what differs.
+    """Compare two models in memory, and explain what differs; `aligned` asks for the modules that
+    hold the same values even where nothing does.
 
     Raises:
         TargetError: the vocabularies have too little in common.
@@ -147,6 +155,8 @@ def compare_subjects(
     if (raised or comparison).verdict == "different" and not (quick and how):
         says("looking for what differs")
         explanation = explain_sides(one, other, rows)
+    shown = explain_sides(one, other, rows) if aligned and explanation is None else explanation
+    alignment = shown.alignment if aligned and shown is not None else ()
     if explanation is not None and explanation.rounding:
         comparison = with_rounding(comparison)
         raised = raised and with_rounding(raised)
@@ -164,7 +174,9 @@ def compare_subjects(
     if further is not None and further.word == "DIFFERENT":
         named = own_faults(one, other, [w.call.way for w in further.calls if w.held == "different"])
         explanation = Explanation(faults=(fault_of(further), *named))
-    return TwoSides(comparison, how, raised, explanation, control, further=further)
+    return TwoSides(
+        comparison, how, raised, explanation, control, further=further, alignment=alignment
+    )
 
 
 def in_float64(*subjects: Subject) -> bool:

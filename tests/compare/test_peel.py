@@ -67,3 +67,12 @@ def test_a_fault_is_named_in_all_layers_that_have_it(
     named = [(each.name, each.layers) for each in found.explanation.faults]
     assert (found.verdict, named[0]) == ("different", (name, layers))
     assert {each for each, _ in named} == {name}
+
+
+def test_values_are_aligned_with_the_modules_that_hold_them() -> None:
+    ours, theirs = foreign("falcon")
+    one, other = Subject.of(ours, "falcon"), Subject.of(theirs, "port")
+    aligned = dict(compare_subjects(one, other, quick=True, aligned=True).alignment)
+    assert aligned["layer 0, attention, query"] == "blocks.0.to_q"
+    assert aligned["layer 2, feed-forward block, output"] == "blocks.2.w2"
+    assert compare_subjects(one, other, quick=True).alignment == ()
