@@ -9,14 +9,12 @@ from itertools import accumulate, pairwise
 
 from attncheck.core.measurement import Cause, Comparison, Measurement
 from attncheck.core.merging import merged
-from attncheck.media.cases import MASKED, ONE, OTHER, THIRD, Measured, asked
+from attncheck.media.cases import MASKED, MIXED, ONE, OTHER, THIRD, Measured, asked
 from attncheck.media.mixing import mixing_module
 from attncheck.media.rows import MediaRow, MediaRows
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.subject import Subject
 from attncheck.numerics.divergence import max_abs_diff
-
-MIXED = "rows-mixed"
 
 
 def beside(subject: Subject) -> Iterator[Measurement]:
@@ -103,5 +101,5 @@ def _cause(rows: MediaRows, batch: list[MediaRow], together: ForwardSpec) -> Cau
         residual = max(residual, max_abs_diff(rows.subject.logits(swapped)[0], got_TV))
     if residual <= rows.budget.value:
         return Cause("pictures-swapped", residual)
-    module = mixing_module(rows, batch, together)
+    module = mixing_module(rows, batch[-1], together)
     return Cause(MIXED, module=module) if module else Cause()

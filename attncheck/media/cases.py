@@ -17,6 +17,7 @@ from attncheck.core.measurement import Cause, Comparison, Measurement, Rerun, sk
 from attncheck.core.merging import merged
 from attncheck.core.verdict import Verdict
 from attncheck.media.codes import codebooks
+from attncheck.media.mixing import mixing_module
 from attncheck.media.rows import BETWEEN, FRONT, MediaRows
 from attncheck.media.spans import window_kept
 from attncheck.model.attempts import attempt
@@ -31,6 +32,7 @@ ONE, OTHER, THIRD = 1, 2, 3
 """Seeds of items: the first two differ in shape where the model leaves a choice."""
 LATER = 2
 MASKED, TYPES_IGNORED = Cause("masked-states-visible"), "token-types-ignored"
+MIXED = "rows-mixed"
 
 
 PLACED = (
@@ -198,7 +200,13 @@ def _in_front(rows: MediaRows, name: str, two: bool = False) -> Comparison:
     got, want = rows.spec(rows.row(*first, OTHER)), rows.spec(rows.row(*first, ONE))
     at = slice(0, rows.end + BETWEEN if two else FRONT)
     case = rows.subject.compare_forwards(name, got, want, at=at, budget=rows.budget)
-    return replace(case, cause=MASKED) if rows.reads_masked_states else case
+    if rows.reads_masked_states:
+        return replace(case, cause=MASKED)
+    module = mixing_module(rows, rows.row(*first), want) if two and case.beyond else ""
+    if not module:
+        return case
+    note = f"in {module} the first {rows.kind} reads the second"
+    return replace(case, note=note, cause=Cause(MIXED, module=module))
 
 
 def _follows(rows: MediaRows, name: str, two: bool = False) -> Comparison:

@@ -1,6 +1,6 @@
-"""Where the items of one row meet those of another on their way into a batch.
+"""Where items meet others on their way into the decoder.
 
-Axes: N vectors of all items, M vectors of one row's items, W width.
+Axes: N vectors of all items, M vectors of some of them, W width.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ from attncheck.numerics.divergence import beyond
 from attncheck.numerics.hooks import hooked
 
 
-def mixing_module(rows: MediaRows, batch: list[MediaRow], together: ForwardSpec) -> str:
-    """The first module in front of the decoder that gives the items of the last row other vectors
-    beside those of other rows than alone; "" where none does.
+def mixing_module(rows: MediaRows, row: MediaRow, together: ForwardSpec) -> str:
+    """The first module in front of the decoder that gives the items of a row other vectors in a
+    forward with more items than alone; "" where none does.
     """
-    alone = rows.spec(batch[-1])
-    own, shared = (_first_outputs(rows, spec) for spec in (alone, together))
-    tokens = len(batch[-1].ids)
+    own, shared = (_first_outputs(rows, spec) for spec in (rows.spec(row), together))
+    tokens = len(row.ids)
     for name, own_MW in own.items():
         shared_NW = shared.get(name)
         if shared_NW is None or len(own_MW) % tokens == 0 or len(shared_NW) <= len(own_MW):
@@ -34,7 +33,7 @@ def mixing_module(rows: MediaRows, batch: list[MediaRow], together: ForwardSpec)
 
 
 def _holds(shared_NW: Tensor, own_MW: Tensor, rows: MediaRows) -> bool:
-    """Whether some stretch of the vectors of all items is the vectors of one row's."""
+    """Whether some stretch of the vectors of all items is the vectors of these."""
     size, budget = len(own_MW), rows.budget.value
     starts = range(len(shared_NW) - size, -1, -1)
     return any(not beyond(shared_NW[at : at + size], own_MW, budget) for at in starts)

@@ -47,6 +47,11 @@ class CachedTensor:
         """Whether this is a key_BGSD or value_BGSD tensor, as opposed to a recurrent state."""
         return self.name in KEYS + VALUES and self.tensor.ndim == 4
 
+    @staticmethod
+    def states_of(cache: Any) -> list[CachedTensor]:
+        """`states`."""
+        return states(cache)
+
 
 def tensors_of(cache: Any, path: tuple[str, ...] = ()) -> Iterator[CachedTensor]:
     """Every floating tensor with content in a cache, in a fixed order."""

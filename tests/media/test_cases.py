@@ -83,6 +83,9 @@ def test_pictures_that_meet_in_the_vision_tower_are_named_with_the_module(
     module = "model.visual.blocks.0.attn"
     assert (found.cause.fault, found.cause.module) == ("rows-mixed", module)
     assert found.note == f"row 1; in {module} pictures read those of other rows"
+    cases = {each.name: each for each in media_cases.future(subject)}
+    ahead = cases["the second of two pictures moves nothing in front of it"]
+    assert ahead.note == f"in {module} the first picture reads the second"
 
 
 def test_a_picture_that_is_read_over_the_border_of_a_window_is_found(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from attncheck.core.verdict import Verdict
 from attncheck.diagnosis.diagnose import diagnose
 from attncheck.model.cache_kinds import LONG, new_cache
 from attncheck.model.subject import Subject
+from attncheck_probes.cache_kinds.contents import _other_states
 
 OPERATIONS = (
     "tokens rolled back",
@@ -204,3 +206,12 @@ def test_what_an_operation_leaves_in_the_cache_is_said(
     assert found.diagnosis.how == "measured"
     assert found.diagnosis.sentence == f"{name.capitalize()}: {words}."
     assert found.location.module == place
+
+
+def test_states_that_a_rollback_leaves_are_named_with_their_layers() -> None:
+    def cache(*values: float) -> SimpleNamespace:
+        states = [torch.full((1, 2, 3), value) for value in values]
+        return SimpleNamespace(layers=[{"conv_states": {0: each}} for each in states])
+
+    assert _other_states(cache(1.0, 2.0, 3.0), cache(1.0, 2.0, 3.0), 1e-9) == ""
+    assert _other_states(cache(4.0, 2.0, 5.0), cache(1.0, 2.0, 3.0), 1e-9) == "0, 2"

@@ -30,7 +30,27 @@ def with_contents(
             return replace(
                 case, note=f"{case.note}; {note}", cause=replace(case.cause, module=name)
             )
+    layers = _other_states(after, right, limit)
+    if layers:
+        note = f"after `{name}`, states of layers {layers} are not those of the tokens in the cache"
+        return replace(case, note=f"{case.note}; {note}", cause=replace(case.cause, module=name))
     return replace(case, cause=Cause(case.cause.fault, case.cause.residual, name))
+
+
+def _other_states(after: Any, right: Any, limit: float) -> str:
+    """The layers whose recurrent or convolution states, up to the columns that both caches keep,
+    differ.
+    """
+    wanted = {each.path: each.tensor for each in CachedTensor.states_of(right)}
+    layers = []
+    for got in CachedTensor.states_of(after):
+        want = wanted.get(got.path)
+        if want is None or want.shape[:-1] != got.tensor.shape[:-1] or got.layer is None:
+            continue
+        kept = min(want.shape[-1], got.tensor.shape[-1])
+        if bool(((got.tensor[..., -kept:] - want[..., -kept:]).abs() > limit).any()):
+            layers.append(str(got.layer))
+    return ", ".join(dict.fromkeys(layers))
 
 
 def _words(part: CachedTensor) -> str:
