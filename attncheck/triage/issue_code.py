@@ -18,11 +18,12 @@ from attncheck.triage.issue_syntax import (
     computed,
     is_chat,
     is_text,
+    keywords_of,
     of_a_model,
     statements,
     words_of_turn,
 )
-from attncheck.triage.issue_tables import ASSISTED, CACHES, CHANGING, DTYPES, QUANTIZED
+from attncheck.triage.issue_tables import ASSISTED, CACHES, CHANGING, DTYPES, QUANTIZED, TOKENIZING
 
 PROMPT_NAMES = re.compile(
     r"prompt|text|question|sentence|inputs?$|messages?$|conversation|batch", re.I
@@ -45,6 +46,7 @@ class CodeReader:
     ids: list[tuple[int, ...]] = field(default_factory=list)
     shape: tuple[int, ...] = ()
     changing: dict[str, Any] = field(default_factory=dict)
+    mappings: dict[str, dict[str, ast.expr]] = field(default_factory=dict)
     loops: dict[str, list[Any]] = field(default_factory=dict)
     pipes: set[str] = field(default_factory=set)
     together: set[bool] = field(default_factory=set)
@@ -90,6 +92,8 @@ class CodeReader:
         """What a name stands for from here on."""
         if called_name(value) == "pipeline":
             self.pipes.add(name)
+        if mapping := keywords_of(value):
+            self.mappings[name] = mapping
         if not NO_TOKENS.search(name):
             self._tokens(value, found)
         if found is not None:
@@ -113,16 +117,29 @@ class CodeReader:
 
     def _called(self, node: ast.Call) -> None:
         name = called_name(node)
+        if name == "dict":
+            return  # what it holds counts where it is passed
         given = {each.arg: each.value for each in node.keywords if each.arg}
+        for each in node.keywords:
+            passed = getattr(each.value, "id", "") if each.arg is None else ""
+            given |= self.mappings.get(passed, {})
         for argument, value in given.items():
             self._setting(argument, value)
         self._method(name, node, given)
-        if "tok" in name.lower() or name in ("encode", TEMPLATE, "processor"):
+        if name == "append" and isinstance(node.func, ast.Attribute) and node.args:
+            self._appended(node.func.value, self._value(node.args[0]))
+        elif "tok" in name.lower() or name in TOKENIZING:
             self._tokenized(node, given)
         elif name in self.pipes or called_name(node.func) == "pipeline":
             self._piped(node, given)
         if name in QUANTIZED:
             self.settings["quantised"] = QUANTIZED[name]
+
+    def _appended(self, home: ast.expr, found: Any) -> None:
+        """A list that grows: a conversation, mostly."""
+        known = self._value(home)
+        if isinstance(known, list) and found is not None:
+            known.append(found)
 
     def _piped(self, node: ast.Call, given: dict[str, ast.expr]) -> None:
         """A call of a pipeline: a text, or a conversation, to go on with."""
@@ -242,6 +259,13 @@ class CodeReader:
             return node.value
         if isinstance(node, ast.Name):
             return self.values.get(node.id)
+        if isinstance(node, ast.JoinedStr):
+            parts = [
+                each.value if isinstance(each, ast.Constant) else self._value(each.value)
+                for each in node.values
+                if isinstance(each, (ast.Constant, ast.FormattedValue))
+            ]
+            return None if None in parts else "".join(map(str, parts))
         if isinstance(node, (ast.List, ast.Tuple)):
             return [self._value(each) for each in node.elts]
         if isinstance(node, ast.Dict):

@@ -23,6 +23,14 @@ def called_name(node: ast.AST) -> str:
     return str(getattr(function, "attr", getattr(function, "id", "")))
 
 
+def keywords_of(value: ast.expr) -> dict[str, ast.expr]:
+    """The arguments that a dictionary holds, written with braces or as `dict(…)`."""
+    if called_name(value) == "dict" and isinstance(value, ast.Call):
+        return {each.arg: each.value for each in value.keywords if each.arg}
+    pairs = zip(value.keys, value.values, strict=True) if isinstance(value, ast.Dict) else ()
+    return {str(key.value): each for key, each in pairs if isinstance(key, ast.Constant)}
+
+
 def is_text(row: Any) -> bool:
     """Whether a list holds ids of tokens, and no mask."""
     ids = isinstance(row, list) and len(row) > 1 and all(type(each) is int for each in row)

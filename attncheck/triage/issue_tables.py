@@ -54,4 +54,6 @@ CHANGING: dict[str, Any] = {
 """Arguments of generate() after which its text is no longer the best tokens of the logits, and the
 values that leave them alone.
 """
+TOKENIZING = ("encode", "encode_plus", "batch_encode_plus", "apply_chat_template", "processor")
+"""Methods that make ids of a text."""
 ASSISTED = ("prompt_lookup_num_tokens", "assistant_model")
