@@ -19,6 +19,7 @@ from attncheck.model.directional_derivatives import directional_derivative, proj
 from attncheck.model.gradients import input_gradient
 from attncheck.model.subject import Subject
 from attncheck.model.training import training
+from attncheck_probes.gradient.checkpoints import checkpointed
 from attncheck_probes.gradient.cuts import last_cut
 
 
@@ -202,6 +203,7 @@ def test_a_padding_mask_that_checkpointed_layers_do_not_get_is_caught(double: Su
         layer.__class__ = kind
     assert verdict_of(found) is Verdict.FAIL
     assert not found.cause.fault  # one layer alone
+    assert found.note == "model.layers.1 gets fewer tensors under checkpointing"
 
 
 def test_checkpointing_that_loses_the_mask_is_caught(double: Subject) -> None:
@@ -217,3 +219,19 @@ def test_checkpointing_that_loses_the_mask_is_caught(double: Subject) -> None:
     layer.self_attn.forward = forward
     found = case(finding(double, "gradient"), "gradient checkpointing")
     assert verdict_of(found) is Verdict.FAIL
+
+
+def test_a_checkpointed_layer_without_its_mask_is_named(double: Subject) -> None:
+    layer = type(double.model.model.layers[0])
+
+    class Deprived(layer):  # type: ignore[misc, valid-type]
+        def __call__(self, *args: Any, **named: Any) -> Any:
+            if self.gradient_checkpointing and self.training:
+                named["attention_mask"] = None
+            return super().__call__(*args, **named)
+
+    for each in double.model.model.layers:
+        each.__class__ = Deprived
+    found = checkpointed(double)
+    assert found.note.endswith("the layers do not get it")
+    assert (found.cause.fault, found.cause.module) == ("padding-visible", "model.layers.0")
