@@ -33,7 +33,7 @@ from attncheck.diagnosis.outside import (
 )
 from attncheck.diagnosis.repair import OWN_STORE, repaired
 from attncheck.diagnosis.replay import replay_of
-from attncheck.diagnosis.repro import offered
+from attncheck.diagnosis.repro import with_script
 from attncheck.diagnosis.reproduce import Search
 from attncheck.diagnosis.stand_ins import stand_ins
 from attncheck.faults.registry import advice
@@ -63,6 +63,10 @@ class Diagnoser:
 
     def __call__(self, subject: Subject, finding: Finding) -> Finding:
         """The same finding with diagnosis, location and what replays it. Never raises."""
+        found = self._explained(subject, finding)
+        return found if self.repro is None else with_script(subject, found, self.repro)
+
+    def _explained(self, subject: Subject, finding: Finding) -> Finding:
         named = named_by_the_probe(finding)
         if named is not None and not claims.is_a_guess(named):
             return _located(subject, named)
@@ -80,15 +84,7 @@ class Diagnoser:
             return placed(replace(finding, diagnosis=why))
         if explained.diagnosis is not None and explained.diagnosis.how == "reproduced":
             self.known[id(subject)] = tuple(dict.fromkeys((explained.diagnosis.fault, *known)))
-        return explained if self.repro is None else _with_script(subject, explained, self.repro)
-
-
-def _with_script(subject: Subject, finding: Finding, directory: Path) -> Finding:
-    try:
-        script = {"script": str(offered(subject, finding, directory))}
-    except (OSError, *REFUSED) as reason:
-        script = {"no_script": str(reason)}
-    return replace(finding, replay={**finding.replay, **script})
+        return explained
 
 
 def diagnose(subject: Subject, finding: Finding) -> Finding:
@@ -97,7 +93,7 @@ def diagnose(subject: Subject, finding: Finding) -> Finding:
 
 
 def _located(subject: Subject, finding: Finding) -> Finding:
-    """The same finding with the module where a failing case first differs, if it has no place."""
+    """The finding with the module where a failing case first differs, if it has no place."""
     cases = failing(finding) if finding.location is None else []
     if not cases:
         return finding

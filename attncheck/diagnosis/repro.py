@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import transformers
 
 from attncheck.core.errors import Unsupported
 from attncheck.core.finding import Finding
+from attncheck.diagnosis.failure import REFUSED
 from attncheck.diagnosis.replay import spec_from_dict
 from attncheck.model.compat import CACHE_NAMES
 from attncheck.model.forward_spec import ForwardSpec, Mask2D
@@ -92,6 +94,15 @@ def script_of(subject: Subject, finding: Finding) -> str:
     if text.count("\n") > LINES:
         raise Unsupported(f"it does not fit into {LINES} lines")
     return text
+
+
+def with_script(subject: Subject, finding: Finding, directory: Path) -> Finding:
+    """The finding with the path of its script, or with the reason why there is none."""
+    try:
+        script = {"script": str(offered(subject, finding, directory))}
+    except (OSError, *REFUSED) as reason:
+        script = {"no_script": str(reason)}
+    return replace(finding, replay={**finding.replay, **script})
 
 
 def offered(subject: Subject, finding: Finding, directory: Path) -> Path:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from conftest import tiny_llama
 from probing import loaded
 
 from attncheck.core import registry
@@ -111,3 +112,15 @@ def test_a_recorded_failure_fails_again_and_a_mended_model_does_not(tmp_path: Pa
     assert run_again(subject, found).fails
     mended, _ = failing(tmp_path, "pass")
     assert not run_again(mended, found).fails
+
+
+def test_a_finding_that_its_probe_names_says_as_well_why_it_has_no_script(tmp_path: Path) -> None:
+    model = tiny_llama()
+    for layer in model.model.layers:
+        layer.self_attn.scaling *= 4
+    subject = Subject.of(model, "scaled")
+    found = Diagnoser(repro=tmp_path)(subject, finding_of(subject, registry.load("reference")))
+    assert found.diagnosis is not None
+    assert found.diagnosis.fault == "softmax-scale"
+    reason = "the failing case does not compare two calls of the model"
+    assert found.replay["no_script"] == reason
