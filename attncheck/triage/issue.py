@@ -114,10 +114,11 @@ class Issue:
     """What was read; the defaults stand for what the text does not say.
 
     `max_length` counts prompt and answer, as in generate(); `default_length` says that no length
-    was passed. `truncated` is the length to which the tokenizer cuts prompts, `retokenized` whether
-    it gets the text of the chat template, `unopened` whether the assistant's turn was not opened.
-    `unmasked` says that no call gets a mask, `engine` that another engine is compared with.
-    `symptom` is what the words stand for, `short` and `endless` what they complain of.
+    was passed. `truncated` is the length to which the tokenizer cuts prompts, `padded_to` that to
+    which it pads each of them, `retokenized` whether it gets the text of the chat template,
+    `unopened` whether the assistant's turn was not opened. `unmasked` says that no call gets a
+    mask, `engine` that another engine is compared with. `symptom` is what the words stand for,
+    `short` and `endless` what they complain of.
 
     `turns` are the conversations that end with a prompt, `ids` sequences of ids, `shape` (B, T) of
     drawn ones; `singly` says that each prompt has a call of its own. `changing` are arguments of
@@ -139,6 +140,7 @@ class Issue:
     unopened: bool = False
     retokenized: bool = False
     truncated: int = 0
+    padded_to: int = 0
     unmasked: bool = False
     sampled: bool = False
     training_mode: bool = False
@@ -188,6 +190,7 @@ class Issue:
             "--generate": "" if self.max_length else str(self.generate or ""),
             "max_length": str(self.max_length or ""),
             "truncated to": str(self.truncated or ""),
+            "padded to": str(self.padded_to or ""),
             "--beams": str(self.beams) if self.beams > 1 else "",
             "--chat": "the chat template" if self.chat else "",
             "do_sample": "True" if self.sampled else "",

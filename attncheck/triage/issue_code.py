@@ -195,6 +195,8 @@ class CodeReader:
         limit = self._known(given, "max_length")
         if self._known(given, "truncation") and isinstance(limit, int):
             self.settings["truncated"] = limit
+        if self._known(given, "padding") == "max_length" and isinstance(limit, int):
+            self.settings["padded_to"] = limit
 
     def _read(self, node: ast.Call) -> Any:
         """The first argument: the text of a call, several texts, or one of each turn of a loop."""

@@ -30,7 +30,8 @@ MOST = 8
 class Material:
     """Some sequences. `own` says that they come from the reporter's prompts, `whole` that they are
     these prompts and nothing else; `pad` is the id that the reporter's tokenizer pads with. `why`
-    is the reason for drawn tokens.
+    is the reason for drawn tokens, and `filled` says that the last row is drawn, as long as the
+    tokenizer pads every prompt.
     """
 
     rows: Tokens
@@ -38,6 +39,7 @@ class Material:
     whole: bool = False
     pad: int | None = None
     why: str = "no prompt was given"
+    filled: bool = False
 
     def first(self, length: int) -> Material:
         """The same sequences, each of at most `length` tokens."""
@@ -69,7 +71,12 @@ def material(subject: Subject, question: Question) -> Material:
     if not question.prompts:
         return _drawn(subject)
     rows = tuple(_encoded(subject, prompt, question) for prompt in question.prompts)
-    return Material(rows, own=True, whole=True, pad=_pad_of(subject))
+    found = Material(rows, own=True, whole=True, pad=_pad_of(subject))
+    length = min(issue.padded_to, subject.inputs.room)
+    if length <= found.length:
+        return found
+    filler = subject.inputs.fresh(length, salt=39)
+    return replace(found, rows=(*rows, filler), filled=True)
 
 
 def _given(subject: Subject, question: Question) -> Material:

@@ -125,11 +125,12 @@ class OwnCall:
 
     def __str__(self) -> str:
         lengths = [len(row) for row in self.rows]
+        whole = lengths.pop() if self.material.filled else 0
         counts = ", ".join(map(str, lengths[:8])) + (", …" if len(lengths) > 8 else "")
         rows = f"{len(lengths)} sequences" if len(lengths) > 1 else "one sequence"
         pattern = replace(self.pattern, batch=1)
         how = str(pattern) if pattern.axes else ""
-        padding = max(lengths) - min(lengths)
+        padding = (whole or max(lengths)) - min(lengths)
         padded = f"up to {padding} of padding" if self.pattern.padding and padding else ""
         text = f"generate() of {self.generate} tokens" if self.generate else "forward()"
         beams = f"{self.beams} beams" if self.beams > 1 else ""

@@ -165,3 +165,18 @@ def test_padding_that_no_mask_hides_is_shown_to_be_the_reason(
 def test_generate_finds_the_mask_itself_where_padding_is_a_token_of_its_own() -> None:
     subject, call = batch_without_mask("left", 4, ends=False)
     assert not call.case(subject).beyond
+
+
+def test_a_prompt_that_the_tokenizer_pads_to_a_length_is_run_with_that_padding() -> None:
+    subject = load(f"{STRANGERS}:rotary", Settings())
+    prompts = ("one cat sat on two mat",)
+    issue = Issue(prompts=prompts, padded_to=16, padding="right")
+    question = Question(
+        prompts=prompts, generate=4, pattern=CallPattern(padding="right"), issue=issue
+    )
+    call = own_call(subject, question, material(subject, question))
+    assert call is not None
+    assert "one sequence of the prompts: 6 tokens, up to 10 of padding" in str(call)
+    remark = explained(subject, call, call.case(subject))
+    assert remark is not None
+    assert remark.title == "padding on the right of a prompt"
