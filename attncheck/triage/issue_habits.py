@@ -34,9 +34,10 @@ def _reuses_a_cache(loop: ast.For) -> bool:
         return False
     made = {name for node in body if isinstance(node, ast.Assign) for name in _names(node.targets)}
     own = set(_names([loop.target]))
-    passed = [each.value for call in calls for each in call.keywords if each.arg in CACHES]
+    passed = (each.value for call in calls for each in call.keywords if each.arg in CACHES)
     read = set(_names(loop.body))
-    return bool(own & read) and any(set(_names([each])) - made - own for each in passed)
+    caches = {each.id for each in passed if isinstance(each, ast.Name)}  # no copy of one
+    return bool(own & read) and bool(caches - made - own)
 
 
 def _names(nodes: Sequence[ast.AST]) -> Iterator[str]:

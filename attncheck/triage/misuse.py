@@ -76,8 +76,8 @@ def _one_cache(subject: Subject, question: Question, material: Material) -> Iter
 def _pooled(subject: Subject, question: Question, material: Material) -> Iterator[Remark]:
     """Outputs of a padded batch that are averaged over padding, or taken from it."""
     how = "" if question.singly else question.issue.pooled
-    right = "right" in (question.pattern.padding, getattr(subject.tokenizer, "padding_side", ""))
-    if not (material.unequal and (how == "mean" or (how == "last" and right))):
+    side = question.pattern.padding or getattr(subject.tokenizer, "padding_side", "")
+    if not (material.unequal and (how == "mean" or (how == "last" and side == "right"))):
         return
     longest, shortest = material.length, min(map(len, material.rows))
     what, instead = {

@@ -195,7 +195,8 @@ REUSED = "cache = DynamicCache()\nfor text in texts:\n    {}\n    model(ids, pas
         (REUSED.format("chat.append(text)", "cache"), False),
         (REUSED.format("ids += tok(text)", "cache"), False),
         (REUSED.format("cache.crop(5); ids = tok(text)", "cache"), False),
-        (REUSED.format("ids = tok(text)", "DynamicCache()"), True),
+        (REUSED.format("ids = tok(text)", "DynamicCache()"), False),
+        (REUSED.format("ids = tok(text)", "copy.deepcopy(cache)"), False),
     ],
 )
 def test_a_cache_made_before_a_loop_over_texts_is_seen(code: str, reused: bool) -> None:
