@@ -31,7 +31,6 @@ FORM = "attncheck-golden"
 VERSION = 1
 SCHEMA = f"{FORM}/{VERSION}"
 OLD = "attncheck-trace/1"
-SUFFIX = ".safetensors"
 LIMIT = 4 << 20
 """Bytes of sketches that a recording holds at most; modules deepest inside are left out first."""
 WIDE, NARROW = torch.float64, torch.float32

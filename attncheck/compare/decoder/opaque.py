@@ -5,7 +5,6 @@ other part is still compared.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -22,8 +21,6 @@ from attncheck.compare.decoder.spec import (
     Weights,
 )
 from attncheck.numerics.hooks import hooked
-
-Numerics = Callable[[], AbstractContextManager[Any]]
 
 
 def opaque_part(observed: Observed, name: str) -> OpaquePart:

@@ -16,7 +16,6 @@ from torch import Tensor
 from attncheck.attention.rope import Pairing
 
 NormKind = Literal["rms", "layer"]
-Placement = Literal["before", "after"]
 EVERYTHING = 1 << 20
 """How many later tokens a query reads where there is no causal mask."""
 
