@@ -235,3 +235,22 @@ def test_a_checkpointed_layer_without_its_mask_is_named(double: Subject) -> None
     found = checkpointed(double)
     assert found.note.endswith("the layers do not get it")
     assert (found.cause.fault, found.cause.module) == ("padding-visible", "model.layers.0")
+
+
+def test_a_bias_that_checkpoints_do_not_follow_is_named_with_its_weight() -> None:
+    subject = loaded("config:seq2seq/t5")
+    assert verdict_of(checkpointed(subject)) is Verdict.PASS
+    block = type(subject.model.decoder.block[0])
+
+    class Detached(block):  # type: ignore[misc, valid-type]
+        def __call__(self, states: Tensor, mask: Any, bias: Any, *rest: Any, **named: Any) -> Any:
+            lost = bias is not None and self.gradient_checkpointing and self.training
+            return super().__call__(states, mask, bias.detach() if lost else bias, *rest, **named)
+
+    for each in subject.model.decoder.block:
+        each.__class__ = Detached
+    found = checkpointed(subject)
+    name = "decoder.block.0.layer.0.SelfAttention.relative_attention_bias"
+    assert verdict_of(found) is Verdict.FAIL
+    assert found.note.startswith(f"the gradient of `{name}.weight`")
+    assert (found.cause.fault, found.cause.module) == ("gradient-detached", name)

@@ -21,7 +21,7 @@ How it measures
     them from agreeing skips the case. A row of 12 tokens is enough where no border depends on
     length. The weights stay as they are: operators are given moved ones, widened one at a time.
     Training mode runs with every dropout at zero; under gradient checkpointing the last tokens are
-    padding.
+    padding, and the gradients of the smallest weights are compared too.
 
     A weight that moves the logits and gets no gradient at all, or a row or column of which gets
     none, never trains: that is a `fail`. A gradient that is there and is not the derivative is a

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -15,17 +16,24 @@ from torch import Tensor
 from attncheck.probing import (
     CallFailed,
     Cause,
+    Comparison,
+    Divergence,
     Measurement,
     Subject,
     Unsupported,
+    beyond,
     compare_gradients,
     input_gradient,
     loop_gradient,
+    max_abs,
+    max_abs_diff,
     training,
 )
 
 ALWAYS = "use_reentrant=True"
 """What torch says of reentrant checkpoints whose gradient is asked for without `backward()`."""
+MEMORY = 2**22
+"""How many entries of weights are compared at most."""
 USUAL, LOOP = "gradient checkpointing", "a training loop, reentrant checkpoints"
 
 
@@ -46,7 +54,9 @@ def checkpointed(subject: Subject) -> Measurement:
                 raise
             raise Unsupported(f"its checkpoints are reentrant in any case: see {LOOP}") from failure
     case = compare_gradients(subject, USUAL, saved_BTW, plain_BTW)
-    if mask_BT is None or not case.beyond:
+    if not case.beyond:
+        return _of_weights(subject, case)
+    if mask_BT is None:
         return case
     with training(subject, checkpointing=False):
         unmasked = compare_gradients(subject, USUAL, saved_BTW, input_gradient(subject))
@@ -56,6 +66,36 @@ def checkpointed(subject: Subject) -> Measurement:
         return replace(case, note=note, cause=Cause(module=module))
     note = "the gradient is that without the 2D mask: the layers do not get it"
     return replace(case, note=note, cause=Cause("padding-visible", module=module))
+
+
+def _of_weights(subject: Subject, case: Comparison) -> Comparison:
+    """The case of the small weights, where one gets another gradient although the input embeddings
+    get the same: what it makes reaches the layers by a way that checkpoints do not follow.
+    """
+    plain, saved = (_weight_gradients(subject, checkpointing) for checkpointing in (False, True))
+    relative = case.budget / (case.divergence.scale or 1.0)
+    for name, want in plain.items():
+        got, size = saved.get(name, torch.zeros_like(want)), max_abs(want)
+        if beyond(got, want, relative * size):
+            divergence = Divergence(max_abs=max_abs_diff(got, want), scale=size, positions=1)
+            note = f"the gradient of `{name}`, while the input embeddings get the same"
+            home = Cause("gradient-detached", module=name.rpartition(".")[0])
+            budget = relative * size
+            return replace(case, divergence=divergence, budget=budget, note=note, cause=home)
+    return case
+
+
+def _weight_gradients(subject: Subject, checkpointing: bool) -> dict[str, Tensor]:
+    """The gradient of each weight, the smallest first, as many as need little memory."""
+    weights = sorted(subject.model.named_parameters(), key=lambda pair: pair[1].numel())
+    sizes = accumulate(weight.numel() for _, weight in weights)
+    kept = [pair for pair, size in zip(weights, sizes, strict=True) if size <= MEMORY]
+    chosen = {name: weight for name, weight in kept if weight.requires_grad}
+    with training(subject, checkpointing=checkpointing), torch.enable_grad(), subject.numerics():
+        logits_BTV = subject.passes.call(subject.inputs.tokens, use_cache=False).logits_BTV
+        mixed = logits_BTV.cos().sum()
+        found = torch.autograd.grad(mixed, list(chosen.values()), allow_unused=True)
+    return {name: each for name, each in zip(chosen, found, strict=True) if each is not None}
 
 
 def _deprived(subject: Subject, mask_BT: Tensor) -> str:
