@@ -79,9 +79,17 @@ def _recurrent(subject: Subject) -> bool:
 
 
 def _absolute(subject: Subject) -> bool:
-    """Whether moving every position by one moves the logits: no rotary model does that."""
+    """Whether moving every position by one moves the logits, in the dtype that decides what they
+    mean: no rotary model does that.
+    """
     if not _decoder(subject) or not subject.can.takes_positions:
         return False
+    higher = subject.higher_dtype()
+    with subject.at(higher) if higher else contextlib.nullcontext(subject) as there:
+        return bool(there.passes.once("positions move", lambda: _moved_by_positions(there)))
+
+
+def _moved_by_positions(subject: Subject) -> bool:
     row = subject.inputs.row[:-1]
     usual_BTV, moved_BTV = (
         subject.logits(ForwardSpec((row,), positions=counting(1, len(row), start)))

@@ -19,7 +19,7 @@ from attncheck.report.record import from_json, to_json
 from attncheck.run import traps
 from attncheck.run.runner import NONE, ProbeFinished, run_probes
 from attncheck.run.traps import Traps, trap_name
-from attncheck.targets.load import load
+from attncheck.targets.load import in_memory, load, settle_dtype
 from attncheck_probes.labels import Labels
 from tests.conftest import tiny_llama
 
@@ -192,3 +192,22 @@ def test_a_loss_that_the_library_weights_for_every_encoder_decoder_is_a_trap() -
         ("num_items_in_batch", "config:seq2seq/bart"),
         ("two steps", "config:seq2seq/bart"),
     ]
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+def test_a_slight_use_of_absolute_positions_is_known_in_any_precision(dtype: str) -> None:
+    model = tiny_llama()
+    rotary = model.model.rotary_emb
+    usual = rotary.forward
+
+    def louder(hidden: Any, position_ids: Any) -> Any:
+        gain = 1 + 1e-4 * position_ids[..., None]
+        return tuple((table * gain).to(table.dtype) for table in usual(hidden, position_ids))
+
+    assert not traps._absolute(settled(model, dtype))
+    rotary.forward = louder
+    assert traps._absolute(settled(model, dtype))
+
+
+def settled(model: Any, dtype: str) -> Subject:
+    return settle_dtype(in_memory(model, "louder", Settings()), dtype)
