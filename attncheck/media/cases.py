@@ -146,8 +146,9 @@ def _under(rows: MediaRows, name: str, attn: str) -> Comparison:
 
 
 def windows(subject: Subject) -> Iterator[Measurement]:
-    """An item that is longer than a window."""
-    return asked(subject, {"a {} that is longer than a window": window_kept})
+    """An item that is longer than a window, where the config states one."""
+    cases: dict[str, Measured] = {"a {} that is longer than a window": window_kept}
+    return asked(subject, cases if subject.facts.window else {})
 
 
 def future(subject: Subject) -> Iterator[Measurement]:
