@@ -25,6 +25,7 @@ from attncheck.diagnosis.failure import (
 )
 from attncheck.faults.engine.injection import plain_calls
 from attncheck.faults.engine.trusted import Change
+from attncheck.model import direction
 from attncheck.model.forward_spec import ForwardSpec, Mask2D, counting
 from attncheck.model.inputs import Row
 from attncheck.model.subject import Subject
@@ -275,7 +276,11 @@ def _not_causal(failure: Failure) -> OutsideFault | None:
 
 
 def reads_ahead(failure: Failure) -> bool:
-    """Whether another last token moves earlier logits on the trusted path."""
+    """Whether another last token moves earlier logits on the trusted path of a model that is not
+    meant to read it.
+    """
+    if direction.reads_ahead(failure.subject.model):
+        return False
     inputs, trusted = failure.subject.inputs, failure.trusted
     moved = ForwardSpec((inputs.other(inputs.row, inputs.length - 1),))
     plain_BTV, moved_BTV = trusted.logits(ForwardSpec(inputs.tokens)), trusted.logits(moved)

@@ -211,7 +211,7 @@ def _positions(
 def _mask(pattern: CallPattern, rows: Tokens, padded: Padded | None, side: Side) -> Mask:
     if padded is not None:
         real = padded.mask(side)
-        if pattern.mask == "none":
+        if pattern.mask in ("none", "ones"):
             return None
         if pattern.mask != "4d":
             return real

@@ -25,6 +25,7 @@ WORDS = {
     ("padding", "right"): "right-padded",
     ("mask", "2d"): "with a 2D mask of ones",
     ("mask", "4d"): "with a 4D mask",
+    ("mask", "ones"): "with an `attention_mask` of ones",
     ("mask", "none"): "without an `attention_mask`",
     ("positions", "explicit"): "with `position_ids` passed",
     ("positions", "implicit"): "without `position_ids`",
@@ -37,8 +38,9 @@ class CallPattern:
     """One value per axis. The defaults are one plain forward: one sequence, no cache, padding or
     mask, and the model's own implementation and positions.
 
-    `mask` "none" leaves padding without one. `positions` is "explicit", "implicit" (none, not even
-    under left padding) or empty (none save under left padding).
+    `mask` "none" leaves padding without one, "ones" hides none of it. `positions` is
+    "explicit", "implicit" (none, not even under left padding) or empty (none save under left
+    padding).
     """
 
     attn: str = ""

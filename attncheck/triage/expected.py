@@ -53,19 +53,21 @@ def _agrees(subject: Subject, call: OwnCall) -> bool:
 
 def _unmasked(subject: Subject, call: OwnCall, case: Comparison) -> Remark | None:
     """Padding that nobody hides, alone or with another reason."""
-    if call.pattern.mask != "none":
+    if call.pattern.mask not in ("none", "ones"):
         return None
     masked = call.with_mask()
     left = masked.case(subject)
     other = explained(subject, masked, left) if axes.fails(left) else None
     if axes.fails(left) and other is None:
         return None
-    beside = f" {other.words}" if other else ""
+    title, passed = "no `attention_mask` is passed", "no `attention_mask`"
+    if call.pattern.mask == "ones":
+        title, passed = "the `attention_mask` is all ones", "an `attention_mask` of ones"
     return Remark(
-        title="no `attention_mask` is passed" + (f"; {other.title}" if other else ""),
-        words="The padding of the batch is read like text, since the call passes no "
-        f"`attention_mask`: the logits move by {case.max_abs:.2g}, and by {left.max_abs:.2g} with "
-        f"it. Pass the tokenizer's `attention_mask`.{beside}",
+        title=title + (f"; {other.title}" if other else ""),
+        words=f"The padding of the batch is read like text, since the call passes {passed}: "
+        f"the logits move by {case.max_abs:.2g}, and by {left.max_abs:.2g} with that of the "
+        f"tokenizer. Pass the tokenizer's `attention_mask`.{f' {other.words}' if other else ''}",
         decides=True,
     )
 

@@ -120,6 +120,8 @@ class Issue:
     mask, `engine` that another engine is compared with. `symptom` is what the words stand for,
     `short` and `endless` what they complain of.
 
+    `mask_of_ones` says that the code writes one by hand.
+
     `turns` are the conversations that end with a prompt, `ids` sequences of ids, `shape` (B, T) of
     drawn ones; `singly` says that each prompt has a call of its own. `changing` are arguments of
     generate() that change its logits, `piped` says that a pipeline chooses whether to sample,
@@ -142,6 +144,7 @@ class Issue:
     truncated: int = 0
     padded_to: int = 0
     unmasked: bool = False
+    mask_of_ones: bool = False
     sampled: bool = False
     training_mode: bool = False
     difference: float = 0.0

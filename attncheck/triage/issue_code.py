@@ -161,6 +161,8 @@ class CodeReader:
         """Whether a mask is passed, and ids that stand in the call itself."""
         given_all = any(each.arg is None for each in node.keywords) or len(node.args) > 1
         self.masked.add(given_all or "attention_mask" in given)
+        if called_name(given.get("attention_mask", node.func)) in ("ones", "ones_like"):
+            self.settings["mask_of_ones"] = True
         for each in (*node.args[:1], *([given["input_ids"]] if "input_ids" in given else [])):
             self._tokens(each, self._value(each))
 

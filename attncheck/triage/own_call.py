@@ -162,6 +162,8 @@ def own_call(subject: Subject, question: Question, material: Material) -> OwnCal
         generate = max(1, question.issue.max_length - material.length)
     if pattern.padding and question.issue.unmasked:
         pattern = replace(pattern, mask="none")
+    elif pattern.padding and question.issue.mask_of_ones:
+        pattern = replace(pattern, mask="ones")
     if pattern.padding == "left" and not generate and not pattern.schedule:
         pattern = replace(pattern, positions=pattern.positions or "implicit")
     if generate and subject.facts.parameters > SLOW:
@@ -231,7 +233,8 @@ def _generate(subject: Subject, call: OwnCall, rows: Tokens, **options: Any) -> 
     batch = Padded(rows=rows, length=length, pad=pad, inputs=subject.inputs)
     ids_BT = subject.passes.ids(batch.tokens(call.side))
     mask_BT = torch.tensor(batch.mask(call.side).rows, device=ids_BT.device)
-    if call.pattern.mask == "none" and pad in _ends(subject):
+    hidden = call.pattern.mask != "none" or pad not in _ends(subject)
+    if call.pattern.mask == "ones" or not hidden:
         mask_BT = torch.ones_like(mask_BT)  # of another padding generate() finds the mask itself
     kind, given = call.pattern.cache, {}
     if kind not in ("", "on", "off"):

@@ -162,6 +162,21 @@ def test_padding_that_no_mask_hides_is_shown_to_be_the_reason(
     assert (found.title, found.decides) == (title, True)
 
 
+def test_a_mask_of_ones_hides_no_padding() -> None:
+    subject = load(f"{STRANGERS}:rotary", Settings())
+    question = Question(
+        prompts=("one cat sat on two mat", "two dog ran"),
+        generate=4,
+        pattern=CallPattern(padding="left"),
+        issue=Issue(mask_of_ones=True),
+    )
+    call = own_call(subject, question, material(subject, question))
+    assert call is not None
+    remark = explained(subject, call, call.case(subject))
+    assert remark is not None
+    assert remark.title == "the `attention_mask` is all ones"
+
+
 def test_generate_finds_the_mask_itself_where_padding_is_a_token_of_its_own() -> None:
     subject, call = batch_without_mask("left", 4, ends=False)
     assert not call.case(subject).beyond
