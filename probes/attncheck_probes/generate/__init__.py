@@ -49,7 +49,7 @@ from attncheck.probing import (
 )
 from attncheck_probes.generate import speculation, turns
 from attncheck_probes.generate.answers import ARGMAX, answers, argmax, compare, kept, of_generate
-from attncheck_probes.generate.beams import beam_scores, beside_another_encoder
+from attncheck_probes.generate.beams import TWO_ENCODED, beam_scores, beside_another_encoder
 from attncheck_probes.generate.embeddings import embedded, embedded_answer
 
 # Axes: B batch, T positions, N generated tokens, V vocabulary.
@@ -109,7 +109,7 @@ class Generate(Probe):
             "logits_to_keep": partial(kept, new=self.new_tokens),
             "beam search scores": self._beams,
             "beam search scores, static cache": partial(self._beams, **STATIC),
-            "beam search scores, two encoder inputs": self._encoders,
+            **({TWO_ENCODED: self._encoders} if subject.forward_adapter.fixed else {}),
             "inputs_embeds": embedded,
             "answer to inputs_embeds": self._embedded,
             "padded encoder": self._encoder,

@@ -25,7 +25,7 @@ from attncheck.probing import (
 )
 from attncheck_probes.generate.answers import RowAnswers, answers, wanted
 
-NAME = "beam search scores"
+NAME, TWO_ENCODED = "beam search scores", "beam search scores, two encoder inputs"
 BEAMS = 2
 TRIES = 3
 SEARCH: dict[str, Any] = {
