@@ -20,6 +20,7 @@ from attncheck.observation.observe import (
     Observation,
     observed,
     observed_alone,
+    observed_between,
     observed_states,
     with_coarse_states,
 )
@@ -44,6 +45,7 @@ TAKEN_OVER = (
     "Nothing else is wrong: with these taken over as they are, a forward without a cache gives the "
     "observed logits"
 )
+REPLACED = "With what another way to the same token leaves put there, the logits are right"
 RESTORED = "With what each layer left in the cache put back, the logits are right"
 NEWEST = "With the newest tokens in them, the logits are right"
 
@@ -220,7 +222,8 @@ def measured(failure: Failure) -> Measured | None:
     found = _observed(failure)
     if found is not None and found.proven:
         return found
-    for other in (_states(failure), _uncached(failure)):
+    for observing in (_states, _uncached, _between):
+        other = observing(failure)
         if other is not None and other.proven:
             return other
     return found if found is None or not found.taken_over else _with_states(failure, found)
@@ -272,8 +275,8 @@ def _states(failure: Failure) -> Measured | None:
     """Recurrent states that change between two calls of the wrong side; putting them back must give
     the trusted path's logits.
     """
-    side = failure.wrong[0] if failure.wrong else None
-    if side is None or side.trusted_BTV is None:
+    side = failure.wrong[0]
+    if side.trusted_BTV is None:
         return None
     try:
         seen = observed_states(failure.trusted, side.spec, partial(side.again, failure.subject))
@@ -284,3 +287,13 @@ def _states(failure: Failure) -> Measured | None:
     residual = max_diff_at(seen.predicted_BTV, side.kept(side.trusted_BTV), side.real)
     held = all(part.how in HELD for part in seen.parts)
     return Measured(seen, residual, failure.budget, NEWEST if held else RESTORED)
+
+
+def _between(failure: Failure) -> Measured | None:
+    """What calls leave that another way to the same token leaves otherwise."""
+    spec, right_BTV = failure.wrong[0].spec, failure.wrong[0].trusted_BTV
+    try:
+        seen = observed_between(failure.trusted, spec, right_BTV, failure.budget)
+    except REFUSED:
+        return None
+    return None if seen is None else Measured(*seen, failure.budget, REPLACED)

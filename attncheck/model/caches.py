@@ -5,7 +5,8 @@ Axes: B batch, G key/value heads, S cached positions, D head width.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import copy
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -74,6 +75,26 @@ def _children(node: Any) -> Iterator[tuple[str, Any]]:
         yield from (
             (name, child) for name, child in vars(node).items() if not name.startswith("__")
         )
+
+
+def mapped(node: Any, change: Callable[[Tensor], Tensor], depth: int = DEPTH) -> Any:
+    """A copy of a cache of any kind with every floating tensor changed."""
+    if isinstance(node, Tensor):
+        return change(node) if node.is_floating_point() else node
+    children = dict(_children(node)) if depth else {}
+    if not children:
+        return node
+    new = {name: mapped(child, change, depth - 1) for name, child in children.items()}
+    if isinstance(node, tuple):
+        return type(node)(*new.values()) if hasattr(node, "_fields") else tuple(new.values())
+    copied = copy.copy(node)
+    if isinstance(node, list):
+        copied[:] = new.values()
+    elif isinstance(node, dict):
+        copied.update(zip(node, new.values(), strict=True))
+    else:
+        vars(copied).update(new)
+    return copied
 
 
 def key_values(cache: Any, heads: Collection[int] = ()) -> list[CachedTensor]:

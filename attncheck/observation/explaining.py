@@ -276,5 +276,7 @@ def _computed(which: int, entries: list[LedgerCall]) -> Tensor:
     states = [(each.key_BGSD, each.value_BGSD)[which] for each in calls]
     if not entries[0].call.is_self_attention:
         return states[0]
-    new = (each.query_BHTD.shape[2] for each in calls)
-    return torch.cat([each[:, :, -count:] for each, count in zip(states, new, strict=True)], 2)
+    new, least = (each.query_BHTD.shape[2] for each in calls), min(len(each[0]) for each in states)
+    # one way to call a layer may repeat heads that another one shares
+    kept = (each[:, :: len(each[0]) // least] for each in states)
+    return torch.cat([each[:, :, -count:] for each, count in zip(kept, new, strict=True)], 2)

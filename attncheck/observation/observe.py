@@ -16,7 +16,8 @@ from attncheck.core.observed_part import ObservedPart
 from attncheck.faults.engine.expected import chunk_bounds
 from attncheck.faults.engine.trusted import Trusted
 from attncheck.model.forward_spec import ForwardSpec, Mask2D, Mask4D
-from attncheck.numerics.divergence import max_abs
+from attncheck.numerics.divergence import max_abs, max_abs_diff
+from attncheck.observation.between_calls import left_by_calls
 from attncheck.observation.convolutions import ConvolutionStates, convolution_inputs
 from attncheck.observation.deviation import Deviation
 from attncheck.observation.documents import documents_of
@@ -145,6 +146,25 @@ def observed_states(
     layers = frozenset(range(trusted.subject.facts.layers or 0))
     opaque = any(each.opaque for each in found)
     return _observation(found, extent_of(trusted, spec, layers), repaired_BTV, opaque, {})
+
+
+def observed_between(
+    trusted: Trusted, spec: ForwardSpec, right_BTV: Tensor | None, budget: float
+) -> tuple[Observation, float] | None:
+    """What calls leave in a cache of any kind that another way to the same token leaves otherwise,
+    and how far the logits with that put back are from the right ones; None where they are not
+    right.
+    """
+    if right_BTV is None:
+        return None
+    relative = ROUNDINGS * torch.finfo(trusted.subject.dtype).eps
+    layers = frozenset(range(trusted.subject.facts.layers or 0))
+    for found, repaired_BTV in left_by_calls(trusted.subject, spec, relative):
+        residual = max_abs_diff(repaired_BTV, right_BTV)
+        if found and residual <= budget:
+            extent = extent_of(trusted, spec, layers)
+            return _observation(found, extent, repaired_BTV, False, {}), residual
+    return None
 
 
 def with_coarse_states(

@@ -20,12 +20,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map
 
 from attncheck.core.errors import CannotInject
 from attncheck.faults.engine import Fault, injection, store_edits
 from attncheck.model.cache_kinds import self_attention
-from attncheck.model.caches import heads_axis
+from attncheck.model.caches import heads_axis, mapped, tensors_of
 from attncheck.model.subject import Subject
 
 STATES = 4
@@ -58,9 +58,9 @@ def inject(subject: Subject) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _between_calls(subject: Subject, groups: int) -> Iterator[None]:
-    """The same in what a forward returns for the next one, where that is plain tensors."""
+    """The same in what a forward returns for the next one, whatever holds the tensors there."""
     name, kept = subject.forward_adapter.cache_name, injection.filled_cache(subject)
-    if name is None or not any(isinstance(each, Tensor) for each in tree_leaves(kept)):
+    if name is None or not any(True for _ in tensors_of(kept)):
         raise CannotInject("the model's own cache has no `update`")
 
     heads, kv_heads = subject.facts.heads or 0, subject.facts.kv_heads or 0
@@ -78,10 +78,10 @@ def _between_calls(subject: Subject, groups: int) -> Iterator[None]:
         return tensor[:, :, ::groups] if over else tensor[:, ::groups]
 
     def edit(call: dict[str, Any]) -> dict[str, Any]:
-        return {**call, name: tree_map_only(Tensor, taken, call.get(name))}
+        return {**call, name: mapped(call.get(name), taken)}
 
     def hook(module: nn.Module, args: Any, output: Any) -> Any:
-        return tree_map_only(Tensor, stored, output)
+        return tree_map(lambda leaf: mapped(leaf, stored), output)
 
     with injection.at_arguments(subject, edit), subject.model.register_forward_hook(hook):
         yield
