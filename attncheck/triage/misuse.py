@@ -28,6 +28,7 @@ def misused(subject: Subject, question: Question, material: Material) -> Iterato
         return
     yield from _one_cache(subject, question, material)
     yield from _pooled(subject, question, material)
+    yield from _out_of_reach(subject, question, material)
     if not question.prompts:
         return
     yield from _left_out(subject, question)
@@ -70,6 +71,25 @@ def _one_cache(subject: Subject, question: Question, material: Material) -> Iter
         f"second one is read: it continues the first, which moves its logits by {apart:.2g}. Make "
         "a new cache for each prompt, or crop it to what they share.",
         decides=apart > 0,
+    )
+
+
+def _out_of_reach(subject: Subject, question: Question, material: Material) -> Iterator[Remark]:
+    """A prompt whose beginning no window of any layer carries to its end."""
+    window, row = subject.facts.window, max(material.rows, key=len)
+    if not window or len(row) <= window or symptom_of(question) not in ("", "long"):
+        return
+    other = subject.inputs.other(row, 0, 1)
+    ends = [subject.logits(ForwardSpec((each,)))[:, -1] for each in (row, other)]
+    if not torch.equal(*ends):
+        return
+    yield Remark(
+        title="the prompt is longer than its windows reach",
+        words=f"Each layer reads {window} tokens back at most, as the config says, and all layers "
+        f"together do not reach from the last of {len(row)} tokens to the first: another first "
+        "token does not move the last logits at all. Shorten the prompt, or use a model with "
+        "layers that read everything.",
+        late=True,
     )
 
 

@@ -80,6 +80,18 @@ def test_a_turn_that_the_template_leaves_out_is_named() -> None:
     assert list(misused(subject, asked, material(subject, asked))) == []
 
 
+@pytest.mark.parametrize(("length", "said"), [(60, True), (12, False)])
+def test_a_prompt_that_no_window_carries_to_its_end_is_said(length: int, said: bool) -> None:
+    config = transformers.MistralConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=32, num_hidden_layers=2, sliding_window=8
+    )
+    subject = Subject.of(transformers.MistralForCausalLM(config), "model")
+    row = tuple(5 + n % 50 for n in range(length))
+    asked = Question(issue=Issue(ids=(row,)))
+    found = [each.title for each in misused(subject, asked, material(subject, asked))]
+    assert found == ["the prompt is longer than its windows reach"] * said
+
+
 def titles(subject: Subject, issue: Issue, **question: object) -> list[str]:
     prompts = question.pop("prompts", ("one two three four five",))
     asked = Question(prompts=prompts, issue=issue, **question)  # type: ignore[arg-type]
