@@ -95,6 +95,8 @@ ENDLESS = re.compile(
     re.I,
 )
 """Complaints about an answer that does not end."""
+LOST = re.compile(r"\bnans?\b|isnan|isfinite|\binfs?\b", re.I)
+"""Complaints about numbers that are not finite."""
 ENGINE = re.compile(r"\bvllm|\bllama[._]?cpp|\bollama|\bsglang|\bTGI\b|\bTensorRT|\bmlx\b", re.I)
 CLAUSES = re.compile(r"[.,;:!?\n](?:\s|$)|\b(?:but|while|whereas|although)\b", re.I)
 RIGHT = re.compile(
@@ -120,7 +122,7 @@ class Issue:
     mask, `engine` that another engine is compared with. `symptom` is what the words stand for,
     `short` and `endless` what they complain of.
 
-    `mask_of_ones` says that the code writes one by hand.
+    `mask_of_ones` says that the code writes one by hand, `lost` that numbers are not finite.
 
     `turns` are the conversations that end with a prompt, `ids` sequences of ids, `shape` (B, T) of
     drawn ones; `singly` says that each prompt has a call of its own. `changing` are arguments of
@@ -152,6 +154,7 @@ class Issue:
     short: bool = False
     endless: bool = False
     engine: bool = False
+    lost: bool = False
     text: str = field(default="", compare=False, repr=False)
     versions: tuple[tuple[str, str], ...] = ()
     turns: tuple[tuple[tuple[str, str], ...], ...] = ()
@@ -243,6 +246,7 @@ def read_issue(text: str) -> Issue:
         short=bool(SHORT.search(prose)),
         endless=bool(ENDLESS.search(prose)),
         engine=bool(ENGINE.search(prose)),
+        lost=bool(LOST.search(text)),
         text=text,
         versions=tuple(versions.items()),
     )

@@ -147,8 +147,8 @@ class Investigation:
         first = names[:1] if names[:1] == ["reference"] else []
         long = self.symptom == "long" or self._is_long
         early = ["window"] if long and "window" in names else []
-        yield from (partial(self._probe, name) for name in first)
-        yield self._own
+        begin: list[Attempt] = [*(partial(self._probe, name) for name in first), self._own]
+        yield from begin[:: -1 if self.question.issue.lost else 1]
         if first:  # where labels come first, a wrong plain forward must not be the measure
             yield partial(self._called, self._singles(), SINGLES)
         if long:

@@ -175,6 +175,8 @@ def _of_a_fault(triage: Triage) -> str:
     case = next((each for each in finding.cases if each.beyond), None) if finding else None
     if case is None or case.max_abs is None:
         return "The same finding gone under another release: the fault is then in the code here."
+    if case.nonfinite:
+        return f"`{case.name}` without values that are not finite (here {case.nonfinite})."
     limit = getattr(case, "budget", None)
     within = f" (a healthy model stays within {limit:.1g})" if limit else ""
     differ = f"here the two differ by {case.max_abs:.2g}{within}"

@@ -112,6 +112,8 @@ def test_an_issue_without_anything_says_nothing_and_what_was_read_names_its_opti
         ("```\nm.generate(x, attention_mask=torch.ones_like(x))\n```", "mask_of_ones", True),
         ("```\nm.generate(x, attention_mask=e.mask)\n```", "mask_of_ones", False),
         ("vLLM gives another text", "engine", True),
+        ("All logits are NaN", "lost", True),
+        ("In banana", "lost", False),
         ("The answer stops after a few words", "short", True),
         ("The shorter prompts are wrong", "short", False),
         ("The tuned model never stops", "endless", True),
