@@ -21,14 +21,16 @@ def mixing_module(rows: MediaRows, row: MediaRow, together: ForwardSpec) -> str:
     forward with more items than alone; "" where none does.
     """
     own, shared = (_first_outputs(rows, spec) for spec in (rows.spec(row), together))
-    tokens = len(row.ids)
+    tokens, modules = len(row.ids), dict(rows.subject.model.named_modules())
     for name, own_MW in own.items():
-        shared_NW = shared.get(name)
-        if shared_NW is None or len(own_MW) % tokens == 0 or len(shared_NW) <= len(own_MW):
+        module, shared_NW = modules[name], shared.get(name)
+        of_tokens = len(own_MW) == tokens
+        if of_tokens and not isinstance(module, nn.Embedding):
+            break  # the decoder
+        if of_tokens or shared_NW is None or len(shared_NW) <= len(own_MW):
             continue
         if own_MW.shape[1:] == shared_NW.shape[1:] and not _holds(shared_NW, own_MW, rows):
-            leaf = not list(rows.subject.model.get_submodule(name).children())
-            return name.rpartition(".")[0] if leaf else name
+            return name if list(module.children()) else name.rpartition(".")[0]
     return ""
 
 

@@ -217,3 +217,10 @@ def test_first_layers_of_a_real_model(tmp_path: Path) -> None:
     assert not cut_off("model.layers.1.self_attn.q_proj.weight", 2)
     with pytest.raises(TargetError, match="the model has 4 layers"):
         cut_layers(transformers.LlamaConfig(num_hidden_layers=4), 9)
+
+
+@FIVE
+def test_numbers_of_layers_stay_within_the_layers_that_are_left() -> None:
+    config = shrink(transformers.Qwen3VLConfig(), rules.Wanted()).vision_config
+    assert config.depth == 4
+    assert config.deepstack_visual_indexes == [1, 3]

@@ -29,6 +29,7 @@ from attncheck.targets.shrink.rules import (
     size_of,
 )
 
+LAYER_NUMBERS = re.compile(r".*_indexes")
 TOKEN_IDS = re.compile(r".*_token_(id|index)|.*_token_ids")
 ORDINARY = 100
 """Token ids below are ordinary tokens of the small vocabulary; special ids beyond a few go above.
@@ -105,6 +106,8 @@ class _Shrinker:
             new = [_sized(name.replace("_per_layer", ""), value[index], wanted) for index in kept]
         elif name in ROPE:
             new = shrunk_rope(value, latent="qk_rope_head_dim" in names)
+        elif isinstance(value, (list, tuple)) and LAYER_NUMBERS.fullmatch(name):
+            new = _spread(len(value), wanted.layers)
         elif isinstance(value, (bool, str, dict, list, tuple)):
             return {}
         else:
@@ -117,6 +120,14 @@ class _Shrinker:
         if not isinstance(value, int) or isinstance(value, bool) or value < FEW:
             return value
         return ORDINARY + next(self.numbers) % (VOCAB - ORDINARY)
+
+
+def _spread(count: int, layers: int) -> list[int]:
+    """Numbers of layers, at most every second one, that end with the last: what happens in some
+    layers only happens in some of the few that are left.
+    """
+    kept = min(count, max(1, layers // 2))
+    return [(number + 1) * layers // kept - 1 for number in range(kept)]
 
 
 def _made(kind: type, fields: dict[str, Any]) -> Any:
