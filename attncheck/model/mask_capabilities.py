@@ -75,6 +75,11 @@ class MaskCapabilities(Answers):
         return self._runs(masked, "a 2D `attention_mask`")
 
     @Tried
+    def pads(self) -> Capability:
+        """Rows can be padded: a 2D mask is an argument, or there is an encoder with one."""
+        return CAN if self.forward_adapter.fixed else self.mask_2d
+
+    @Tried
     def takes_mask_4d(self) -> Capability:
         """A 4D mask is an argument, whether or not the model obeys it."""
         masked = ForwardSpec(self.inputs.tokens, mask=blocks(self._halves))

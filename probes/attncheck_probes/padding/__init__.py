@@ -61,11 +61,15 @@ from attncheck.probing import (
     unnamed,
 )
 from attncheck_probes.padding import masks_2d, rows, turns
-from attncheck_probes.padding.encoder_rows import padded_encoder
+from attncheck_probes.padding.encoder_rows import padded_encoder, passed_output
 
 IMPLEMENTATIONS = ("eager", "sdpa")
 IGNORED = "attention-mask-ignored"
 Measured = Callable[[Subject, Padded, str], Measurement]
+OF_ENCODERS: dict[str, Measured] = {
+    "encoder inputs of two lengths, in steps": padded_encoder,
+    "the encoder's output in the place of a padded input": passed_output,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +78,7 @@ class Padding(Probe):
 
     name = "padding"
     title = "padded rows give the logits that they give alone"
-    needs = ("sees_history", "mask_2d")
+    needs = ("sees_history", "pads")
     controls = (
         "padding-visible",
         "position-ignores-padding",
@@ -98,7 +102,10 @@ class Padding(Probe):
 def _cases(subject: Subject, batch: Padded) -> dict[str, Measured]:
     chunks = decode_chunks(subject, batch.length, batch.length - rows.TAIL)
     others = [each for each in IMPLEMENTATIONS if each != subject.attn]
-    cached, encoder = "decoded on a padded cache", bool(subject.forward_adapter.fixed)
+    cached = "decoded on a padded cache"
+    encoder = OF_ENCODERS if subject.forward_adapter.fixed else {}
+    if not subject.can.mask_2d:
+        return encoder
     return {
         "the 2D mask matters": _mask_matters,
         "left, tokens under the padding changed": partial(rows.content, side="left"),
@@ -117,7 +124,7 @@ def _cases(subject: Subject, batch: Padded) -> dict[str, Measured]:
         f"left, one row, {cached}": partial(rows.one_row, chunks=chunks),
         f"right, {cached}": turns.right_decoded,
         "a second turn, padded in front": turns.second_turn,
-        **({"encoder inputs of two lengths, in steps": padded_encoder} if encoder else {}),
+        **encoder,
         "a row of nothing but padding": masks_2d.empty_row,
         "a hole in the mask": masks_2d.hole,
         **{

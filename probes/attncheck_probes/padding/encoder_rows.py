@@ -10,12 +10,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers.modeling_outputs import BaseModelOutput
 
 from attncheck.probing import (
     Cause,
     Measurement,
     Padded,
     Subject,
+    Unsupported,
     encoder_padding,
     generation,
     merged,
@@ -43,6 +45,42 @@ def padded_encoder(subject: Subject, batch: Padded, name: str) -> Measurement:
     cause = _cause(subject, wide)
     note = f"{cause.module}: {encoder_padding.READS}" if cause.module else case.note
     return replace(case, note=note, cause=cause)
+
+
+def passed_output(subject: Subject, batch: Padded, name: str) -> Measurement:
+    """What the encoder made of a padded input, passed in its place beside the same mask, as
+    `generate()` does.
+    """
+    wide = generation.padded_encoder(subject, batch.padding(len(batch.rows) - 1))
+    tokens, mask = (subject.inputs.row,), {NAME: wide[NAME]}
+    cached = bool(subject.can.steps)  # a forward without a cache may be another one
+    with torch.no_grad():
+        usual = subject.passes.call(tokens, use_cache=cached, extra=wide)
+        made = {"input_ids": None, "encoder_outputs": _made(subject, wide, usual.output)}
+        passed, unmasked = (
+            subject.passes.call(tokens, use_cache=cached, extra={**made, **each})
+            for each in (mask, {NAME: torch.ones_like(wide[NAME])})
+        )
+    case = subject.compare(name, passed.logits_BTV, usual.logits_BTV)
+    if not case.beyond:
+        return case
+    opened = subject.compare("", passed.logits_BTV, unmasked.logits_BTV)
+    if opened.beyond:
+        return case
+    note = "its mask hides nothing beside `encoder_outputs`"
+    return replace(case, note=note, cause=Cause("padding-visible", opened.max_abs))
+
+
+def _made(subject: Subject, wide: dict[str, Tensor], output: Any) -> Any:
+    """What the model's encoder returns by itself, else the states that a forward returns."""
+    encoder = getattr(subject.model, "get_encoder", lambda: None)()
+    if encoder is not None:
+        with subject.numerics():
+            return encoder(**wide)
+    states_BSW = getattr(output, "encoder_last_hidden_state", None)
+    if not isinstance(states_BSW, Tensor):
+        raise Unsupported("the output holds no encoder states")
+    return BaseModelOutput(states_BSW)
 
 
 def _cause(subject: Subject, wide: dict[str, Tensor]) -> Cause:

@@ -13,6 +13,7 @@ from conftest import SMALL
 from probing import HEALTHY, case, caught_by, finding, loaded
 from torch import Tensor
 
+from attncheck.core.choice import only
 from attncheck.core.measurement import verdict_of
 from attncheck.core.verdict import Verdict
 from attncheck.model.compat import CACHE_NAMES
@@ -130,3 +131,57 @@ def test_a_model_that_breaks_in_plain_float64_is_not_asked_there(dtype: str) -> 
     asked = case(finding(loaded("config:xglm", dtype=dtype), "padding"), "eager in plain float64")
     assert verdict_of(asked) is Verdict.SKIP
     assert asked.note.startswith("concerns float64 only")
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_an_encoder_output_that_is_passed_needs_its_mask(lost: bool) -> None:
+    subject = loaded("config:seq2seq/bart")
+
+    def dropped(module: Any, args: Any, named: dict[str, Any]) -> Any:
+        passed = named.get("encoder_outputs") is not None
+        return args, {**named, **({"attention_mask": None} if lost and passed else {})}
+
+    handle = subject.model.register_forward_pre_hook(dropped, with_kwargs=True)
+    name = "the encoder's output in the place of a padded input"
+    with only(name):
+        broken = case(finding(subject, "padding"), name)
+    handle.remove()
+    assert verdict_of(broken) is (Verdict.FAIL if lost else Verdict.PASS)
+    assert broken.note == ("its mask hides nothing beside `encoder_outputs`" if lost else "")
+    assert (broken.cause.fault if broken.cause else "") == ("padding-visible" if lost else "")
+
+
+class Reads(torch.nn.Module):
+    """An encoder's mean beside a decoder that takes no mask of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.config = transformers.PretrainedConfig(
+            is_encoder_decoder=True, decoder_start_token_id=1
+        )
+        self.embed, self.head = torch.nn.Embedding(64, 8), torch.nn.Linear(8, 64)
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        encoder_outputs: Any = None,
+    ) -> Any:
+        """Logits, and the encoder's states."""
+        states = self.embed(input_ids) if encoder_outputs is None else encoder_outputs[0]
+        mask = torch.ones(states.shape[:2]) if attention_mask is None else attention_mask
+        weights = (mask / mask.sum(1, keepdim=True))[..., None].to(states.dtype)
+        x = self.embed(decoder_input_ids).cumsum(1) + (weights * states).sum(1, keepdim=True)
+        return transformers.modeling_outputs.Seq2SeqLMOutput(
+            logits=self.head(x), encoder_last_hidden_state=states
+        )
+
+
+def test_padding_of_an_encoder_is_asked_beside_a_decoder_without_a_mask() -> None:
+    found = finding(Subject.of(Reads().double(), "reads", dtype="float64"), "padding")
+    assert [(each.name, verdict_of(each)) for each in found.cases] == [
+        ("encoder inputs of two lengths, in steps", Verdict.SKIP),
+        ("the encoder's output in the place of a padded input", Verdict.PASS),
+    ]
