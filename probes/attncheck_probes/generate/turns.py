@@ -122,7 +122,8 @@ def hole(subject: Subject, prompt: Row, new: int) -> Measurement:
         raise Unsupported(f"a prompt of {len(prompt)} tokens has no room for a hole")
     ids_BT, mask_BT = padded_ids(subject, (prompt,), len(prompt))
     mask_BT[:, start : start + count] = 0
-    found = generation.run(subject, ids_BT, mask_BT, new)
+    passed = generation.Passed()
+    found = generation.run(subject, ids_BT, mask_BT, new, passed)
     answer = generation.answer_of(found, len(prompt))
     spec = ForwardSpec(((*prompt, *answer),), mask=Mask2D(((*map(int, mask_BT[0]), *(1,) * new),)))
     counting = spec if not subject.can.takes_positions else _counting(subject, spec)
@@ -139,7 +140,9 @@ def hole(subject: Subject, prompt: Row, new: int) -> Measurement:
     by_slot = against(spec)
     if by_slot.beyond:
         return of_generate(subject, case, {})
-    cause = Cause("position-ignores-padding", by_slot.max_abs)
+    named = any(row is not None for row in passed.positions)
+    home = f"{type(subject.model).__name__}.prepare_inputs_for_generation" if named else ""
+    cause = Cause("position-ignores-padding", by_slot.max_abs, home)
     return replace(case, note=f"{note}; positions count them", cause=cause, broken=Verdict.WARN)
 
 

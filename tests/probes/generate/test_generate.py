@@ -125,3 +125,4 @@ def test_positions_that_count_a_hole_in_the_mask_are_a_warning(
     assert verdict_of(found) is Verdict.WARN
     assert found.note == "the mask hides positions 6..7; positions count them"
     assert found.cause.fault == "position-ignores-padding"
+    assert found.cause.module == "GPT2LMHeadModel.prepare_inputs_for_generation"
