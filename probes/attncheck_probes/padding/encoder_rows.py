@@ -74,7 +74,8 @@ def passed_output(subject: Subject, batch: Padded, name: str) -> Measurement:
 def _made(subject: Subject, wide: dict[str, Tensor], output: Any) -> Any:
     """What the model's encoder returns by itself, else the states that a forward returns."""
     encoder = getattr(subject.model, "get_encoder", lambda: None)()
-    if encoder is not None:
+    # a model without a named encoder returns itself
+    if encoder is not None and encoder is not subject.model:
         with subject.numerics():
             return encoder(**wide)
     states_BSW = getattr(output, "encoder_last_hidden_state", None)

@@ -152,7 +152,11 @@ def test_an_encoder_output_that_is_passed_needs_its_mask(lost: bool) -> None:
 
 
 class Reads(torch.nn.Module):
-    """An encoder's mean beside a decoder that takes no mask of its own."""
+    """An encoder's mean beside a decoder that takes no mask of its own; its encoder has no name."""
+
+    def get_encoder(self) -> torch.nn.Module:
+        """What the library's models without a named encoder return."""
+        return self
 
     def __init__(self) -> None:
         super().__init__()
