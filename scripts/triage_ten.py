@@ -41,7 +41,7 @@ PROMPTS = (
     "cat and told stories about",
     "Water boils at a temperature of 100 degrees",
 )
-LONG = "The lighthouse keeper counted seven ships before dawn and wrote their names down. " * 66
+LONG = "The lighthouse keeper counted seven ships before dawn and wrote their names down. " * 80
 TRAINED = 1066
 Edit = Callable[[dict[str, Any]], dict[str, Any]]
 
