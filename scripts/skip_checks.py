@@ -230,6 +230,17 @@ def short_context(model: Any, case: Case) -> bool:
     return any(int(each) < 150 for each in (*found, *original))
 
 
+def asked_elsewhere(model: Any, case: Case) -> bool:
+    """the model takes positions and a cache, or the report is about a lower precision"""
+    return "which decides" in case.reason or "position_ids" in str(inspect.signature(model.forward))
+
+
+def within_window(model: Any, case: Case) -> bool:
+    """the tokens of the picture or sound are no more than the config's window"""
+    tokens = int(re.findall(r"\((\d+) tokens\)", case.reason)[0])
+    return tokens <= (getattr(text(model), "sliding_window", None) or tokens)
+
+
 def states_only(model: Any, case: Case) -> bool:
     """the returned cache has no layer with keys and values for every token"""
     cache = returned_cache(model)

@@ -6,24 +6,7 @@ them all, with a script for each that confirms its reason.
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
-from typing import final
-
-
-@final
-@dataclass(frozen=True)
-class SkipKind:
-    """A kind of reason: its name, what its sentences say (patterns), and what it means."""
-
-    name: str
-    words: tuple[str, ...]
-    means: str
-
-    def says(self, reason: str) -> bool:
-        """Whether a sentence is of this kind."""
-        return any(re.search(words, reason) for words in self.words)
-
+from attncheck.core.skip_kind import SkipKind
 
 KINDS = (
     SkipKind("left-out", (r"^left out by ",), "`--quick` or `--budget` does not ask it."),
@@ -76,7 +59,7 @@ KINDS = (
     ),
     SkipKind(
         "no-encoder",
-        (r"no encoder that reads ids",),
+        (r"no encoder that reads ids", r"model has no encoder$"),
         "No encoder reads token ids, so that nothing can be padded in front of a decoder.",
     ),
     SkipKind(
@@ -151,8 +134,23 @@ KINDS = (
     ),
     SkipKind(
         "short-context",
-        (r"no more than the usual", r"leaves no room to move", r"context is too short for"),
+        (
+            r"no more than the usual",
+            r"leaves no room to move",
+            r"context is too short for",
+            r"no room for a hole",
+        ),
         "No longer row fits below the context and the switches of the rotary scaling.",
+    ),
+    SkipKind(
+        "asked-elsewhere",
+        (r"ask the same$", r"no case in \w+, which decides"),
+        "Another case answers this, or the precision that decides asks no such case.",
+    ),
+    SkipKind(
+        "within-window",
+        (r"is not longer than a window",),
+        "What is read both ways fits into one window, so that none can cut it.",
     ),
     SkipKind(
         "states-only",

@@ -47,6 +47,9 @@ REFUSED_CACHE = "cache-kind-refused"
         ("X raises RuntimeError: sizes differ when called with cache, use_cache", REFUSED_CACHE),
         ("X raises RuntimeError: sizes differ when called with cache, use_cache, at x.py:1", OTHER),
         ("X raises ValueError: sinks cannot be run on CPU with flex attention", "flex-on-cpu"),
+        ("cached forwards with restarted positions ask the same", "asked-elsewhere"),
+        ("a picture (5 tokens) is not longer than a window", "within-window"),
+        ("a prompt of 6 tokens has no room for a hole", "short-context"),
         ("a sentence that nobody wrote", OTHER),
     ],
 )
