@@ -302,16 +302,18 @@ def page(entries: list[dict[str, Any]]) -> str:
 def main() -> None:
     """Measure what is missing, within the seconds given, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("families", nargs="*", default=list(MODULES))
+    parser.add_argument("families", nargs="*", metavar="FAMILY", help=f"of {', '.join(MODULES)}")
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
     parser.add_argument("--seconds", type=float, default=1e9)
     options = parser.parse_args()
+    if unknown := sorted(set(options.families) - set(MODULES)):
+        parser.error(f"no family {', '.join(unknown)}: expected some of {', '.join(MODULES)}")
     KEPT.parent.mkdir(exist_ok=True)
     lines = KEPT.read_text().splitlines() if KEPT.exists() else []
     entries = [json.loads(line) for line in lines]
     done = {(each["family"], each["fault"], each["dtype"]) for each in entries}
     start = time.time()
-    for family in options.families:
+    for family in options.families or MODULES:
         for fault in ("", *faults(family)):
             late = time.time() - start > options.seconds
             if late or (family, fault, options.dtype) in done:

@@ -23,6 +23,7 @@ from attncheck.model.provenance import AFTER, Provenance
 from attncheck.model.refusal import REFUSALS
 from attncheck.model.subject import Subject
 from attncheck.numerics.divergence import beyond_at, max_abs_diff
+from attncheck.observation.sequence import Sequence
 
 REFUSED = (Unsupported, *REFUSALS)
 """What a call that the model does not support, or a broken model, may raise."""
@@ -129,6 +130,25 @@ class Failure:
         """Whether two logits differ beyond the budget, at real tokens."""
         return max_diff_at(left_BTV, right_BTV, real_BT) > self.budget
 
+    def failing_rows(self) -> list[int]:
+        """The sequences of the first side whose logits the second side has otherwise; all where the
+        second side has other sequences.
+
+        Raises:
+            Unsupported: a mask hides tokens between others.
+        """
+        got, want = self.sides
+        rows = range(len(got.spec.tokens))
+        parts = [Sequence.of(got.spec, row) for row in rows]
+        if got.observed_BTV.shape == want.observed_BTV.shape:
+            moved = (
+                self.differ(part.states(got.observed_BTV), part.states(want.observed_BTV))
+                for part in parts
+            )
+        else:
+            moved = (part.alone(got.spec).tokens == want.spec.tokens for part in parts)
+        return [row for row, fails in zip(rows, moved, strict=True) if fails] or [*rows]
+
 
 def real_tokens(spec: ForwardSpec) -> Tensor | None:
     """(B, T) booleans of the tokens that are no padding; None where all are real."""
@@ -153,25 +173,33 @@ def max_diff_at(left_BTV: Tensor, right_BTV: Tensor, real_BT: Tensor | None = No
 
 def failing(finding: Finding) -> list[Measurement]:
     """The failing cases that carry their forwards, the most telling first: not following from
-    another probe, without padding, in a few uneven chunks, not long.
+    another probe, without padding, or with padding that leaves positions where they were, in a few
+    uneven chunks, not long.
     """
     failed = (case for case in finding.cases if verdict_of(case) is Verdict.FAIL)
     return sorted((case for case in failed if case.rerun is not None), key=_telling)
 
 
-def _telling(case: Measurement) -> tuple[bool, bool, bool, bool, bool, int, float]:
+def _telling(case: Measurement) -> tuple[bool, int, bool, bool, bool, int, float]:
     spec: ForwardSpec = case.rerun.got if case.rerun else ForwardSpec(())
     several = len(spec.chunks) > 2 and any(size > 1 for size in spec.chunks[1:])
     plain = not several if spec.chunks else bool(case.rerun and case.rerun.provenance)
     return (
         bool(case.follows),
-        isinstance(spec.mask, Mask2D) and any(0 in row for row in spec.mask.rows),
+        _padding(spec),
         spec.cache_kind not in USUAL,
         plain,
         len(spec.chunks) > FEW_CHUNKS,
         spec.length // LONG if spec.tokens else 0,
         -case.excess,
     )
+
+
+def _padding(spec: ForwardSpec) -> int:
+    """0 without padding, 2 where tokens stand behind some and are given no positions, 1 else."""
+    rows = spec.mask.rows if isinstance(spec.mask, Mask2D) else ()
+    moved = spec.positions is None and any(row[0] == 0 for row in rows)
+    return 2 if moved else int(any(0 in row for row in rows))
 
 
 def unmeasured(name: str, got: ForwardSpec, want: ForwardSpec) -> Comparison:

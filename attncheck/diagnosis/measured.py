@@ -164,7 +164,7 @@ def measured_alone(failure: Failure) -> Measured | None:
         rows = _rows(failure)
         if rows is not None and rows.proven:
             return rows
-        found = (_alone(failure, row) for row in range(len(side.spec.tokens)))
+        found = (_alone(failure, row) for row in failure.failing_rows())
         return next(filter(None, found), None)
     except REFUSED:
         return None

@@ -17,6 +17,11 @@ HEALTHY = 1e-4
 SCRIPTS = sorted(path.stem for path in HERE.glob("*.py") if not path.stem.startswith("test_"))
 CONTROLS = {
     "accepted_calls_that_raise": {"llama", "t5", "bart"},
+    "fsmt_reads_ahead": {
+        "fsmt without a cache",
+        "bart",
+        "bart, encoder_outputs without a cache",
+    },
     "funnel_pools_the_padding": {"bert", "bert, two tokens"},
     "m2m_steps_count_the_padding": {"m2m_100 without padding", "nllb-moe without padding"},
     "masks_that_change_nothing": {"bert"},
