@@ -140,8 +140,9 @@ def hole(subject: Subject, prompt: Row, new: int) -> Measurement:
     by_slot = against(spec)
     if by_slot.beyond:
         return of_generate(subject, case, {})
-    named = any(row is not None for row in passed.positions)
-    home = f"{type(subject.model).__name__}.prepare_inputs_for_generation" if named else ""
+    if all(row is None for row in passed.positions):
+        return by_slot  # generate() passes none, and forward counts as it does everywhere
+    home = f"{type(subject.model).__name__}.prepare_inputs_for_generation"
     cause = Cause("position-ignores-padding", by_slot.max_abs, home)
     return replace(case, note=f"{note}; positions count them", cause=cause, broken=Verdict.WARN)
 
