@@ -33,6 +33,14 @@ ROWS = torch.randint(5, 60, (3, 8), generator=torch.Generator().manual_seed(1))
 SIZE = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2}
 HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 48}
 T5_SIZE = {"vocab_size": 64, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4}
+HALVES = {
+    "vocab_size": 64,
+    "d_model": 32,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+}
 PART = {
     "hidden_size": 32,
     "num_hidden_layers": 1,
@@ -95,33 +103,15 @@ def t5() -> bool:
 
 
 def whisper() -> bool:
-    config = WhisperConfig(
-        vocab_size=64,
-        d_model=32,
-        encoder_layers=1,
-        decoder_layers=1,
-        encoder_attention_heads=4,
-        decoder_attention_heads=4,
-        num_mel_bins=16,
-        max_source_positions=20,
-        pad_token_id=0,
-        bos_token_id=1,
-        eos_token_id=2,
-    )
+    ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    config = WhisperConfig(**HALVES, **ids, num_mel_bins=16, max_source_positions=20)
     model = WhisperForConditionalGeneration(config).eval()
     return _read_only(model, {"encoder_outputs": (torch.randn(3, 20, 32),)})
 
 
 def bart() -> bool:
-    config = BartConfig(
-        vocab_size=64,
-        d_model=32,
-        encoder_layers=1,
-        decoder_layers=1,
-        encoder_attention_heads=4,
-        decoder_attention_heads=4,
-    )
-    return _read_only(BartForConditionalGeneration(config).eval(), {"input_ids": ROWS})
+    model = BartForConditionalGeneration(BartConfig(**HALVES)).eval()
+    return _read_only(model, {"input_ids": ROWS})
 
 
 def _read_only(model: torch.nn.Module, encoder: dict[str, object]) -> bool:

@@ -150,7 +150,9 @@ def isolated(
     if not case.beyond or len(packed.rows) == 1:
         return case
     single = isolated(subject, packed.first, name, call, broken)
-    if single.beyond or not single.judged:
-        return single if single.beyond else case
+    if single.beyond:
+        return single
+    if not single.judged:
+        return case
     note = f"{case.note}; one row alone isolates them"
     return replace(case, broken=Verdict.FAIL, note=note)
