@@ -34,6 +34,8 @@ from attncheck.numerics.budget import HEADROOM
 from attncheck.numerics.divergence import beyond
 
 NEARLY = 1e-5
+LATE = 16
+"""A rotation that is right at so many positions is not wrong from the start."""
 UNSEEN = "no rotary embedding observed on queries or keys"
 
 
@@ -212,11 +214,12 @@ class _RotationCheck:
         pair = worst % count
         origin = f"{source}: {spec.origin}" if spec.origin else source
         got, wanted = float(observed_P[pair]), float(expected_P[pair])
+        late = _late(left_BTP, angle_TP, radians_TP > budget_TP, budget_TP)
         return AngleDifference(
             states=states,
             radians=float(radians_TP.flatten()[worst]),
             budget=float(budget_TP.flatten()[worst]),
-            text=_text(states.pairs, pair, got, wanted, origin),
+            text=late or _text(states.pairs, pair, got, wanted, origin),
         )
 
     def _gained(self, states: RotatedStates, spec: RopeSpec) -> AngleDifference:
@@ -233,6 +236,23 @@ class _RotationCheck:
             text=f"rotated channels are multiplied by {gain:.6g} instead of {spec.gain:.6g} "
             f"(config: {spec.origin})",
         )
+
+
+def _late(left_BTP: Tensor, angle_TP: Tensor, wrong_TP: Tensor, budget_TP: Tensor) -> str:
+    """The first wrong position where many before it are right, and the precision to which positions
+    are rounded if that explains every angle; "" where the rotation is wrong from the start.
+    """
+    first = int(wrong_TP.any(-1).long().argmax())
+    if first < LATE:
+        return ""
+    position_T = torch.arange(len(angle_TP), dtype=torch.float64)
+    speed_P = angle_TP[-1] / position_T[-1]
+    for low in (torch.bfloat16, torch.float16):
+        rounded_TP = (position_T.to(low).double() - position_T)[:, None] * speed_P
+        back_TP = torch.polar(torch.ones_like(rounded_TP), -rounded_TP)
+        if bool(((left_BTP * back_TP).angle().abs().amax(0) <= budget_TP).all()):
+            return f"positions are rounded to {NAMES[low]}: wrong from position {first} on"
+    return f"right up to position {first - 1} and wrong from position {first} on"
 
 
 def _cause(states: RotatedStates) -> Cause:

@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, final
 
+from attncheck.triage.issue_comparisons import comparisons, idle_configs
 from attncheck.triage.issue_habits import habits
 from attncheck.triage.issue_syntax import (
     UNKNOWN,
@@ -23,7 +24,15 @@ from attncheck.triage.issue_syntax import (
     statements,
     words_of_turn,
 )
-from attncheck.triage.issue_tables import ASSISTED, CACHES, CHANGING, DTYPES, QUANTIZED, TOKENIZING
+from attncheck.triage.issue_tables import (
+    ASSISTED,
+    CACHES,
+    CHANGING,
+    DTYPES,
+    QUANTIZED,
+    TOKENIZING,
+    WARPING,
+)
 
 PROMPT_NAMES = re.compile(
     r"prompt|text|question|sentence|inputs?$|messages?$|conversation|batch", re.I
@@ -52,15 +61,19 @@ class CodeReader:
     together: set[bool] = field(default_factory=set)
     implementations: list[str] = field(default_factory=list)
     generates: bool = False
+    idle: set[int] = field(default_factory=set)
     cached: set[bool] = field(default_factory=set)
     masked: set[bool] = field(default_factory=set)
 
     def code(self, block: str) -> None:
         """One block: statements that parse, each by itself."""
-        for statement in statements(block):
+        found = list(statements(block))
+        self.idle |= idle_configs(found)
+        for statement in found:
             for node in ast.walk(statement):
                 self._node(node)
             self.settings.update(habits(statement))
+        self.settings.update(comparisons(found))
 
     def _node(self, node: ast.AST) -> None:
         if isinstance(node, ast.Assign) and len(node.targets) == 1:
@@ -117,7 +130,7 @@ class CodeReader:
 
     def _called(self, node: ast.Call) -> None:
         name = called_name(node)
-        if name == "dict":
+        if name == "dict" or id(node) in self.idle:
             return  # what it holds counts where it is passed
         given = {each.arg: each.value for each in node.keywords if each.arg}
         for each in node.keywords:
@@ -238,6 +251,8 @@ class CodeReader:
         """Arguments that change what is generated, or the weights."""
         if name in CHANGING and found != CHANGING[name]:
             self.changing[name] = found
+        elif name in WARPING and found is not None:
+            self.settings["warped"] = (*self.settings.get("warped", ()), (name, found))
         elif name in ASSISTED:
             self.settings["assisted"] = name
         elif name in QUANTIZED and found is True:

@@ -54,6 +54,8 @@ CHANGING: dict[str, Any] = {
 """Arguments of generate() after which its text is no longer the best tokens of the logits, and the
 values that leave them alone.
 """
+WARPING = ("temperature", "top_p", "top_k", "min_p", "typical_p")
+"""Arguments of generate() that count only where it samples."""
 TOKENIZING = ("encode", "encode_plus", "batch_encode_plus", "apply_chat_template", "processor")
 """Methods that make ids of a text."""
 ASSISTED = ("prompt_lookup_num_tokens", "assistant_model")

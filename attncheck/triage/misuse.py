@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import torch
 
 from attncheck.core.errors import first_line
+from attncheck.model.embeddings import token_table
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.kept_state import model_untouched
 from attncheck.model.subject import Subject
@@ -24,8 +25,10 @@ from attncheck.triage.routes import symptom_of
 def misused(subject: Subject, question: Question, material: Material) -> Iterator[Remark]:
     """Every such call that this report shows."""
     yield from _training_mode(subject, question, material)
+    yield from _table_alone(subject, question, material)
     if not material.whole:
         return
+    yield from _mean_of_tokens(subject, question, material)
     yield from _one_cache(subject, question, material)
     yield from _pooled(subject, question, material)
     yield from _out_of_reach(subject, question, material)
@@ -51,9 +54,52 @@ def _training_mode(subject: Subject, question: Question, material: Material) -> 
         return
     yield Remark(
         title="the model is in training mode",
-        words="It comes in training mode, where dropout is active: two equal forwards differ by "
+        words=f"{'It comes' if subject.loaded.was_training else 'The code calls it'} in training "
+        "mode, where dropout is active: two equal forwards differ by "
         f"{max_abs_diff(one_BTV, two_BTV):.2g}, and not at all after model.eval(), in which "
         "everything here was checked. Call model.eval() first.",
+        decides=True,
+    )
+
+
+def _table_alone(subject: Subject, question: Question, material: Material) -> Iterator[Remark]:
+    """Embeddings taken from the weight of a module that does more than look them up."""
+    if question.issue.embeds != "table":
+        return
+    table = token_table(subject.model)
+    ids_BT = subject.passes.ids(material.rows[:1])
+    with torch.no_grad(), subject.numerics():
+        whole_BTW = table(ids_BT)
+        bare_BTW = torch.nn.functional.embedding(ids_BT, table.weight)
+    if torch.equal(whole_BTW, bare_BTW):
+        return
+    factor = float((whole_BTW * bare_BTW).sum() / bare_BTW.square().sum())
+    exact = max_abs_diff(whole_BTW, factor * bare_BTW) < 1e-3 * float(whole_BTW.abs().max())
+    more = f"multiplies them by {factor:.6g}" if exact else "computes more than these rows"
+    yield Remark(
+        title="the embedding module does more than look up rows",
+        words=f"The code takes rows of the weight of {type(table).__name__}, which {more}. Call "
+        "the module: model.get_input_embeddings()(ids).",
+        decides=True,
+    )
+
+
+def _mean_of_tokens(subject: Subject, question: Question, material: Material) -> Iterator[Remark]:
+    """Losses of sequences of unequal lengths, averaged over sequences and over tokens."""
+    if not (question.issue.losses and question.issue.both_ways and material.unequal):
+        return
+    sums, counts = [], []
+    for row in material.rows:
+        logits_TV = subject.logits(ForwardSpec((row,)))[0, :-1]
+        later_T = subject.passes.ids((row,))[0, 1:].to(logits_TV.device)
+        sums.append(float(torch.nn.functional.cross_entropy(logits_TV, later_T, reduction="sum")))
+        counts.append(len(row) - 1)
+    of_rows = sum(each / count for each, count in zip(sums, counts, strict=True)) / len(sums)
+    yield Remark(
+        title="the loss of a batch is a mean over its tokens",
+        words=f"The sequences have {min(counts)} to {max(counts)} targets: the mean of their own "
+        f"losses is {of_rows:.4g}, the mean over all tokens, which the model computes for the "
+        f"batch, {sum(sums) / sum(counts):.4g}. Weigh each loss by its number of targets.",
         decides=True,
     )
 

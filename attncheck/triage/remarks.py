@@ -84,6 +84,14 @@ def _sampling(subject: Subject, question: Question) -> Iterator[Remark]:
             "another text on every call. Pass do_sample=False to compare.",
             decides=True,
         )
+    elif _warps_in_vain(question, config):
+        shown = ", ".join(f"{name}={value}" for name, value in question.issue.warped)
+        yield Remark(
+            title="generate() does not sample",
+            words=f"The reported call passes {shown} and no do_sample=True: generate() takes the "
+            "best token each time, which these settings do not change. Pass do_sample=True.",
+            decides=question.issue.unvaried,
+        )
     if question.issue.changing:
         shown = ", ".join(f"{name}={value}" for name, value in question.issue.changing)
         yield Remark(
@@ -103,6 +111,12 @@ def _sampling(subject: Subject, question: Question) -> Iterator[Remark]:
             "apply it.",
             late=question.issue.engine,
         )
+
+
+def _warps_in_vain(question: Question, config: Any) -> bool:
+    """Whether a call passes settings of sampling and does not sample."""
+    samples = question.sampled or question.issue.piped or getattr(config, "do_sample", False)
+    return bool(question.issue.warped) and not samples
 
 
 def _pipeline_samples() -> bool:

@@ -149,6 +149,7 @@ class Investigation:
         early = ["window"] if long and "window" in names else []
         begin: list[Attempt] = [*(partial(self._probe, name) for name in first), self._own]
         yield from begin[:: -1 if self.question.issue.lost else 1]
+        yield partial(steps.embeds, subject, self.question, self.material, self.call, log)
         if first:  # where labels come first, a wrong plain forward must not be the measure
             yield partial(self._called, self._singles(), SINGLES)
         if long:
@@ -266,8 +267,7 @@ class Investigation:
 
     def _with_guess(self, what: str) -> None:
         """Say what runs now, behind the best guess so far."""
-        trap = next(iter(self.traps), None)
-        guess = self._best.summary if self._best else trap.title if trap else ""
+        guess = self._best.summary if self._best else next((t.title for t in self.traps), "")
         self.says(f"so far: {guess} · {what}" if guess else what)
 
     def _answer(

@@ -28,8 +28,10 @@ from attncheck.run.runner import finding_of
 from attncheck.targets.load import load
 from attncheck.targets.target import DEFAULT
 from attncheck.triage import axes
-from attncheck.triage.answer import OWN, Remark, Step
+from attncheck.triage.answer import OWN, Question, Remark, Step
 from attncheck.triage.call_pattern import CallPattern
+from attncheck.triage.embedded_call import NAME as EMBEDS
+from attncheck.triage.embedded_call import embedded
 from attncheck.triage.encoder_call import reads_prompts
 from attncheck.triage.expected import explained
 from attncheck.triage.lengths import WAYS, LengthSweep, limit, long_row, swept
@@ -187,6 +189,24 @@ def own(subject: Subject, call: OwnCall, log: Log) -> Finding | Remark | None:
     return diagnosed(subject, (case,), log)
 
 
+def embeds(
+    subject: Subject, question: Question, material: Material, call: OwnCall | None, log: Log
+) -> Finding | None:
+    """The reporter's own call with embeddings in the place of ids, where they make such one."""
+    if question.issue.embeds != "module":
+        return None
+    log.says(EMBEDS)
+    pattern = call.pattern if call is not None else CallPattern(batch=1)
+    try:
+        found = embedded(subject, material, pattern)
+    except REFUSED as reason:
+        log.add(EMBEDS, Verdict.SKIP, first_line(reason))
+        return None
+    words = found.summary if found else "the logits are those of the ids"
+    log.add(EMBEDS, Verdict.FAIL if found else Verdict.PASS, words)
+    return found
+
+
 def beyond(subject: Subject, dtype: str, case: Comparison, log: Log) -> Finding:
     """A case that differs beyond rounding in the finest precision, explained in it."""
     words = f"{case.name}: {describe(case)} in {dtype}, where rounding explains {case.budget:.1g}"
@@ -238,7 +258,12 @@ def lengths(
 def _judged_long(subject: Subject, row: Row, log: Log) -> Finding | None:
     """The first length at which a layer no longer computes what the config says."""
     usual = subject.inputs.length
-    if len(row) <= 2 * usual or _as_stated(subject, row) or not _as_stated(subject, row[:usual]):
+    if len(row) <= 2 * usual:
+        return None
+    if _as_stated(subject, row):  # angles are judged by the probe alone
+        found = probed(subject.with_inputs(replace(subject.inputs, row=row)), "reference", log)
+        return found if found.verdict is Verdict.FAIL else None
+    if not _as_stated(subject, row[:usual]):
         return None
 
     def wrong(length: int) -> bool:

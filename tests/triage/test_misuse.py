@@ -168,3 +168,25 @@ def test_a_turn_that_is_not_opened_explains_no_difference_between_two_calls() ->
     asked = Question(prompts=("one two", "three"), chat=True, issue=told)
     (found,) = misused(subject, asked, material(subject, asked))
     assert not found.late
+
+
+def test_a_mean_over_tokens_is_no_mean_of_means() -> None:
+    subject = subject_with_words()
+    asked = Question(
+        prompts=("one two three four", "five"), issue=Issue(losses=True, both_ways=True)
+    )
+    (found,) = misused(subject, asked, material(subject, asked))
+    assert (found.title, found.decides) == ("the loss of a batch is a mean over its tokens", True)
+    equal = Question(prompts=("one two", "three five"), issue=asked.issue)
+    assert not list(misused(subject, equal, material(subject, equal)))
+
+
+def test_an_embedding_module_that_scales_is_more_than_its_table() -> None:
+    subject, issue = subject_with_words(), Issue(embeds="table")
+    assert titles(subject, issue) == []
+    table = subject.model.get_input_embeddings()
+    table.register_forward_hook(lambda module, args, output: output * 8)
+    asked = Question(prompts=("one two",), issue=issue)
+    (found,) = misused(subject, asked, material(subject, asked))
+    assert found.title == "the embedding module does more than look up rows"
+    assert "which multiplies them by 8." in found.words

@@ -18,6 +18,7 @@ from attncheck.probing import (
     Cause,
     Comparison,
     Divergence,
+    ForwardSpec,
     Measurement,
     Subject,
     Unsupported,
@@ -56,6 +57,8 @@ def checkpointed(subject: Subject) -> Measurement:
     case = compare_gradients(subject, USUAL, saved_BTW, plain_BTW)
     if not case.beyond:
         return _of_weights(subject, case)
+    if (changed := _changed_logits(subject)).beyond:
+        return changed
     if mask_BT is None:
         return case
     with training(subject, checkpointing=False):
@@ -142,4 +145,18 @@ def reentrant(subject: Subject) -> Measurement:
             gradients.append(loop_gradient(subject))
     plain_BTW, saved_BTW = gradients
     case = compare_gradients(subject, LOOP, saved_BTW, plain_BTW)
-    return replace(case, cause=Cause("recomputed-on-cache")) if case.beyond else case
+    if not case.beyond or _changed_logits(subject).beyond:
+        return case  # what is wrong without a cache as well does not come from it
+    return replace(case, cause=Cause("recomputed-on-cache"))
+
+
+def _changed_logits(subject: Subject) -> Comparison:
+    """The logits of a forward in training mode with checkpoints against those without."""
+    found = []
+    for checkpointing in (True, False):
+        with training(subject, checkpointing=checkpointing), torch.no_grad():
+            tokens = subject.inputs.tokens
+            found.append(subject.passes.call(tokens, use_cache=False).logits_BTV)
+    spec = ForwardSpec(subject.inputs.tokens)
+    note = "the forward itself computes something else with checkpointing in training mode"
+    return subject.compare(USUAL, *found, spec=(spec, spec), note=note)
