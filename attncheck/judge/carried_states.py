@@ -10,8 +10,9 @@ Axes: B batch, H heads, N blocks of D channels, T positions, D head width.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Literal, final
@@ -41,11 +42,18 @@ MatchOf = Callable[[Tensor, Tensor, float], Match | None]
 @final
 @dataclass(frozen=True)
 class CarriedHead:
-    """A head is the `block` of a projection: that of the token `shift` on, times `factor`."""
+    """A head is the `block` of a projection: that of the token `shift` on, times `factor`, which is
+    0 for a head of zeros whose block has none.
+    """
 
     shift: int
     factor: float
     block: int
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether nothing of the block is left."""
+        return self.factor == 0.0
 
 
 @final
@@ -68,7 +76,7 @@ class CarriedStates:
         One factor on all queries or keys of a layer is part of the scale, and judged with it.
         """
         first = self.heads[0]
-        alike = all(
+        alike = not any(head.is_blank for head in self.heads) and all(
             head.shift == first.shift and abs(head.factor / first.factor - 1) <= TABLE_ROUNDING
             for head in self.heads
         )
@@ -77,7 +85,7 @@ class CarriedStates:
         return [
             number
             for number, head in enumerate(self.heads)
-            if head.shift or self._is_scaled(head.factor, usual)
+            if head.shift or head.is_blank or self._is_scaled(head.factor, usual)
         ]
 
     def _is_scaled(self, factor: float, usual: float | None) -> bool:
@@ -90,7 +98,7 @@ class CarriedStates:
         number, first = layer_number(self.name), self.heads[wrong[0]]
         part = ObservedPart(
             what=self.what,
-            how="other token" if first.shift else "scaled",
+            how="other token" if first.shift else "zero" if first.is_blank else "scaled",
             layers=() if number is None else (number,),
             heads=() if len(wrong) == len(self.heads) else tuple(wrong),
             amount=float(first.shift) if first.shift else first.factor,
@@ -108,6 +116,9 @@ class CarriedStates:
             way = "before" if first.shift < 0 else "after"
             token = f"those of the token {abs(first.shift)} {way}"
             return f"{whose} go on as {token}" if out else f"{whose} are {token}"
+        if first.is_blank:
+            zeros = "are zero, which their projection is not"
+            return f"{whose} go on as zeros" if out else f"{whose} {zeros}"
         times = f"times {first.factor:.6g}, unlike most"
         return f"{whose} go on {times}" if out else f"{whose} are those of `{self.stage}` {times}"
 
@@ -145,9 +156,14 @@ def _carried(
         return
     config = getattr(layer.call.module, "config", None) or subject.text_config
     match = _lengths if what in ("queries", "keys") else _factor
-    for name, stage in reversed(stages.items()):
-        for blocks_BNTD in blocks_of(stage, batch, length, width):
-            heads = _heads(states_BHTD.double(), blocks_BNTD.double(), slack, match)
+    readings = {
+        name: [each.double() for each in blocks_of(stage, batch, length, width)]
+        for name, stage in stages.items()
+    }
+    blank = _blank(states_BHTD, itertools.chain(*readings.values()))
+    for name, found in reversed(readings.items()):
+        for blocks_BNTD in found:
+            heads = _heads(states_BHTD.double(), blocks_BNTD, slack, match, blank)
             if heads is not None:
                 yield CarriedStates(
                     name=layer.name,
@@ -161,10 +177,12 @@ def _carried(
 
 
 def _heads(
-    states_BHTD: Tensor, blocks_BNTD: Tensor, slack: float, match_of: MatchOf
+    states_BHTD: Tensor, blocks_BNTD: Tensor, slack: float, match_of: MatchOf, blank: list[int]
 ) -> tuple[CarriedHead, ...] | None:
-    """Each head as a block at the nearest token; None where one is none."""
-    found: dict[int, CarriedHead] = {}
+    """Each head as a block at the nearest token, or `blank`; None where one is neither."""
+    if blank and states_BHTD.shape != blocks_BNTD.shape:
+        return None
+    found = {head: CarriedHead(0, 0.0, head) for head in blank}
     for shift in SHIFTS:
         ours_BHTD, theirs_BNTD = _beside(states_BHTD, blocks_BNTD, shift)
         for head in set(range(states_BHTD.shape[1])) - set(found):
@@ -175,6 +193,16 @@ def _heads(
     if len(found) < states_BHTD.shape[1]:
         return None
     return tuple(found[head] for head in range(len(found)))
+
+
+def _blank(states_BHTD: Tensor, readings: Iterable[Tensor]) -> list[int]:
+    """The heads of zeros, unless a stage that has a block for each head has a blank one there."""
+    blank_H = (states_BHTD == 0).all(-1).all(-1).all(0)
+    for blocks_BNTD in readings:
+        if blocks_BNTD.shape == states_BHTD.shape:
+            blank_H = blank_H & ~(blocks_BNTD == 0).all(-1).any(-1).any(0)
+    found: list[int] = blank_H.nonzero().flatten().tolist()
+    return found
 
 
 def _beside(states_BHTD: Tensor, blocks_BNTD: Tensor, shift: int) -> tuple[Tensor, Tensor]:
@@ -223,7 +251,7 @@ def _case(what: What, found: list[CarriedStates]) -> Measurement:
     return AtMost(
         f"{name} of {len(found)} layers against their {source}",
         float(sum(len(heads) for _, heads in wrong)),
-        f"heads have {name} of other tokens, or times another factor than most",
+        f"heads have {name} of other tokens, zeros, or another factor than most",
         positions=sum(len(each.heads) for each in found),
         note=wrong[0][0].text(wrong[0][1]) if wrong else "",
         cause=wrong[0][0].cause(wrong[0][1]) if wrong else Cause(),
@@ -233,7 +261,9 @@ def _case(what: What, found: list[CarriedStates]) -> Measurement:
 def _usual(kind: tuple[str | None, int], found: list[CarriedStates]) -> float | None:
     """The factor of most heads of several layers of a kind; None where there is none."""
     alike = [each for each in found if each.kind == kind]
-    factors = [head.factor for each in alike for head in each.heads]
+    factors = [head.factor for each in alike for head in each.heads if not head.is_blank]
+    if not factors:
+        return None
     (rounded, count), *_ = Counter(f"{factor:.4g}" for factor in factors).most_common(1)
     if len(alike) == 1 or count <= MOST * len(factors):
         return None

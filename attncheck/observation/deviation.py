@@ -19,9 +19,9 @@ class Deviation:
     enters it differs. `at` is the token of a slot or
     the position of a query, `key` the token that a cell reads; `source` is
     (sequence, head, token) where a vector comes from another place. -1 means all.
-    `base` is that of a rotation with another one; `channels` are those in which an unexplained
-    vector differs, where it equals the right one in others. `start` and `when` say which call it
-    was; `heads` counts the heads that there are.
+    `base` is that of a rotation with another one; `channels` are those in which an unexplained,
+    zeroed or scaled vector differs, where it equals the right one in others. `start` and `when` say
+    which call it was; `heads` counts the heads that there are.
     """
 
     what: What

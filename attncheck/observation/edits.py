@@ -1,4 +1,5 @@
-"""What may be done to a vector where it stands: zeroed, scaled, reordered, rounded.
+"""What may be done to a vector where it stands: zeroed or scaled, as a whole or in some channels,
+reordered, rounded.
 
 Axes: N vectors, D width.
 """
@@ -6,6 +7,7 @@ Axes: N vectors, D width.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,36 +25,68 @@ AGREE = 0.99
 SHOWN = 2
 """Of factors for the channels so many vectors are no evidence."""
 
-Edits = tuple[How, Tensor, Tensor, Tensor | None, str]
+
+class VectorEdit(NamedTuple):
+    """One edit of the right vectors: where it fits, what it predicts, its amount and dtype, and
+    whether it leaves the other channels as they are.
+    """
+
+    how: How
+    fits_N: Tensor
+    predicted_ND: Tensor
+    amount_N: Tensor | None = None
+    dtype: str = ""
+    in_channels: bool = False
 
 
-def edits(observed_ND: Tensor, right_ND: Tensor, limit: float) -> Iterator[Edits]:
-    """Each edit of the right vectors: where it fits, what it predicts, its amount and dtype."""
+def edits(observed_ND: Tensor, right_ND: Tensor, limit: float) -> Iterator[VectorEdit]:
+    """Each edit of the right vectors."""
     zero_ND = torch.zeros_like(right_ND)
-    yield "zero", (observed_ND.abs() <= limit).all(-1), zero_ND, None, ""
+    yield VectorEdit("zero", (observed_ND.abs() <= limit).all(-1), zero_ND)
     same_N = ((observed_ND - right_ND).abs() <= limit).all(-1)
-    yield "other token", same_N, right_ND, None, ""
+    yield VectorEdit("other token", same_N, right_ND)
     energy_N = right_ND.square().sum(-1).clamp_min(torch.finfo(right_ND.dtype).tiny)
     factor_N = (observed_ND * right_ND).sum(-1) / energy_N
     scaled_ND = right_ND * factor_N[:, None]
     slack_N1 = limit * factor_N.abs().clamp_min(1.0)[:, None]
-    yield "scaled", ((observed_ND - scaled_ND).abs() <= slack_N1).all(-1), scaled_ND, factor_N, ""
+    fits_N = ((observed_ND - scaled_ND).abs() <= slack_N1).all(-1)
+    yield VectorEdit("scaled", fits_N, scaled_ND, factor_N)
+    yield from _in_channels(observed_ND, right_ND, limit)
     reordered_ND = reordered(observed_ND, right_ND)
-    yield "reordered", ((observed_ND - reordered_ND).abs() <= limit).all(-1), reordered_ND, None, ""
+    yield VectorEdit(
+        "reordered", ((observed_ND - reordered_ND).abs() <= limit).all(-1), reordered_ND
+    )
     weighted_ND = weighted(observed_ND, right_ND)
     slack_N1 = limit * weighted_ND.abs().amax(-1, keepdim=True).clamp_min(1.0)
     fits_N = ((observed_ND - weighted_ND).abs() <= slack_N1).all(-1)
     # the first vector fits its own factors
-    yield "weighted", fits_N & (fits_N.sum() > SHOWN), weighted_ND, None, ""
+    yield VectorEdit("weighted", fits_N & (fits_N.sum() > SHOWN), weighted_ND)
     for dtype in DTYPES:
         if torch.finfo(dtype).eps <= 2 * torch.finfo(right_ND.dtype).eps:
             continue
         rounded_ND = right_ND.to(dtype).to(right_ND.dtype)
         fits_N = _rounded_alike(observed_ND, rounded_ND, torch.finfo(dtype).eps, limit)
-        yield "rounded", fits_N, observed_ND, None, str(dtype).removeprefix("torch.")
+        yield VectorEdit("rounded", fits_N, observed_ND, dtype=str(dtype).removeprefix("torch."))
     for bits in BITS:
         fits_N = _rounded_alike(observed_ND, with_bits(right_ND, bits), 2.0 ** (1 - bits), limit)
-        yield "rounded", fits_N, observed_ND, None, f"{bits} bits"
+        yield VectorEdit("rounded", fits_N, observed_ND, dtype=f"{bits} bits")
+
+
+def _in_channels(observed_ND: Tensor, right_ND: Tensor, limit: float) -> Iterator[VectorEdit]:
+    """The channels in which a vector differs zeroed, or all times one factor."""
+    differs_ND = (observed_ND - right_ND).abs() > limit
+    count_N = differs_ND.sum(-1)
+    some_N = (count_N > SHOWN) & (count_N < right_ND.shape[-1])
+    zeroed_ND = right_ND.masked_fill(differs_ND, 0.0)
+    fits_N = some_N & ((observed_ND - zeroed_ND).abs() <= limit).all(-1)
+    yield VectorEdit("zero", fits_N, zeroed_ND, in_channels=True)
+    changed_ND = right_ND * differs_ND
+    energy_N = changed_ND.square().sum(-1).clamp_min(torch.finfo(right_ND.dtype).tiny)
+    factor_N = (observed_ND * changed_ND).sum(-1) / energy_N
+    scaled_ND = torch.where(differs_ND, right_ND * factor_N[:, None], right_ND)
+    slack_N1 = limit * factor_N.abs().clamp_min(1.0)[:, None]
+    fits_N = some_N & ((observed_ND - scaled_ND).abs() <= slack_N1).all(-1)
+    yield VectorEdit("scaled", fits_N, scaled_ND, factor_N, in_channels=True)
 
 
 def _rounded_alike(observed_ND: Tensor, rounded_ND: Tensor, eps: float, limit: float) -> Tensor:

@@ -122,6 +122,8 @@ def _rotation(group: Group, groups: Sequence[Group]) -> tuple[str, bool]:
 def _stored(group: Group, groups: Sequence[Group], extent: Extent) -> tuple[str, bool]:
     part = group.part
     both = {each.part.what for each in groups if each.part.how == part.how} >= STORED
+    if part.how == "zero" and any(each.channels for each in group.members):
+        return "cache-drops-token", False
     if part.how in ("other token", "zero") and _misplaced(groups):
         return "cache-wrong-slot", True
     if part.how == "other token":

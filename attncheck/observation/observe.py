@@ -5,7 +5,8 @@ Axes: B batch, T positions, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -31,6 +32,7 @@ from attncheck.observation.words import sentence, worded
 
 ROUNDINGS = 1e3
 BUDGETS = 4
+PROJECTED = frozenset({"queries", "keys", "values"})
 MODULES = 8
 """So many modules outside attention are explained at most."""
 
@@ -85,6 +87,7 @@ def observed(
         if done or not explaining.explain_module(run):
             break
         predicted_BTV = explaining.logits()
+    predicted_BTV = _before_projections(explaining, run, predicted_BTV, agrees)
     found, opaque = explaining.deviations, explaining.opaque
     if not agrees(predicted_BTV):
         last = explaining.changed_logits(run, predicted_BTV)
@@ -110,7 +113,8 @@ def observed_alone(
     attended, opaque = dict[int, str](), False
     for part in (Sequence.of(spec, row) for row in range(len(spec.tokens))):
         explaining = Explaining(trusted, part.alone(spec), ledger, relative, part, spec)
-        predicted_BTV[part.row, part.first : part.last] = explaining.logits()[0]
+        alone_BTV = _before_projections(explaining, run, explaining.logits())
+        predicted_BTV[part.row, part.first : part.last] = alone_BTV[0]
         found += map(part.in_batch, explaining.deviations)
         attended |= explaining.attended
         opaque |= explaining.opaque
@@ -118,6 +122,33 @@ def observed_alone(
         return None
     extent = extent_of(trusted, spec, frozenset(attended))
     return _observation(found, extent, predicted_BTV, opaque, attended)
+
+
+def _before_projections(
+    explaining: Explaining,
+    run: Callable[[], object],
+    predicted_BTV: Tensor,
+    agrees: Callable[[Tensor], bool] = lambda logits_BTV: True,
+) -> Tensor:
+    """The predicted logits, with what enters the projections of a layer in the place of queries,
+    keys and values that are changed alike, where that says all.
+    """
+    known = list(explaining.changed)
+    if not _changed_alike(explaining.deviations) or not explaining.explain_module(run):
+        return predicted_BTV
+    other_BTV = explaining.logits()
+    if agrees(other_BTV) and not explaining.opaque and not _changed_alike(explaining.deviations):
+        return other_BTV
+    explaining.changed = known
+    return explaining.logits()
+
+
+def _changed_alike(deviations: Iterable[Deviation]) -> bool:
+    """Whether queries, keys and values of one layer are changed in one way."""
+    found: dict[tuple[int, str, float | None], set[str]] = defaultdict(set)
+    for each in deviations:
+        found[each.layer, each.how, each.amount].add(each.what)
+    return any(whats >= PROJECTED for whats in found.values())
 
 
 def _relative(trusted: Trusted, logits_BTV: Tensor) -> float:

@@ -110,6 +110,7 @@ class StateKeeper:
                     source=change.source,
                     module=found.name,
                     opaque=change.how == "another function",
+                    channels=change.channels,
                 )
             )
         if self.repairs:

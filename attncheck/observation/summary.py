@@ -82,7 +82,8 @@ def grouped_parts(deviations: Iterable[Deviation], extent: Extent) -> list[Group
 
 
 def _key(each: Deviation) -> tuple[object, ...]:
-    return each.what, each.how, each.dtype, each.module, each.entering, each.base
+    partly = each.how in ("zero", "scaled") and bool(each.channels)
+    return each.what, each.how, each.dtype, each.module, each.entering, each.base, partly
 
 
 def _by_amount(members: list[Deviation], extent: Extent) -> Iterator[Group]:
@@ -94,7 +95,10 @@ def _by_amount(members: list[Deviation], extent: Extent) -> Iterator[Group]:
         return
     moved = first.what == "hidden" and first.how == "other token"
     rule = _rule(members, extent) if first.how == "rotated" or moved else ""
-    if rule or first.how not in ("scaled", "other layer"):
+    by_row = moved and len({(each.row, each.amount) for each in members}) == len(
+        {each.row for each in members}
+    )
+    if rule or not (by_row or first.how in ("scaled", "other layer")):
         yield _group(members, extent, None, rule)
         return
     for amount in sorted(amounts, key=lambda each: each or 0.0):

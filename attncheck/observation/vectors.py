@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from attncheck.core.observed_part import How
-from attncheck.observation.edits import SHOWN, edits
+from attncheck.observation.edits import SHOWN, VectorEdit, edits
 
 
 class Rotates(Protocol):
@@ -128,14 +128,14 @@ class Matcher:
         sources: list[tuple[int, int, int] | None],
     ) -> Tensor:
         left = torch.ones(len(places), dtype=torch.bool)
-        for how, fits_N, predicted_ND, amount_N, dtype in edits(observed_ND, right_ND, self.limit):
+        for edit in edits(observed_ND, right_ND, self.limit):
+            tokens = {s for _, _, s in places[edit.fits_N].tolist()}
             # heads may share channels, and rows be alike: only several tokens show a weight
-            if how == "weighted" and len({s for _, _, s in places[fits_N].tolist()}) <= SHOWN:
+            if edit.how == "weighted" and len(tokens) <= SHOWN:
                 continue
-            for number in (fits_N.cpu() & left).nonzero().flatten().tolist():
-                amount = None if amount_N is None else float(amount_N[number])
-                change = VectorChange(how, amount, dtype, sources[number])
-                self._found(places[number], change, predicted_ND[number], matches)
+            for number in (edit.fits_N.cpu() & left).nonzero().flatten().tolist():
+                change = _change(edit, number, right_ND[number], sources[number])
+                self._found(places[number], change, edit.predicted_ND[number], matches)
                 left[number] = False
         return places[left.to(places.device)]
 
@@ -234,6 +234,16 @@ class Matcher:
         amounts = {"other token": source[2] - token, "other layer": layer}
         amount = amounts.get(how)
         return VectorChange(how, None if amount is None else float(amount), "", source, layer)
+
+
+def _change(
+    edit: VectorEdit, number: int, right_D: Tensor, source: tuple[int, int, int] | None
+) -> VectorChange:
+    """What one edit did to one of its vectors."""
+    amount = None if edit.amount_N is None else float(edit.amount_N[number])
+    changed_D = edit.predicted_ND[number] != right_D
+    channels = changed_D.nonzero().flatten().tolist() if edit.in_channels else ()
+    return VectorChange(edit.how, amount, edit.dtype, source, channels=tuple(channels))
 
 
 def _distances(observed_ND: Tensor, pool_BGTD: Tensor) -> Tensor:

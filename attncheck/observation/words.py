@@ -149,7 +149,8 @@ def _verb(group: Group) -> str:
     if part.how == "rounded":
         return f"are rounded to {part.dtype}"
     if part.how == "scaled":
-        return f"are multiplied by {part.amount:.6g}" if part.amount is not None else "are scaled"
+        scaled = f"multiplied by {part.amount:.6g}" if part.amount is not None else "scaled"
+        return f"are {scaled}{_channels(group)}"
     if part.how == "other layer":
         return (
             f"are those of layer {part.amount:g}"
@@ -162,14 +163,16 @@ def _verb(group: Group) -> str:
         sources = {each.source[0] for each in group.members if each.source is not None}
         return f"are those of sequence {ranges(sources)}" if len(sources) == 1 else SIMPLE[part.how]
     text = SIMPLE.get(part.how, f"differ ({part.how})")
-    return f"{text}{_channels(group)}" if part.how == "another function" else text
+    return f"{text}{_channels(group)}"
 
 
 def _channels(group: Group) -> str:
-    """Which channels of unexplained vectors differ, where the same others never do."""
+    """Which channels of the vectors differ, where the same others never do."""
     found = {channel for each in group.members for channel in each.channels}
-    if not all(each.channels for each in group.members) or ranges(found).count(",") >= FEW:
+    if not all(each.channels for each in group.members):
         return ""
+    if ranges(found).count(",") >= FEW:
+        return "" if group.part.how == "another function" else " in some channels"
     return f" in channels {ranges(found)}"
 
 

@@ -56,6 +56,30 @@ def test_a_factor_in_one_layer_is_named_with_layer_and_heads(subject: Subject) -
     assert part.amount == pytest.approx(1.25)
 
 
+@pytest.mark.parametrize(("heads", "whose"), [("", "values"), (",heads=1", "values of head 1")])
+def test_values_of_zeros_are_not_what_their_projection_returned(
+    subject: Subject, heads: str, whose: str
+) -> None:
+    found = _with(subject, f"what=values,how=zero,at=model.layers.1.self_attn{heads}")
+    assert verdict_of(found) is Verdict.FAIL
+    assert found.note == (
+        f"model.layers.1.self_attn: {whose} are zero, which their projection is not"
+    )
+    (part,) = found.cause.parts
+    assert (part.what, part.how, part.layers) == ("values", "zero", (1,))
+
+
+def test_a_projection_that_returns_zeros_may_be_meant() -> None:
+    model = tiny_llama(num_hidden_layers=3)
+    torch.nn.init.zeros_(model.model.layers[1].self_attn.v_proj.weight)
+    found = [
+        each
+        for each in projection_cases(Subject.of(model, "blank", dtype="float64"))
+        if each.name.startswith("values of")
+    ]
+    assert [verdict_of(each) for each in found] == [Verdict.PASS]
+
+
 def test_values_of_other_tokens_are_named_in_every_layer(subject: Subject) -> None:
     found = _with(subject, "what=values,how=slot:1")
     assert verdict_of(found) is Verdict.FAIL

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -14,9 +15,7 @@ LIMIT = 1e-13
 def found(observed_ND: Tensor, right_ND: Tensor) -> list[str]:
     """The dtypes of the roundings that fit every vector."""
     fitting = edits(observed_ND, right_ND, LIMIT)
-    return [
-        dtype for how, fits_N, _, _, dtype in fitting if how == "rounded" and bool(fits_N.all())
-    ]
+    return [edit.dtype for edit in fitting if edit.how == "rounded" and bool(edit.fits_N.all())]
 
 
 def test_a_cast_is_told_by_its_dtype() -> None:
@@ -31,7 +30,7 @@ def test_rounding_that_keeps_small_exponents_is_told_by_its_bits() -> None:
     assert not torch.equal(rounded_ND, right_ND.half().double())
     limit = 1e-13 * float(right_ND.max())
     fitting = edits(rounded_ND, right_ND, limit)
-    assert [dtype for how, fits_N, *_, dtype in fitting if bool(fits_N.all())] == ["11 bits"]
+    assert [edit.dtype for edit in fitting if bool(edit.fits_N.all())] == ["11 bits"]
 
 
 def test_other_numbers_are_no_rounding() -> None:
@@ -59,3 +58,24 @@ def test_the_weight_of_a_norm_is_told_where_several_vectors_show_it() -> None:
 
     assert told(4) == ["weighted"]
     assert not told(2)
+
+
+@pytest.mark.parametrize(("factor", "how"), [(0.0, "zero"), (0.5, "scaled")])
+def test_some_channels_of_a_vector_are_zeroed_or_scaled(factor: float, how: str) -> None:
+    right_ND = torch.randn(3, 16, dtype=torch.float64)
+    seen_ND = right_ND.clone()
+    seen_ND[:, :8] *= factor
+    fitting = [edit for edit in edits(seen_ND, right_ND, LIMIT) if bool(edit.fits_N.all())]
+    assert (fitting[0].how, fitting[0].in_channels) == (how, True)
+    assert torch.allclose(fitting[0].predicted_ND, seen_ND, atol=LIMIT, rtol=0)
+    if fitting[0].amount_N is not None:
+        assert fitting[0].amount_N.tolist() == pytest.approx([factor] * 3)
+
+
+def test_two_changed_channels_are_no_evidence_of_one_factor() -> None:
+    right_ND = torch.randn(3, 16, dtype=torch.float64)
+    seen_ND = right_ND.clone()
+    seen_ND[:, :2] *= 0.5
+    assert not any(
+        edit.in_channels and edit.fits_N.any() for edit in edits(seen_ND, right_ND, LIMIT)
+    )

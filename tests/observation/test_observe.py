@@ -87,6 +87,21 @@ def test_what_was_done_is_measured_and_proven(
     assert residual <= sites().subject.budget.value
 
 
+@pytest.mark.parametrize(("how", "said"), [("zero", "zero"), ("slot:1", "other token")])
+def test_what_changes_queries_keys_and_values_alike_stands_before_them(how: str, said: str) -> None:
+    found, residual = seen(f"what=hidden,how={how},at=model.layers.1.input_layernorm,when=chunk")
+    assert [(part.what, part.how) for part in found.parts] == [("hidden", said)]
+    assert "outputs of model.layers.1.input_layernorm" in found.sentence
+    assert not found.opaque
+    assert residual < 1e-12
+
+
+def test_zeros_in_one_head_behind_the_kernel_are_told_by_their_channels() -> None:
+    found, residual = seen(f"what=output,how=zero,at={LAYER},heads=1,when=step")
+    assert [part.how for part in found.parts] == ["zero"]
+    assert residual < 1e-12
+
+
 def test_a_right_forward_shows_nothing() -> None:
     subject = sites().subject
     spec, trusted = ForwardSpec(subject.inputs.tokens, chunks=(8, 1, 2, 13)), Trusted(subject)
