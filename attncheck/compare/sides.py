@@ -20,7 +20,8 @@ from attncheck.compare.divergence import (
     with_rounding,
 )
 from attncheck.compare.further import fault_of, further_calls
-from attncheck.compare.naming import Explanation, explain
+from attncheck.compare.naming import Explanation
+from attncheck.compare.operators import explain
 from attncheck.compare.own_faults import differing_calls, own_faults
 from attncheck.compare.record import record
 from attncheck.compare.state_dicts import weights_first
@@ -141,6 +142,7 @@ def compare_subjects(
     Raises:
         TargetError: the vocabularies have too little in common.
     """
+    one.forward_adapter.share_with(other.forward_adapter)
     rows, pad = shared_rows(one, other), pad_id(one)
     more = () if quick else tuple(more_calls(one, other, rows, pad))
     says(f"comparing {one.name} with {other.name}")

@@ -8,6 +8,7 @@ import contextlib
 import logging
 import os
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import transformers
@@ -163,6 +164,22 @@ def plain_experts(model: Any) -> None:
     if setter is not None:
         with contextlib.suppress(ValueError, KeyError):
             setter("eager")
+
+
+@contextlib.contextmanager
+def static_experts(model: Any) -> Iterator[None]:
+    """While active, every expert layer runs the same operators for all tokens, where this release
+    can choose so.
+    """
+    choices = experts_of(model)
+    setter = getattr(pretrained(model), "set_experts_implementation", None)
+    try:
+        if setter is not None:
+            with contextlib.suppress(ValueError, KeyError):
+                setter("batched_mm")
+        yield
+    finally:
+        set_experts(choices)
 
 
 EXPERTS = "_experts_implementation_internal"

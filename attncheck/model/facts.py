@@ -11,6 +11,7 @@ from torch import nn
 
 from attncheck.model.compat import config_fields, config_of, text_config
 from attncheck.model.embeddings import position_rows, token_table
+from attncheck.model.signature import parameters_of
 
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers")
 HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "decoder_attention_heads")
@@ -163,9 +164,11 @@ def width_of_logits(model: nn.Module) -> int:
     """How many logits a model that keeps its embedding in a plain parameter returns; 0 if it cannot
     be called with ids alone.
     """
+    ids_BT = torch.zeros(1, 2, dtype=torch.int64)
+    decoder = {"decoder_input_ids": ids_BT} if "decoder_input_ids" in parameters_of(model) else {}
     try:
         with torch.no_grad():
-            output = model(torch.zeros(1, 2, dtype=torch.int64))
+            output = model(ids_BT, **decoder)
     except Exception:
         return 0
     logits = getattr(output, "logits", output)

@@ -76,6 +76,11 @@ class ForwardAdapter:
         self.needs_labels = False
         self.replies_in_shape = False
 
+    def share_with(self, other: ForwardAdapter) -> None:
+        """Give another model's encoder the same input, where both have one of that name."""
+        if self.fixed.keys() == other.fixed.keys():
+            other.fixed = self.fixed
+
     @property
     def text_config(self) -> Any:
         """The part of the config that describes the text decoder."""

@@ -231,7 +231,8 @@ def fixed_input(model: nn.Module, pool: tuple[int, ...]) -> dict[str, Any]:
     """
     config = config_of(model)
     parameters = parameters_of(model)
-    if not getattr(config, "is_encoder_decoder", False) or "decoder_input_ids" not in parameters:
+    encodes = getattr(config, "is_encoder_decoder", config is None and "input_ids" in parameters)
+    if not encodes or "decoder_input_ids" not in parameters:
         return {}
     generator = torch.Generator().manual_seed(ENCODER_SEED)
     if getattr(model, "main_input_name", "input_ids") == "input_ids":

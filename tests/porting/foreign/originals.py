@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
+    PreTrainedModel,
+)
 
 from porting.references import SIZE
 
@@ -143,6 +149,77 @@ CONFIGS = {
     "phi3": {**GATED, "original_max_position_embeddings": 128, "sliding_window": None},
     "roberta": {**COMMON, "intermediate_size": 80, "pad_token_id": 1, "bos_token_id": 0},
     "opt": {**COMMON, "ffn_dim": 80, "word_embed_proj_dim": 48},
+    "mamba": {
+        "vocab_size": 97,
+        "hidden_size": 32,
+        "state_size": 6,
+        "num_hidden_layers": 3,
+        "expand": 2,
+        "conv_kernel": 4,
+        "time_step_rank": 5,
+        "use_bias": True,
+        "attn_implementation": "eager",
+    },
+    "t5": {
+        "vocab_size": 97,
+        "d_model": 40,
+        "d_kv": 12,
+        "d_ff": 64,
+        "num_layers": 3,
+        "num_decoder_layers": 3,
+        "num_heads": 4,
+        "relative_attention_num_buckets": 16,
+        "relative_attention_max_distance": 20,
+        "feed_forward_proj": "gated-gelu",
+        "decoder_start_token_id": 0,
+        "attn_implementation": "eager",
+    },
+    "codegen": {
+        "vocab_size": 97,
+        "n_positions": 128,
+        "n_ctx": 128,
+        "n_embd": 64,
+        "n_layer": 3,
+        "n_head": 8,
+        "rotary_dim": 4,
+        "attn_implementation": "eager",
+    },
+    "persimmon": {
+        **COMMON,
+        "intermediate_size": 80,
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 25000.0,
+            "partial_rotary_factor": 0.5,
+        },
+    },
+    "gpt_neo": {
+        "vocab_size": 97,
+        "max_position_embeddings": 128,
+        "hidden_size": 48,
+        "num_layers": 4,
+        "attention_types": [[["global", "local"], 2]],
+        "num_heads": 4,
+        "window_size": 7,
+        "intermediate_size": 80,
+        "attn_implementation": "eager",
+    },
+    "qwen2_moe": {
+        **GATED,
+        "moe_intermediate_size": 24,
+        "shared_expert_intermediate_size": 40,
+        "num_experts": 6,
+        "num_experts_per_tok": 2,
+        "norm_topk_prob": False,
+    },
+    "exaone4": {
+        **GATED,
+        "num_hidden_layers": 4,
+        "head_dim": 12,
+        "sliding_window": 8,
+        "sliding_window_pattern": 2,
+        "tie_word_embeddings": True,
+    },
     "gemma2": {
         **GATED,
         "head_dim": 16,
@@ -154,19 +231,27 @@ CONFIGS = {
 }
 
 
+KINDS = {
+    "bert": AutoModelForMaskedLM,
+    "roberta": AutoModelForMaskedLM,
+    "t5": AutoModelForSeq2SeqLM,
+}
+
+
 def original(family: str) -> PreTrainedModel:
     """A model with weights as large as trained ones: norms near one, biases not zero."""
     given = dict(CONFIGS[family])
     implementation = given.pop("attn_implementation")
     config = AutoConfig.for_model(given.pop("model_type", family), **given)
-    auto = AutoModelForMaskedLM if family in ("bert", "roberta") else AutoModelForCausalLM
+    auto = KINDS.get(family, AutoModelForCausalLM)
     model = auto.from_config(config, attn_implementation=implementation)
     draw = torch.Generator().manual_seed(11)
     with torch.no_grad():
         for name, value in sorted(model.named_parameters()):
             noise = torch.randn(value.shape, generator=draw)
             if value.ndim > 1:
-                size = 0.8 if "embed" in name or "wte" in name else 1.2 * value.shape[-1] ** -0.5
+                looked_up = any(each in name for each in ("embed", "wte", "shared.weight"))
+                size = 0.8 if looked_up else 1.2 * value.shape[-1] ** -0.5
                 value.copy_(noise * size)
             elif name.endswith("bias"):
                 value.copy_(0.3 * noise)
