@@ -12,6 +12,7 @@ from attncheck.core.verdict import Verdict
 from attncheck.diagnosis.measured import TAKEN_OVER
 from attncheck.faults.registry import advice, names
 from attncheck.model.provenance import AFTER
+from attncheck.model.subject import Subject
 
 PROVEN = ("reproduced", "measured")
 """Diagnoses that give the observed logits."""
@@ -85,6 +86,19 @@ def contradicted(finding: Finding, shown: Finding | None = None) -> bool:
     named = next((case.cause.module for case in decisive if case.cause.module), "")
     layers = layer_number(named), None if place is None else layer_number(place.module)
     return None not in layers and layers[0] != layers[1]
+
+
+def about_another_method(subject: Subject, finding: Finding) -> bool:
+    """Whether the failing cases measured that a method is wrong which no plain forward calls: one
+    of a cache, or of what generate() does around forward.
+    """
+    modules = {name for name, _ in subject.model.named_modules()}
+    decisive = [case for case in finding.cases if verdict_of(case) is finding.verdict]
+    return all(
+        case.cause.module not in modules and not case.cause.module.endswith(".forward")
+        for case in decisive
+        if case.rerun is None
+    ) and not any(case.rerun for case in decisive)
 
 
 def with_name(finding: Finding, named: Finding | None) -> Finding:

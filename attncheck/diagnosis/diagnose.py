@@ -113,7 +113,9 @@ def _best(
     found: Finding | None = None
     history = named if claims.about_history(finding) else None
     plain = partial(_plain, finding, named)
-    for source in (plain, partial(stand_ins, subject, finding)):
+    instead = partial(stand_ins, subject, finding)
+    other_method = claims.about_another_method(subject, finding)
+    for source in (plain,) if other_method else (plain, instead):
         if cases := source():
             explained = placed(_searched(subject, finding, until, known, cases))
             if source is not plain and claims.contradicted(explained, found):

@@ -5,6 +5,7 @@ Axes: B batch, T positions, V vocabulary.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from dataclasses import dataclass, replace
 from typing import final
@@ -19,6 +20,7 @@ from attncheck.core.measurement import Comparison, Measurement, Rerun, verdict_o
 from attncheck.core.verdict import Verdict
 from attncheck.faults.engine.trusted import Trusted
 from attncheck.model.forward_spec import ForwardSpec, Mask2D
+from attncheck.model.kept_state import model_untouched
 from attncheck.model.provenance import AFTER, Provenance
 from attncheck.model.refusal import REFUSALS
 from attncheck.model.subject import Subject
@@ -256,10 +258,9 @@ def _side(
 ) -> FailureSide:
     subject = trusted.subject
     reset_buffers(trusted)
-    try:
-        trusted_BTV: Tensor | None = trusted.logits(spec)
-    except Unsupported:
-        trusted_BTV = None
+    trusted_BTV: Tensor | None = None
+    with contextlib.suppress(Unsupported), model_untouched(subject.model):
+        trusted_BTV = trusted.logits(spec)  # what it leaves behind is not what the case found
     observed_BTV = provenance.again(subject) if provenance is not None else subject.logits(spec)
     return FailureSide(spec, observed_BTV, trusted_BTV, budget, provenance)
 

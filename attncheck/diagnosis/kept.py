@@ -5,6 +5,7 @@ Axes: B batch, T positions, V vocabulary.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -29,15 +30,28 @@ def kept_between_calls(failure: Failure) -> tuple[Diagnosis, Location] | None:
     everything put back. The proof is the trusted path's logits from the call with that put back.
     """
     memory: ModuleMemory = failure.subject.loaded.memory
-    changed = memory.changed()
+    changed = memory.changed() or _changed_again(failure, memory)
     for side in failure.sides if changed else ():
         if _mended(failure, side, memory, changed) is None:
             continue
         for keys in (*([key] for key in changed[:MOST]), changed):
             residual = _mended(failure, side, memory, keys)
-            if residual is not None:
+            if residual is not None and math.isfinite(residual):
                 return _said(failure, memory, keys[0], residual)
     return None
+
+
+def _changed_again(failure: Failure, memory: ModuleMemory) -> list[Key]:
+    """What modules keep after what came in front of the failing call has run once more: the case
+    may have put all of it back.
+    """
+    for side in failure.sides:
+        if side.provenance is not None and side.provenance.how == AFTER:
+            try:
+                side.again(failure.subject)
+            except REFUSED:
+                continue
+    return memory.changed()
 
 
 def left_behind(failure: Failure, found: Diagnosis) -> tuple[Diagnosis, Location] | None:
@@ -56,13 +70,13 @@ def left_behind(failure: Failure, found: Diagnosis) -> tuple[Diagnosis, Location
 def _mended(
     failure: Failure, side: FailureSide, memory: ModuleMemory, keys: list[Key]
 ) -> float | None:
-    """The residual with these put back; None too where the model cannot run without what it keeps,
-    such as hooks that the library installs once.
+    """The residual with these put back; infinity where the model cannot run without what it keeps,
+    such as hooks that the library installs once: a part of it may do.
     """
     try:
         return _residual(failure, side, memory, keys)
     except REFUSED:
-        return None
+        return math.inf
 
 
 def _residual(

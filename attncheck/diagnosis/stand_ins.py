@@ -11,7 +11,6 @@ from attncheck.diagnosis.failure import REFUSED, open_case, unmeasured
 from attncheck.diagnosis.measured import differs_alone
 from attncheck.diagnosis.outside import carried_elsewhere
 from attncheck.model.cache_kinds import promised
-from attncheck.model.embeddings import position_rows
 from attncheck.model.forward_spec import ForwardSpec, all_ones
 from attncheck.model.kept_state import model_untouched
 from attncheck.model.padding import left_padded, pad_rows
@@ -41,9 +40,9 @@ def plain_calls(subject: Subject) -> Iterator[ForwardSpec]:
     yield ForwardSpec(rows, chunks=chunks)
     yield ForwardSpec(tokens, mask=all_ones(tokens))
     yield pad_rows(subject).spec("right")
-    # a table of positions that none can be passed to counts the padding in front, by design
+    # a model that counts positions and takes none counts the padding in front, by design
     placed = bool(subject.can.takes_positions)
-    if placed or position_rows(subject.model) is None:
+    if placed or not subject.can.counts_positions:
         yield pad_rows(subject).spec("left", explicit=placed)
         yield left_padded(subject, pad_rows(subject), chunks=(length - 2, 1, 1))
     if promised("static", subject.model):  # of another class such a cache shows a fault of its own

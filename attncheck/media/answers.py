@@ -34,6 +34,7 @@ def answers(subject: Subject, new_tokens: int) -> Iterator[Measurement]:
         "answer to a {}, cache off": partial(alone, use_cache=False),
         "answer to a {}, static cache": partial(alone, cache_implementation="static"),
         "left-padded batch with a {} each": padded,
+        "beam search behind a {}": _beams,
         "text after an answer to a {}": partial(_text_after, new=new_tokens),
     }
     return asked(subject, cases)
@@ -59,7 +60,19 @@ def _answered(
         case = rows.subject.compare(name, got_BNV, want_BNV, offset=offset, budget=rows.budget)
         cases.append(case)
     case = merged(name, cases)
-    return _lost(rows, case, passed) if case.beyond else case
+    return _lost(rows, passed.explained(case), passed) if case.beyond else case
+
+
+def _beams(rows: MediaRows, name: str) -> Comparison:
+    """The logits from which each beam of a prompt draws its first token, against one forward."""
+    row, passed = rows.row(ONE), generation.Passed()
+    beams: Options = {"num_beams": 2, "num_return_sequences": 2}
+    logits_BNV, _ = _generated(rows, [row], 1, beams, passed)
+    want_BNV = rows.subject.logits(rows.spec(row))[:, -1:].expand_as(logits_BNV)
+    case = rows.subject.compare(
+        name, logits_BNV, want_BNV, offset=len(row.ids) - 1, budget=rows.budget
+    )
+    return passed.explained(case)
 
 
 def _lost(rows: MediaRows, case: Comparison, passed: generation.Passed) -> Comparison:

@@ -256,12 +256,15 @@ def _item_again(rows: MediaRows, name: str, steps: bool = False) -> Comparison:
 
 
 def _again(rows: MediaRows, name: str, spec: ForwardSpec, seeds: tuple[int, ...]) -> Comparison:
-    """A forward, a conversation of rows with an item each, the forward again."""
+    """A forward, which leaves nothing behind, a conversation of rows with an item each, the forward
+    again.
+    """
     subject = rows.subject
     if len(spec.chunks) > 1:
         subject.can.steps.require()
     subject.passes.drop(spec)
-    first_BTV = subject.logits(spec)
+    with model_untouched(subject.model):
+        first_BTV = subject.logits(spec)
     again_BTV = rows.again(seeds, spec, subject)
     case = subject.compare(name, again_BTV, first_BTV, budget=rows.budget)
     provenance = Provenance(AFTER, partial(rows.again, seeds, spec))

@@ -114,9 +114,10 @@ class MediaRows:
         return (*ids, *self.subject.inputs.fresh(length - len(ids), salt=61))
 
     def again(self, seeds: tuple[int, ...], spec: ForwardSpec, subject: Subject) -> Tensor:
-        """logits_BTV of a forward that really runs, after a conversation of rows with an item
-        each.
+        """logits_BTV of a forward that really runs, after a row with an item and a conversation of
+        rows with one each.
         """
+        subject.passes.replay(self.spec(self.row(seeds[-1])))
         batch = self.batch(tuple((seed,) for seed in seeds), None)
         chunks = (len(batch[0].ids) - 1, 1) if subject.can.steps else ()
         subject.passes.replay(self.spec(*batch, chunks=chunks))

@@ -192,6 +192,17 @@ def crop(cache: Any, remove: int) -> None:
     _attempt(cache, "crop", lambda: cache.crop(-remove))
 
 
+def empty(cache: Any) -> None:
+    """Forget every token, and what was read of an encoder.
+
+    Raises:
+        Unsupported: the cache has no `reset`.
+    """
+    if not callable(getattr(cache, "reset", None)):
+        raise Unsupported(f"{type(cache).__name__} of this model cannot be reset")
+    _attempt(cache, "reset", cache.reset)
+
+
 OWN_REORDER = "_reorder_cache"
 """The method of a model that generate() prefers to the cache's own."""
 

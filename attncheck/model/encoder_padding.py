@@ -55,6 +55,16 @@ def beside_another_encoder(subject: Subject, number: int) -> dict[str, Any]:
     Raises:
         Unsupported: there is no encoder.
     """
+    order = (False, True) if number == 0 else (True, False)
+    return _encoder_rows(subject, order)
+
+
+def another_input(subject: Subject) -> dict[str, Any]:
+    """The encoder's usual input backwards; empty where there is no encoder."""
+    return _encoder_rows(subject, (True,)) if subject.forward_adapter.fixed else {}
+
+
+def _encoder_rows(subject: Subject, backwards: tuple[bool, ...]) -> dict[str, Any]:
     fixed = subject.forward_adapter.fixed
     if not fixed:
         raise Unsupported("the model has no encoder")
@@ -64,7 +74,7 @@ def beside_another_encoder(subject: Subject, number: int) -> dict[str, Any]:
             return tuple(map(rows, value))
         if not isinstance(value, Tensor) or value.ndim < 2:
             return value
-        return torch.cat((value, value.flip(1)) if number == 0 else (value.flip(1), value))
+        return torch.cat([value.flip(1) if back else value for back in backwards])
 
-    like_BT = torch.empty(2, 1, device=subject.device)
+    like_BT = torch.empty(len(backwards), 1, device=subject.device)
     return {name: for_rows(rows(each), like_BT, subject.dtype) for name, each in fixed.items()}

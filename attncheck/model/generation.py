@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, final
 
 import torch
@@ -15,59 +15,21 @@ from torch import Tensor
 from transformers import GenerationConfig, GenerationMixin
 
 from attncheck.core.errors import CallFailed, Unsupported, first_line
-from attncheck.core.measurement import Cause
 from attncheck.model.cache_kinds import promised
-from attncheck.model.compat import CACHE_NAMES
 from attncheck.model.forward import edited
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.inputs import Row, Tokens, for_rows
 from attncheck.model.padding import pad_id, padded_ids
+from attncheck.model.passed_on import Passed as Passed
+from attncheck.model.passed_on import noted
 from attncheck.model.refusal import REFUSALS, classified
-from attncheck.model.signature import KEYWORDS, names_argument, parameters_of, takes_argument
+from attncheck.model.signature import names_argument, takes_argument
 from attncheck.model.subject import Subject
 from attncheck.numerics.constants import without_constants
 from attncheck.numerics.divergence import finitely_beyond
 
 KEEP = "logits_to_keep"
 IDS, MASK = "input_ids", "attention_mask"
-
-
-@final
-@dataclass
-class Passed:
-    """What generate() passed to the forwards of a model: the names of what the first one got, the
-    positions of each, and the name of a cache that `forward`, which is named here, does not read,
-    if there is one.
-    """
-
-    forward: str = ""
-    first: frozenset[str] = frozenset()
-    positions: list[Row | None] = field(default_factory=list)
-    unread_cache: str = ""
-
-    @property
-    def note(self) -> str:
-        """The same in words."""
-        lost = f"the cache that generate() passes as `{self.unread_cache}` is not read: forward "
-        lost += "takes no such argument, save among its keywords"
-        return f"{lost}; {self._positions}" if self.unread_cache else self._positions
-
-    @property
-    def cause(self) -> Cause:
-        """The fault of a cache that is not read."""
-        if not self.unread_cache:
-            return Cause()
-        return Cause(fault="cache-drops-token", module=self.forward)
-
-    @property
-    def _positions(self) -> str:
-        given = [row for row in self.positions if row is not None]
-        if not given:
-            return "generate() passes no positions"
-        first = given[0]
-        shown = f"{first[0]}..{first[-1]}" if len(first) > 1 else f"{first[0]}"
-        later = "".join(f", {row[-1]}" for row in given[1:])
-        return f"generate() passes positions {shown}{later}"
 
 
 @final
@@ -126,8 +88,9 @@ def run(
     mask_name = adapter.mask_name or "attention_mask"
     tokens = adapter.token_arguments(ids_BT)
     arguments = {**tokens, mask_name: mask_BT, **encoder, **(given or {})}
+    notes.given, notes.rows = dict(arguments), len(ids_BT)
     config = _config(subject, ids_BT, new_tokens, options)
-    watching = edited(subject.model, lambda call: _noted(subject, call, notes))
+    watching = edited(subject.model, lambda call: noted(subject, call, notes))
     with torch.no_grad(), subject.numerics(), watching, _own_defaults(subject.model, config):
         try:
             return generate(**arguments, generation_config=config)
@@ -199,30 +162,6 @@ def _own_defaults(model: Any, config: GenerationConfig) -> Iterator[None]:
         yield
     finally:
         model.generation_config = before
-
-
-def _noted(subject: Subject, call: dict[str, Any], passed: Passed) -> dict[str, Any]:
-    """Write down what a call, which stays unchanged, is given."""
-    passed.first = passed.first or frozenset(name for name in call if call[name] is not None)
-    positions = call.get(subject.forward_adapter.positions_name or "")
-    ids = call.get(subject.forward_adapter.ids_name)
-    subject.loaded.count(int(ids.shape[1]) if isinstance(ids, Tensor) else 0)
-    row = tuple(map(int, positions.flatten())) if isinstance(positions, Tensor) else None
-    passed.positions.append(row)
-    passed.forward = f"{type(subject.model).__name__}.forward"
-    passed.unread_cache = _unread_cache(subject.model, call) or passed.unread_cache
-    return call
-
-
-def _unread_cache(model: Any, call: dict[str, Any]) -> str:
-    """The name under which a cache is passed that forward, which takes any keywords, does not read;
-    empty where it reads it.
-    """
-    known = parameters_of(model)
-    if KEYWORDS not in known or not set(CACHE_NAMES) & set(known):
-        return ""
-    given = (name for name in CACHE_NAMES if call.get(name) is not None)
-    return next((name for name in given if name not in known), "")
 
 
 def padded_encoder(subject: Subject, padding: int) -> dict[str, Tensor]:

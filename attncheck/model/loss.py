@@ -30,6 +30,7 @@ from attncheck.numerics.losses import IGNORED
 
 ITEMS = "num_items_in_batch"
 STEPS = "two steps"
+SHIFTED = "shift_labels"
 LOSS_FUNCTION = "loss_function"
 ACCUMULATING = (ITEMS, STEPS)
 """The cases that are about accumulation steps and nothing else."""
@@ -49,7 +50,8 @@ def home_of_loss(model: nn.Module) -> str:
 @dataclass(frozen=True, kw_only=True)
 class LossCall:
     """One call with labels. `own` is how far the loss shifts them, `items` divides the sum, `more`
-    holds further arguments of the forward.
+    holds further arguments of the forward. Beside `usual_BT` as its usual labels, the call passes
+    `labels_BT` as labels that come shifted.
     """
 
     tokens: Tokens
@@ -57,11 +59,14 @@ class LossCall:
     own: int
     items: int | None = None
     trained: bool = False
+    usual_BT: Tensor | None = None
     more: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def extra(self) -> dict[str, Any]:
         """The keyword arguments of the loss."""
+        if self.usual_BT is not None:
+            return {"labels": self.usual_BT, SHIFTED: self.labels_BT}
         if not self.items:
             return {"labels": self.labels_BT}
         items = torch.tensor(self.items, device=self.labels_BT.device)

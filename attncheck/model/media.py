@@ -21,6 +21,7 @@ from attncheck.model.compat import config_fields, config_of, text_config
 from attncheck.model.facts import configs_in, first_int
 from attncheck.model.forward_spec import Media
 from attncheck.model.inputs import Row, for_rows
+from attncheck.model.kept_state import model_untouched
 from attncheck.model.media_recipes import Item, Recipe, recipes
 from attncheck.model.signature import parameters_of
 
@@ -172,11 +173,16 @@ def find_media(model: nn.Module, pool: Row, call: Call) -> tuple[Medium, ...]:
     """
     names = frozenset(parameters_of(model))
     config, found = config_of(model), dict[str, Medium]()
+
+    def fresh(*asked: Any) -> Any:
+        with model_untouched(model):  # what it keeps of one item must not decide about the next
+            return call(*asked)
+
     for recipe in recipes(config, names):
         known = found.get(recipe.kind)
         if known is not None and known.matters:
             continue
-        tried = _tried(recipe, config, names, pool, call)
+        tried = _tried(recipe, config, names, pool, fresh)
         # without its companions or its place an item may be ignored by right
         telling = tried.matters or (recipe.whole and tried.count > 0)
         if known is None or (telling and known.recipe is None) or tried.matters:

@@ -1,9 +1,9 @@
-"""MiniMax: beam search reorders keys and values, and leaves the state of the linear layers where it
-was.
+"""MiniMax: `reorder_cache` and `reset` know the keys and values alone, and leave the state of the
+linear layers as it was.
 
-`reorder_cache` of the cache class knows the attention layers alone. The number is the largest logit
-difference after two rows of a filled cache changed places, against the rows fed in that order; with
-attention layers alone they agree.
+The numbers are the largest logit differences after two rows of a filled cache changed places,
+against the rows fed in that order, and of a row on a cache that was reset, against the row alone;
+with attention layers alone they agree.
 """
 
 import torch
@@ -25,7 +25,7 @@ SIZE |= {
 }
 
 
-def apart(kinds: list[str]) -> float:
+def apart(kinds: list[str]) -> tuple[float, float]:
     torch.manual_seed(0)
     model = MiniMaxForCausalLM(MiniMaxConfig(**SIZE, layer_types=kinds)).eval()
     for parameter in model.parameters():
@@ -37,13 +37,20 @@ def apart(kinds: list[str]) -> float:
         cache.reorder_cache(torch.tensor([1, 0]))
         turned = model(rows.flip(0)[:, 8:9], cache=cache, use_cache=True).logits
         whole = model(rows.flip(0)[:, :9], use_cache=False).logits[:, 8:]
-    return (turned - whole).abs().max().item()
+        cache.reset()
+        emptied = model(rows[:, :4], cache=cache, use_cache=True).logits
+        alone = model(rows[:, :4], use_cache=False).logits
+    return (turned - whole).abs().max().item(), (emptied - alone).abs().max().item()
 
 
 def main() -> dict[str, float]:
+    linear = apart(["linear_attention", "full_attention"])
+    attention = apart(["full_attention"] * 2)
     return {
-        "linear layers": apart(["linear_attention", "full_attention"]),
-        "attention alone": apart(["full_attention"] * 2),
+        "linear layers": linear[0],
+        "attention alone": attention[0],
+        "linear layers, reset": linear[1],
+        "attention alone, reset": attention[1],
     }
 
 

@@ -49,7 +49,7 @@ CONTROLS = {
     "falcon_alibi_twice": {"eager"},
     "falcon_weights_asked_for": {"one token"},
     "inkling_static_cache": {"dynamic cache"},
-    "minimax_beams_keep_their_state": {"attention alone"},
+    "minimax_beams_keep_their_state": {"attention alone", "attention alone, reset"},
     "left_padding_counts": {"llama4_text without the scaling", "llama"},
     "mamba_step_with_full_mask": set(),
     "moshi_window_only_in_cache": {"window 64"},

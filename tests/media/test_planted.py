@@ -8,10 +8,15 @@ from typing import Any
 import pytest
 import torch
 from media_models import multimodal, named
+from probing import case, finding
 
+from attncheck.core.measurement import verdict_of
+from attncheck.core.verdict import Verdict
+from attncheck.diagnosis.diagnose import diagnose
 from attncheck.model.compat import cached_length
 from attncheck.model.forward import edited
 from attncheck.model.subject import Subject
+from attncheck.probing import media_answers
 
 PIXELS = "pixel_values"
 Edit = Callable[[dict[str, Any]], dict[str, Any]]
@@ -129,3 +134,45 @@ def test_positions_behind_a_picture_lie_too_far() -> None:
 
 def test_positions_that_a_picture_leaves_behind_are_named() -> None:
     assert named(multimodal("qwen2_vl"), "repeatability") == "position-offset"
+
+
+def test_features_that_are_kept_by_the_shape_of_a_picture_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    subject = multimodal("llava")
+    inner = subject.model.model
+    usual = type(inner).get_image_features
+
+    def features(self: Any, pixel_values: Any, **named: Any) -> Any:
+        seen = self.__dict__.setdefault("_seen", {})
+        if pixel_values.shape not in seen:
+            seen[pixel_values.shape] = usual(self, pixel_values=pixel_values, **named)
+        return seen[pixel_values.shape]
+
+    monkeypatch.setattr(type(inner), "get_image_features", features)
+    broken = Subject.of(subject.model, "llava", dtype="float64")
+    name = "the same picture before and after another"
+    found = finding(broken, "repeatability")
+    assert verdict_of(case(found, name)) is Verdict.FAIL
+    diagnosis = diagnose(broken, found).diagnosis
+    assert diagnosis is not None
+    assert diagnosis.sentence.startswith("`model._seen` is kept between calls: it held nothing")
+
+
+def test_pictures_that_beams_lose_are_named_with_the_argument(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    subject, name = multimodal("qwen2_vl"), "beam search behind a picture"
+    usual = type(subject.model)._expand_inputs_for_generation
+
+    def expand(self: Any, expand_size: int = 1, **named: Any) -> Any:
+        if expand_size > 1:
+            named = {**named, "mm_encoder_outputs": None, "pixel_values": None}
+        return usual(self, expand_size=expand_size, **named)
+
+    found = next(each for each in media_answers.answers(subject, 2) if each.name == name)
+    assert verdict_of(found) is Verdict.PASS
+    monkeypatch.setattr(type(subject.model), "_expand_inputs_for_generation", expand)
+    found = next(each for each in media_answers.answers(subject, 2) if each.name == name)
+    assert verdict_of(found) is Verdict.FAIL
+    assert found.note == "generate() does not pass `pixel_values` on to forward"

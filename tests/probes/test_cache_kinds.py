@@ -11,12 +11,14 @@ import transformers
 from ports.catalogue import PORTS
 from probing import HEALTHY, case, caught_by, finding, loaded
 
+from attncheck.core.errors import CallFailed
 from attncheck.core.measurement import AtMost, verdict_of
 from attncheck.core.verdict import Verdict
 from attncheck.diagnosis.diagnose import diagnose
 from attncheck.model.cache_kinds import LONG, new_cache
 from attncheck.model.subject import Subject
 from attncheck_probes.cache_kinds.contents import _other_states
+from attncheck_probes.cache_kinds.operations import emptied, rolled_back
 
 OPERATIONS = (
     "tokens rolled back",
@@ -215,3 +217,41 @@ def test_states_that_a_rollback_leaves_are_named_with_their_layers() -> None:
 
     assert _other_states(cache(1.0, 2.0, 3.0), cache(1.0, 2.0, 3.0), 1e-9) == ""
     assert _other_states(cache(4.0, 2.0, 5.0), cache(1.0, 2.0, 3.0), 1e-9) == "0, 2"
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_candidates_that_are_fed_one_by_one_before_a_rollback(
+    monkeypatch: pytest.MonkeyPatch, wrong: bool
+) -> None:
+    """A sliding layer that records its past hands out all of it for one token, as 5.14 did."""
+    usual = transformers.cache_utils.DynamicSlidingWindowLayer.update
+
+    def update(self: Any, keys: Any, values: Any, *rest: Any, **named: Any) -> Any:
+        found = usual(self, keys, values, *rest, **named)
+        whole = wrong and self.record_past and keys.shape[-2] == 1
+        return (self.keys, self.values) if whole else found
+
+    layer = transformers.cache_utils.DynamicSlidingWindowLayer
+    monkeypatch.setattr(layer, "update", update)
+    subject = loaded("builtin:window")
+    found = rolled_back(subject, "tokens rolled back") if not wrong else None
+    assert found is None or verdict_of(found) is Verdict.PASS
+    if wrong:
+        with pytest.raises(CallFailed):
+            rolled_back(subject, "tokens rolled back")
+
+
+def test_a_reset_that_keeps_what_was_read_of_the_encoder_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name, subject = "reset and filled again", loaded("config:seq2seq/bart")
+    assert verdict_of(emptied(subject, name)) is Verdict.PASS
+    cache = transformers.EncoderDecoderCache
+    monkeypatch.setattr(cache, "reset", lambda self: self.self_attention_cache.reset())
+    found = emptied(subject, name)
+    assert verdict_of(found) is Verdict.FAIL
+    assert found.note == (
+        "12 other tokens before the reset; after `EncoderDecoderCache.reset`, cross-attention keys "
+        "of layer 0 differ in slots 0..10"
+    )
+    assert found.cause.module == "EncoderDecoderCache.reset"

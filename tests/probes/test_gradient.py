@@ -19,8 +19,9 @@ from attncheck.model.directional_derivatives import directional_derivative, proj
 from attncheck.model.gradients import input_gradient
 from attncheck.model.subject import Subject
 from attncheck.model.training import training
-from attncheck_probes.gradient.checkpoints import checkpointed
+from attncheck_probes.gradient.checkpoints import checkpointed, reentrant
 from attncheck_probes.gradient.cuts import last_cut
+from attncheck_probes.gradient.redrawn import REDRAWN
 
 
 @pytest.fixture
@@ -254,3 +255,26 @@ def test_a_bias_that_checkpoints_do_not_follow_is_named_with_its_weight() -> Non
     assert verdict_of(found) is Verdict.FAIL
     assert found.note.startswith(f"the gradient of `{name}.weight`")
     assert (found.cause.fault, found.cause.module) == ("gradient-detached", name)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_dropout_that_no_module_states_is_drawn_again_by_checkpoints(
+    double: Subject, kept: bool
+) -> None:
+    model = double.model
+    usual = model.gradient_checkpointing_enable
+
+    def enable(gradient_checkpointing_kwargs: dict[str, Any], **rest: Any) -> None:
+        usual({**gradient_checkpointing_kwargs, "preserve_rng_state": kept}, **rest)
+
+    model.gradient_checkpointing_enable = enable
+
+    def dropped(module: Any, args: Any, output: Tensor) -> Tensor:
+        return nn.functional.dropout(output, 0.2, module.training)
+
+    model.model.layers[1].mlp.register_forward_hook(dropped)
+    for found in (checkpointed(double), reentrant(double)):
+        assert verdict_of(found) is (Verdict.PASS if kept else Verdict.FAIL)
+        if not kept:
+            assert found.note == REDRAWN
+            assert found.cause.module == "model.layers.1.mlp"

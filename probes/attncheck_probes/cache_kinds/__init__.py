@@ -3,7 +3,8 @@
 What it checks
     Decoding on a cache that the caller passes in (dynamic, static, offloaded, quantized) gives the
     logits of one forward. So does decoding after tokens were rolled back, after rows were
-    reordered, selected or repeated, and on each copy of a cache that holds a shared prefix. With
+    reordered, selected or repeated, on a cache that was reset, and on each copy of one that holds a
+    shared prefix. With
     `use_cache=False` a filled cache is still read. A buffer that was made in advance takes prompts
     of one token, of a whole window, and of one token less and more.
 
@@ -15,7 +16,8 @@ Why it matters
 How it measures
     One forward without a cache is the reference. Each kind takes the row in chunks of many, one and
     several tokens; static buffers have slots to spare, few and many, and take a padded batch as
-    well. Roll-back: wrong tokens are fed and cropped, as assisted decoding does, twice. Rows: two
+    well. Roll-back: wrong tokens are fed and cropped, as assisted decoding does, twice: together,
+    then one by one. Rows: two
     rows in one cache, swapped, one of them kept, each repeated. A prefix is filled once, copied,
     and continued in two ways. A quantized cache is judged by its own precision: keys and values go
     once through its own rounding in a dynamic cache, and it may be no further off than that
@@ -72,6 +74,7 @@ OPERATIONS: dict[str, Callable[[Subject, str], Measurement]] = {
     ),
     "a prefix continued in two ways": operations.prefix_shared,
     "read with `use_cache=False`": operations.unstored,
+    "reset and filled again": operations.emptied,
 }
 
 RANDOM = "dropout-active"

@@ -23,7 +23,8 @@ def with_contents(
     """
     name, limit = f"{type(after).__name__}.{operation}", subject.budget.value
     pairs = zip(key_values(after), key_values(right), strict=False)
-    for got, want in pairs:
+    # what a layer reads of an encoder changes the keys of the layers behind it
+    for got, want in sorted(pairs, key=lambda pair: pair[0].layer or 0):
         found = next(_differences(got.tensor, want.tensor, length, limit), "")
         if found:
             note = f"after `{name}`, {_words(got)} {found}"
@@ -54,7 +55,10 @@ def _other_states(after: Any, right: Any, limit: float) -> str:
 
 
 def _words(part: CachedTensor) -> str:
-    return f"{part.name} of layer {part.layer}" if part.layer is not None else part.name
+    name = (
+        f"cross-attention {part.name}" if any("cross" in each for each in part.path) else part.name
+    )
+    return f"{name} of layer {part.layer}" if part.layer is not None else name
 
 
 def _differences(got_BGSD: Tensor, want_BGSD: Tensor, length: int, limit: float) -> Iterator[str]:

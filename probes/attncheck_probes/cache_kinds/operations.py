@@ -20,8 +20,10 @@ from attncheck.probing import (
     Subject,
     Tokens,
     cache_kinds,
+    encoder_padding,
     max_abs_diff,
     merged,
+    reference_forward,
     rollback_cache,
     unnamed,
 )
@@ -33,7 +35,8 @@ ROLLED_BACK = 3
 
 def rolled_back(subject: Subject, name: str, kind: str = "") -> Measurement:
     """Twice, wrong candidates are fed after the prefix and cropped, and then real tokens follow: on
-    a cache of a kind, otherwise on the one that the model makes.
+    a cache of a kind, otherwise on the one that the model makes. The first ones come together, the
+    others one by one, as a model that drafts feeds them.
     """
     subject.can.steps.require()
     if kind:
@@ -42,7 +45,9 @@ def rolled_back(subject: Subject, name: str, kind: str = "") -> Measurement:
     _, cache = fed(subject, rollback_cache(subject, kind), (inputs.row[:half],), prefill=True)
     start, parts = half, []
     for stop in (half + 1, inputs.length):
-        _, cache = fed(subject, cache, (inputs.fresh(ROLLED_BACK, salt=21),))
+        rejected = inputs.fresh(ROLLED_BACK, salt=21)
+        for candidates in (rejected,) if start == half else ((each,) for each in rejected):
+            _, cache = fed(subject, cache, (candidates,))
         cache_kinds.crop(cache, ROLLED_BACK)
         logits_BTV, cache = fed(subject, cache, (inputs.row[start:stop],))
         parts.append(logits_BTV)
@@ -117,6 +122,26 @@ def _rows_held(
     after, right = filled(subject, prefix), filled(subject, tuple(prefix[i] for i in index))
     after = cache_kinds.rearrange(after, how, index, subject.model)
     return with_contents(subject, case, how, after, right, len(prefix[0]))
+
+
+def emptied(subject: Subject, name: str) -> Measurement:
+    """Another conversation, with another input of the encoder if there is one; then the cache is
+    reset and holds the main row.
+    """
+    inputs, half = subject.inputs, subject.inputs.length // 2
+    before, other = (inputs.fresh(half, salt=25),), encoder_padding.another_input(subject)
+    with torch.no_grad():
+        cache = subject.passes.call(before, use_cache=True, extra=other).cache
+    cache_kinds.empty(cache)
+    prefill_BTV, cache = fed(subject, cache, (inputs.row[:half],), prefill=True)
+    got_BTV = torch.cat([prefill_BTV, continued(subject, cache, (inputs.row[half:],))], 1)
+    want_BTV = subject.logits(reference_forward(subject, inputs.row, half))
+    case = subject.compare(name, got_BTV, want_BTV, note=f"{half} other tokens before the reset")
+    if not case.beyond or unnamed():
+        return case
+    return with_contents(
+        subject, case, "reset", cache, filled(subject, (inputs.row,)), len(inputs.row)
+    )
 
 
 def prefix_shared(subject: Subject, name: str) -> Measurement:

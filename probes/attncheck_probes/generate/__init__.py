@@ -140,6 +140,7 @@ class Generate(Probe):
         case = with_greedy(
             subject, replace(case, note=made.passed.note, cause=made.passed.cause), made, **options
         )
+        case = made.passed.explained(case)
         return of_generate(subject, case, options)
 
     def _rows(self, subject: Subject) -> Tokens:

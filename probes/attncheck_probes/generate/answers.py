@@ -56,9 +56,11 @@ class RowAnswers:
     def compared(self, subject: Subject, name: str) -> Comparison:
         """Each row's logits against one forward over prompt and answer."""
         pairs = enumerate(zip(self.rows, self.tokens, strict=True))
-        return merged(
-            name,
-            [compare(subject, name, *pair, self.logits_BNV[i : i + 1]) for i, pair in pairs],
+        return self.passed.explained(
+            merged(
+                name,
+                [compare(subject, name, *pair, self.logits_BNV[i : i + 1]) for i, pair in pairs],
+            )
         )
 
     def padding_holds(self, subject: Subject) -> bool:

@@ -96,7 +96,8 @@ def _scored(
     rows, kept = tried, [_most_moved(found.output, BEAMS * row) for row in range(len(rows))]
     each = [(row, found.tokens[at], float(scores[at])) for row, at in zip(rows, kept, strict=True)]
     cases = [_against(subject, number, *row) for number, row in enumerate(each)]
-    return merged(name, cases), replace(found, tokens=tuple(found.tokens[at] for at in kept))
+    case = found.passed.explained(merged(name, cases))
+    return case, replace(found, tokens=tuple(found.tokens[at] for at in kept))
 
 
 def _moved(output: Any) -> bool:

@@ -47,7 +47,7 @@ def batch(
         subject.can.cache.require()
     found = answers(subject, rows, new, **options)
     case = found.compared(subject, name)
-    case = with_batch(subject, case, rows, found.tokens, options)
+    case = found.passed.explained(with_batch(subject, case, rows, found.tokens, options))
     if case.beyond and not found.padding_holds(subject):
         case = found.compared_padded(subject, name)
     return of_generate(subject, case, options)
@@ -132,7 +132,8 @@ def hole(subject: Subject, prompt: Row, new: int) -> Measurement:
 
     def against(spec: ForwardSpec) -> Comparison:
         want_BNV = subject.logits(spec)[:, len(prompt) - 1 : -1]
-        return subject.compare(HOLE, got_BNV, want_BNV, offset=len(prompt) - 1, note=note)
+        case = subject.compare(HOLE, got_BNV, want_BNV, offset=len(prompt) - 1, note=note)
+        return passed.explained(case)
 
     case = against(counting)
     if not case.beyond or counting is spec:

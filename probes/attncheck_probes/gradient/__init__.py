@@ -20,8 +20,9 @@ How it measures
     neighbouring ones agree is the budget, and a kink (a router, a clipped activation) that keeps
     them from agreeing skips the case. A row of 12 tokens is enough where no border depends on
     length. The weights stay as they are: operators are given moved ones, widened one at a time.
-    Training mode runs with every dropout at zero; under gradient checkpointing the last tokens are
-    padding, and the gradients of the smallest weights are compared too.
+    Training mode runs with every dropout at zero, and what is still drawn at random is the same
+    each time; under gradient checkpointing the last tokens are padding, and the gradients of the
+    smallest weights are compared too.
 
     A weight that moves the logits and gets no gradient at all, or a row or column of which gets
     none, never trains: that is a `fail`. A gradient that is there and is not the derivative is a
@@ -29,9 +30,9 @@ How it measures
 
 False alarms
     Some models cut their gradient on purpose (steps of a recurrence without one), which leaves a
-    gradient that is off but not zero: hence the `warn`. Routers that draw at random in training
-    mode differ between two equal calls: checkpointing is then skipped. Models that read ahead by
-    design are not asked.
+    gradient that is off but not zero: hence the `warn`. Where training steps differ although they
+    draw the same random numbers, checkpointing is skipped. Models that read ahead by design are not
+    asked.
 
 References
     Griewank and Walther 2008 (central differences and their steps). Chen et al. 2016 (gradient

@@ -30,6 +30,7 @@ from attncheck.probing import (
     max_abs_diff,
     training,
 )
+from attncheck_probes.gradient.redrawn import REDRAWN, drawing_module, drawn, draws, seeded
 
 ALWAYS = "use_reentrant=True"
 """What torch says of reentrant checkpoints whose gradient is asked for without `backward()`."""
@@ -44,12 +45,12 @@ def checkpointed(subject: Subject) -> Measurement:
     """
     mask_BT = _end_hidden(subject)
     with training(subject, checkpointing=False):
-        plain_BTW, again_BTW = (input_gradient(subject, mask_BT=mask_BT) for _ in range(2))
+        plain_BTW, again_BTW = (drawn(input_gradient, subject, mask_BT) for _ in range(2))
     if not torch.equal(plain_BTW, again_BTW):
-        raise Unsupported("training mode draws at random even with dropout at zero")
+        raise Unsupported("two training steps with the same random numbers differ")
     with training(subject, checkpointing=True):
         try:
-            saved_BTW = input_gradient(subject, mask_BT=mask_BT)
+            saved_BTW = drawn(input_gradient, subject, mask_BT)
         except CallFailed as failure:
             if ALWAYS not in str(failure):
                 raise
@@ -59,6 +60,8 @@ def checkpointed(subject: Subject) -> Measurement:
         return _of_weights(subject, case)
     if (changed := _changed_logits(subject)).beyond:
         return changed
+    if draws(subject):
+        return replace(case, note=REDRAWN, cause=Cause(module=drawing_module(subject)))
     if mask_BT is None:
         return case
     with training(subject, checkpointing=False):
@@ -94,7 +97,12 @@ def _weight_gradients(subject: Subject, checkpointing: bool) -> dict[str, Tensor
     sizes = accumulate(weight.numel() for _, weight in weights)
     kept = [pair for pair, size in zip(weights, sizes, strict=True) if size <= MEMORY]
     chosen = {name: weight for name, weight in kept if weight.requires_grad}
-    with training(subject, checkpointing=checkpointing), torch.enable_grad(), subject.numerics():
+    with (
+        training(subject, checkpointing=checkpointing),
+        torch.enable_grad(),
+        subject.numerics(),
+        seeded(),
+    ):
         logits_BTV = subject.passes.call(subject.inputs.tokens, use_cache=False).logits_BTV
         mixed = logits_BTV.cos().sum()
         found = torch.autograd.grad(mixed, list(chosen.values()), allow_unused=True)
@@ -142,11 +150,13 @@ def reentrant(subject: Subject) -> Measurement:
     gradients = []
     for checkpointing in (False, True):
         with training(subject, checkpointing=checkpointing, reentrant=True):
-            gradients.append(loop_gradient(subject))
+            gradients.append(drawn(loop_gradient, subject))
     plain_BTW, saved_BTW = gradients
     case = compare_gradients(subject, LOOP, saved_BTW, plain_BTW)
     if not case.beyond or _changed_logits(subject).beyond:
         return case  # what is wrong without a cache as well does not come from it
+    if draws(subject):
+        return replace(case, note=REDRAWN, cause=Cause(module=drawing_module(subject)))
     return replace(case, cause=Cause("recomputed-on-cache"))
 
 
@@ -154,7 +164,7 @@ def _changed_logits(subject: Subject) -> Comparison:
     """The logits of a forward in training mode with checkpoints against those without."""
     found = []
     for checkpointing in (True, False):
-        with training(subject, checkpointing=checkpointing), torch.no_grad():
+        with training(subject, checkpointing=checkpointing), torch.no_grad(), seeded():
             tokens = subject.inputs.tokens
             found.append(subject.passes.call(tokens, use_cache=False).logits_BTV)
     spec = ForwardSpec(subject.inputs.tokens)

@@ -4,7 +4,8 @@ What it checks
     The loss that the model returns for `labels` is the mean cross entropy of its own logits:
     against the labels shifted by one where it predicts the next token, unshifted behind a decoder
     input that is shifted already and in an encoder. Labels of -100 do not count, nor does padding
-    on either side; `num_items_in_batch` divides the sum, so that accumulated steps add up to the
+    on either side; labels that come shifted (`shift_labels`) are not shifted again, where the model
+    takes them; `num_items_in_batch` divides the sum, so that accumulated steps add up to the
     loss of one batch. Labels do not change the logits, and training mode does not change the loss.
 
 Why it matters
@@ -59,6 +60,7 @@ from attncheck_probes.labels.pictures import loss_with_picture
 
 # Axes: B batch, T positions, V vocabulary.
 
+GIVEN = "labels that come shifted"
 PASSED = (Verdict.PASS, Verdict.NOISE)
 
 
@@ -87,6 +89,8 @@ class Labels(Probe):
         name = "padded batch"
         yield attempt(name, calls.padded, subject, name, one.own, self.padding)
         yield attempt("packed row", calls.packed, subject, "packed row", one)
+        given = attempt(GIVEN, calls.come_shifted, subject, GIVEN, one)
+        yield from [given] if given.judged else []
         yield from calls.accumulation(subject, one)
         trained = replace(one, trained=True)
         yield attempt("training mode", measured, subject, "training mode", trained)

@@ -104,6 +104,24 @@ def _both(subject: Subject, got: LossAnswer, second: LossCall) -> Measurement:
     return accumulated(subject, STEPS, (got, ask(subject, second)))
 
 
+def come_shifted(subject: Subject, name: str, one: LossCall) -> Measurement:
+    """Labels that are shifted already, as training on parts of a sequence passes them, beside other
+    labels of the usual kind.
+    """
+    if not one.own or not takes_items(subject):
+        raise Unsupported("the loss takes one kind of labels")
+    shifted = subject.inputs.fresh(subject.inputs.length, salt=37)
+    call = replace(one, own=0, labels_BT=subject.passes.ids((shifted,)), usual_BT=one.labels_BT)
+    got = ask(subject, call)
+    if not got.fits:
+        other = subject.passes.ids((subject.inputs.fresh(subject.inputs.length, salt=47),))
+        if ask(subject, replace(call, labels_BT=other)).loss == got.loss:
+            raise Unsupported("the loss reads only its usual labels")
+        if ask(subject, replace(call, usual_BT=other)).loss != got.loss:
+            raise Unsupported("the loss reads its usual labels beside those that come shifted")
+    return explained(subject, name, got)
+
+
 def chance(subject: Subject, name: str, own: int) -> Measurement:
     """The loss on random tokens: far below the logarithm of the vocabulary means that the model
     reads what it predicts.

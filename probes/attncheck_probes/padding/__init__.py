@@ -123,6 +123,7 @@ def _cases(subject: Subject, batch: Padded) -> dict[str, Measured]:
         "left, one row, explicit positions": rows.one_row,
         f"left, one row, {cached}": partial(rows.one_row, chunks=chunks),
         f"right, {cached}": turns.right_decoded,
+        "left, lengths around whole blocks": rows.lengths,
         "a second turn, padded in front": turns.second_turn,
         **encoder,
         "a row of nothing but padding": masks_2d.empty_row,

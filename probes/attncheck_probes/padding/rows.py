@@ -14,6 +14,7 @@ from attncheck.probing import (
     Padded,
     Side,
     Subject,
+    Unsupported,
     Verdict,
     counting,
     holes,
@@ -23,6 +24,8 @@ from attncheck.probing import (
 )
 
 TAIL = 3
+AROUND_BLOCKS = (9, 17, 33, 64, 65)
+"""Lengths of one token more than blocks of usual sizes, and of whole blocks."""
 
 
 def content(subject: Subject, batch: Padded, name: str, side: Side) -> Measurement:
@@ -67,6 +70,44 @@ def one_row(
     return left(subject, replace(batch, rows=(shortest,)), name, chunks=chunks)
 
 
+def lengths(subject: Subject, batch: Padded, name: str) -> Measurement:
+    """Batches whose length is whole blocks, and one token more: code that works in blocks pads
+    them, and errs in the last one.
+    """
+    fitting = [each for each in AROUND_BLOCKS if each <= subject.inputs.room]
+    if not fitting:
+        raise Unsupported(f"the context of {subject.inputs.room} tokens holds no block")
+    fresh = subject.inputs.fresh
+    longest = fresh(fitting[-1], salt=41), fresh(fitting[-1], salt=43)
+    cases = []
+    for length in fitting:
+        pair = (longest[0][:length], longest[1][: length - max(1, length // 3)])
+        small = replace(batch, rows=pair, length=length)
+        case = _alike(subject, small, name, ForwardSpec(longest))
+        cases.append(replace(case, note=f"a batch of {length} tokens"))
+    return merged(name, cases)
+
+
+def _alike(subject: Subject, batch: Padded, name: str, whole: ForwardSpec) -> Comparison:
+    """Each row of a batch against the beginning of longer rows where that is what it gives alone,
+    otherwise against its own forward.
+    """
+    spec = left_padded(subject, batch)
+    if subject.can.keeps_prefix:
+        got_BTV, want_BTV = subject.logits(spec), subject.logits(whole)
+        cases = []
+        for row, real in enumerate(batch.real("left")):
+            pair = got_BTV[row : row + 1, real], want_BTV[row : row + 1, : len(batch.rows[row])]
+            cases.append(subject.compare(name, *pair, offset=real.start))
+        case = merged(name, cases)
+        if not case.beyond:
+            return case
+        alone = ForwardSpec((batch.rows[0],))
+        if subject.compare_forwards(name, alone, whole, row=0, at=slice(0, batch.length)).beyond:
+            raise Unsupported("a row's logits depend on how long it is, without padding too")
+    return _alone(subject, batch, name, "left", spec)
+
+
 def right(subject: Subject, batch: Padded, name: str) -> Measurement:
     """Right padding, positions left to the model."""
     return _alone(subject, batch, name, "right", batch.spec("right", salt=1))
@@ -88,7 +129,7 @@ def _alone(
     spec: ForwardSpec,
     broken: Verdict = Verdict.FAIL,
     note: str = "",
-) -> Measurement:
+) -> Comparison:
     """Each row of a padded batch against its own forward; logits under the padding must be finite
     too.
     """

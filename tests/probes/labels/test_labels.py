@@ -152,3 +152,25 @@ def test_cross_entropy_by_hand() -> None:
     )
     with pytest.raises(ValueError, match="no label counts"):
         cross_entropy(logits, labels, 2)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_labels_that_come_shifted_are_not_shifted_again(again: bool) -> None:
+    usual = tiny_llama().loss_function
+
+    def loss(logits: Tensor, labels: Tensor, shift_labels: Any = None, **rest: Any) -> Tensor:
+        if again and shift_labels is not None:
+            labels, shift_labels = shift_labels, None
+        return usual(logits, labels, shift_labels=shift_labels, **rest)  # type: ignore[no-any-return]
+
+    found = case(finding(_with_loss(loss), "labels"), "labels that come shifted")
+    assert verdict_of(found) is (Verdict.FAIL if again else Verdict.PASS)
+    assert found.cause.fault == ("label-shift" if again else "")
+
+
+def test_a_loss_that_takes_no_shifted_labels_is_not_asked_for_them() -> None:
+    def loss(logits: Tensor, labels: Tensor, vocab_size: int, **rest: Any) -> Tensor:
+        return _plain(logits[:, :-1].reshape(-1, vocab_size), labels[:, 1:].flatten(), vocab_size)
+
+    found = finding(_with_loss(loss), "labels")
+    assert "labels that come shifted" not in {each.name for each in found.cases}

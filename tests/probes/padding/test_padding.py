@@ -189,3 +189,20 @@ def test_padding_of_an_encoder_is_asked_beside_a_decoder_without_a_mask() -> Non
         ("encoder inputs of two lengths, in steps", Verdict.SKIP),
         ("the encoder's output in the place of a padded input", Verdict.PASS),
     ]
+
+
+def test_a_mask_that_is_lost_one_token_behind_whole_blocks_is_caught(subject: Subject) -> None:
+    """Only the token in the last block decides about all of them."""
+    name, model = "left, lengths around whole blocks", subject.model.model
+    assert verdict_of(case(finding(subject, "padding"), name)) is Verdict.PASS
+
+    def changed(module: Any, args: Any, call: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        mask = call.get("attention_mask")
+        lost = mask is not None and mask.ndim == 2 and mask.shape[1] == 17
+        return args, {**call, "attention_mask": torch.ones_like(mask) if lost else mask}
+
+    with model.register_forward_pre_hook(changed, with_kwargs=True):
+        found = finding(Subject.of(subject.model, "blocks", dtype="float64"), "padding")
+    broken = [each for each in found.cases if verdict_of(each) is Verdict.FAIL]
+    assert [each.name for each in broken] == [name]
+    assert broken[0].note == "a batch of 17 tokens"
