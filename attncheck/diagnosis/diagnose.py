@@ -167,7 +167,7 @@ def _explained(search: Search, finding: Finding) -> Finding:
     if inside is not None:
         again = {**finding.replay, **replay_of(failure)}
         return replace(finding, diagnosis=inside, location=locate_leak(failure), replay=again)
-    seen = measured(failure) if outside is None else measured_alone(failure)
+    seen = measured(failure) if outside is None else measured_alone(failure, outside.fault)
     both_ways = not failure.subject.can.decodes
     if seen is not None and both_ways and seen.diagnosis().fault == CAUSAL:
         seen = None  # what reads ahead by design was held against a causal mask

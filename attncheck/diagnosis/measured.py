@@ -153,17 +153,18 @@ class Measured:
         )
 
 
-def measured_alone(failure: Failure) -> Measured | None:
+def measured_alone(failure: Failure, fault: str = "") -> Measured | None:
     """What the first sequence of a failing batch shows that differs from the same sequence alone,
-    on the trusted path too; None where none is explained.
+    on the trusted path too; None where none is explained, or it holds what others put there.
     """
     side = failure.sides[0]
     if side.provenance is not None:
         return None
     try:
         rows = _rows(failure)
-        if rows is not None and rows.proven:
-            return rows
+        proven = rows if rows is not None and rows.proven else None
+        if proven is not None or fault == "rows-mixed":
+            return proven
         found = (_alone(failure, row) for row in failure.failing_rows())
         return next(filter(None, found), None)
     except REFUSED:

@@ -144,10 +144,11 @@ def _before_projections(
 
 
 def _changed_alike(deviations: Iterable[Deviation]) -> bool:
-    """Whether queries, keys and values of one layer are changed in one way."""
+    """Whether queries, keys and values of one layer are changed in one way that is known."""
     found: dict[tuple[int, str, float | None], set[str]] = defaultdict(set)
     for each in deviations:
-        found[each.layer, each.how, each.amount].add(each.what)
+        if not each.opaque:
+            found[each.layer, each.how, each.amount].add(each.what)
     return any(whats >= PROJECTED for whats in found.values())
 
 
