@@ -121,9 +121,27 @@ def changed_output(
     limit = relative * max_abs(right_BHTD[right_BHTD.isfinite()])
     own = tuple(range(heads))
     matches = Matcher(observed_BHTD, right_BHTD, expected_BHT, own, needed_BHT, limit).run()
+    _explain_edges(matches, spec.length)
     found = tuple(_deviations(event, what, matches, spec, heads))
     predicted_BTW = matches.predicted_BGSD.transpose(1, 2).reshape(states[1].shape)
     return ChangedOutput(event, predicted_BTW, found, matches.opaque > 0)
+
+
+def _explain_edges(matches: Matches, length: int) -> None:
+    """Where every other token of a sequence is the one n before or after, what is no vector of it
+    at its edge is that of what stands beyond: of padding, or of a longer sequence.
+    """
+    for lane in {place[:2] for place in matches.changes}:
+        changes = {place: each for place, each in matches.changes.items() if place[:2] == lane}
+        strange = {place for place, each in changes.items() if each.how == "another function"}
+        moved = {each.amount for place, each in changes.items() if place not in strange}
+        amount = moved.pop() if len(moved) == 1 else None
+        if amount is None or len(changes) < length:
+            continue
+        if all(not 0 <= place[2] + amount < length for place in strange):
+            known = {place: VectorChange("other token", amount) for place in strange}
+            matches.changes.update(known)
+            matches.opaque -= len(known)
 
 
 def looked_up(

@@ -18,7 +18,7 @@ from attncheck.diagnosis.diagnose import diagnose
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.subject import Subject
 from attncheck.observation.deviation import Deviation
-from attncheck.observation.hidden import hidden_modules, looked_up
+from attncheck.observation.hidden import changed_output, hidden_modules, looked_up
 from attncheck.observation.names import named
 from attncheck.observation.summary import Extent, grouped_parts
 from attncheck.observation.words import sentence, worded
@@ -183,3 +183,24 @@ def test_what_enters_a_module_is_told_from_what_leaves_it(entering: bool, noun: 
     )
     groups = worded(grouped_parts([zero], extent), extent)
     assert sentence(groups) == f"{noun} of norm are zero"
+
+
+def test_what_stands_beyond_the_edge_of_a_shifted_sequence_explains_its_first_token() -> None:
+    right_BTW = torch.randn(1, 6, 8, dtype=torch.float64)
+    before_BTW = torch.randn(1, 1, 8, dtype=torch.float64)
+    seen_BTW = torch.cat([before_BTW, right_BTW[:, :-1]], 1)
+    spec = ForwardSpec((tuple(range(6)),))
+    found = changed_output(("lm_head", "out"), "logits", (seen_BTW, right_BTW), spec, None, 1e-12)
+    assert found is not None
+    assert not found.opaque
+    assert {(each.how, each.amount) for each in found.deviations} == {("other token", -1.0)}
+
+
+def test_one_strange_token_within_a_sequence_stays_unexplained() -> None:
+    right_BTW = torch.randn(1, 6, 8, dtype=torch.float64)
+    seen_BTW = torch.cat([right_BTW[:, :1], right_BTW[:, :-1]], 1)
+    seen_BTW[:, 3] = torch.randn(8, dtype=torch.float64)
+    spec = ForwardSpec((tuple(range(6)),))
+    found = changed_output(("lm_head", "out"), "logits", (seen_BTW, right_BTW), spec, None, 1e-12)
+    assert found is not None
+    assert found.opaque
