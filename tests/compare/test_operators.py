@@ -87,6 +87,21 @@ def test_a_correct_port_is_rounding(family: str) -> None:
             (),
         ),
         (
+            "bart",
+            "no-emb-norm-enc",
+            "norm-missing",
+            "no model.encoder.layernorm_embedding",
+            (),
+        ),
+        (
+            "lfm2",
+            "silu-on-conv",
+            "activation",
+            "SiLU of the convolution in model.layers.0.conv, which is read as it is by "
+            "model.layers.0.conv",
+            (0, 2),
+        ),
+        (
             "t5",
             "cross-o-l2",
             "weight-exchanged",

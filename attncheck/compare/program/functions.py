@@ -49,6 +49,7 @@ EPS = (0.0, 1e-12, 1e-8, 1e-6, 1e-5, 1e-3)
 def function_changes(program: Program, at: int) -> Iterator[OpChange]:
     """Every change of what one operator computes."""
     yield from _functions(program, at)
+    yield from _extra(program, at)
     yield from _left_out(program, at)
     yield from _constants(program, at)
     yield from _kernels(program.ops[at], at)
@@ -70,6 +71,29 @@ def _functions(program: Program, at: int) -> Iterator[OpChange]:
         changed = replace(op, run=lambda x, *a, _f=function, **k: _f(x))
         kind = "activation" if op.name not in ("neg", "exp", "log", "abs", "rsqrt") else "function"
         yield change_of(op, at, name=kind, words=f"{got}, in {where(op)}", ops={at: changed})
+
+
+def _extra(program: Program, at: int) -> Iterator[OpChange]:
+    """A function of a value that the reference reads as it is."""
+    op = program.ops[at]
+    for place, each in enumerate(op.args if op.name in (*TWO, "bmm", "mm") else ()):
+        if not isinstance(each, Ref) or not program.values[each.slot].is_floating_point():
+            continue
+        for name in ACTIVATIONS.keys() - {"no activation"}:
+            words = f"{name} of {said(program, each)}, which is read as it is by {where(op)}"
+            run = _argument_of(op.run, place, ACTIVATIONS[name])
+            ops = {at: replace(op, run=run)}
+            yield change_of(op, at, name="activation", words=words, ops=ops, cost=1.5)
+
+
+def _argument_of(
+    func: Callable[..., Any], place: int, function: Callable[[Tensor], Tensor]
+) -> Callable[..., Any]:
+    def run(*args: Any, **named: Any) -> Any:
+        changed = [function(each) if n == place else each for n, each in enumerate(args)]
+        return func(*changed, **named)
+
+    return run
 
 
 def _left_out(program: Program, at: int) -> Iterator[OpChange]:

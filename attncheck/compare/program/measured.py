@@ -76,7 +76,7 @@ def _rows(program: Program, at: int, tape: FlowTape) -> Iterator[OpChange]:
             continue
         table_NC, index = op.args[0].double(), op.args[1]
         ids = program.values[index.slot] if isinstance(index, Ref) else index
-        for other in _indices(table_NC, ids, tape):
+        for other in (*_indices(table_NC, ids, tape), *_of_one_row(table_NC, ids, tape)):
             moved = _shift(ids, other)
             said = f"rows that lie {moved:+d} places away" if moved else "other rows"
             name = program.names.get(id(op.args[0]), "a table")
@@ -90,6 +90,13 @@ def _rows(program: Program, at: int, tape: FlowTape) -> Iterator[OpChange]:
 def _sources(program: Program, at: int) -> list[int]:
     found = (source(program, Ref(slot)) for slot in program.ops[at].reads)
     return [each for each in found if each is not None and each != at]
+
+
+def _of_one_row(table_NC: Tensor, ids: Tensor, tape: FlowTape) -> Iterator[Tensor]:
+    """The same where all sequences look up the same rows and the other model does so once."""
+    if ids.ndim > 1 and len(ids) > 1 and bool((ids == ids[:1]).all()):
+        for other in _indices(table_NC, ids[0], tape):
+            yield other.expand(ids.shape).clone()
 
 
 def _indices(table_NC: Tensor, ids: Tensor, tape: FlowTape) -> Iterator[Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -49,9 +50,15 @@ def _of_module(program: Program, call: ModuleCall) -> Iterator[OpChange]:
     else:
         kinds = dict(FUNCTIONS)
     for kind, function in kinds.items():
-        changed = replace(op, args=(Ref(call.given),), named={}, run=function)
+        run = _beside(function, [program.values[slot] for slot in op.outs[1:]])
+        changed = replace(op, args=(Ref(call.given),), named={}, run=run)
         name, words = _of_kind(call.name, kind, weights)
         yield change_of(op, call.last, name=name, words=words, ops={call.last: changed}, cost=1.5)
+
+
+def _beside(function: Callable[[Tensor], Tensor], others: list[Tensor]) -> Callable[..., Any]:
+    """A function that returns what an operator returns beside its value as well."""
+    return lambda x: (function(x), *others) if others else function(x)
 
 
 def _of_kind(module: str, kind: str, weights: list[Tensor]) -> tuple[str, str]:

@@ -12,6 +12,7 @@ from typing import Any
 from porting.foreign.originals import original
 
 MODULES = {
+    "bart": "bart",
     "bert": "bert",
     "bloom": "bloom",
     "codegen": "codegen",
@@ -28,6 +29,7 @@ MODULES = {
     "gpt_neox": "neox",
     "gpt_oss": "gpt_oss",
     "granite": "granite",
+    "lfm2": "lfm2",
     "llama": "litllama",
     "mamba": "mamba",
     "olmo2": "olmo2",

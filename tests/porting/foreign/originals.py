@@ -149,6 +149,27 @@ CONFIGS = {
     "phi3": {**GATED, "original_max_position_embeddings": 128, "sliding_window": None},
     "roberta": {**COMMON, "intermediate_size": 80, "pad_token_id": 1, "bos_token_id": 0},
     "opt": {**COMMON, "ffn_dim": 80, "word_embed_proj_dim": 48},
+    "bart": {
+        "vocab_size": 97,
+        "d_model": 40,
+        "encoder_layers": 2,
+        "decoder_layers": 2,
+        "encoder_attention_heads": 4,
+        "decoder_attention_heads": 4,
+        "encoder_ffn_dim": 64,
+        "decoder_ffn_dim": 64,
+        "max_position_embeddings": 64,
+        "attn_implementation": "eager",
+    },
+    "lfm2": {
+        **GATED,
+        "num_hidden_layers": 4,
+        "conv_L_cache": 3,
+        "block_auto_adjust_ff_dim": False,
+        "layer_types": ["conv", "full_attention", "conv", "full_attention"],
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
+        "tie_word_embeddings": True,
+    },
     "mamba": {
         "vocab_size": 97,
         "hidden_size": 32,
@@ -234,6 +255,7 @@ CONFIGS = {
 KINDS = {
     "bert": AutoModelForMaskedLM,
     "roberta": AutoModelForMaskedLM,
+    "bart": AutoModelForSeq2SeqLM,
     "t5": AutoModelForSeq2SeqLM,
 }
 
