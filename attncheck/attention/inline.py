@@ -15,6 +15,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, final
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -24,7 +25,7 @@ from attncheck.attention.call import (
     recording_suspended,
     suspend_recording,
 )
-from attncheck.attention.product import Product, product_of
+from attncheck.attention.product import Product, of_three, product_of
 from attncheck.attention.scored import scored_call
 from attncheck.attention.tape import MOST_STEPS, Tape
 from attncheck.numerics.as_written import AsWritten
@@ -105,6 +106,10 @@ class _Inline(AsWritten):
         if func is F.scaled_dot_product_attention:
             call = fused_call(self.running[-1], args, named)
             return func(*args, **named) if call is None else self._handled(call).transpose(1, 2)
+        if func is torch.einsum and (two := of_three(args)) is not None:
+            first, rest, third = two
+            inner = self.__torch_function__(func, types, first)
+            return self.__torch_function__(func, types, (rest, inner, third))
         product = product_of(func, args, named)
         from_weights = [
             tape for tape in self.tapes if product and tape.follows_softmax(product.left)

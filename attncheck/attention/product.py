@@ -198,6 +198,25 @@ def _of_equation(
     )
 
 
+def of_three(args: tuple[Any, ...]) -> tuple[tuple[Any, ...], str, Any] | None:
+    """A product of three operands by an equation as one of the first two, and the equation that
+    multiplies it with the third; None for any other call.
+    """
+    if len(args) != 4 or not isinstance(args[0], str) or "." in args[0]:
+        return None
+    inputs, arrow, out = args[0].replace(" ", "").partition("->")
+    letters = inputs.split(",")
+    if not arrow or len(letters) != 3:
+        return None
+    kept = "".join(
+        letter
+        for letter in dict.fromkeys(letters[0] + letters[1])
+        if letter in letters[2] or letter in out
+    )
+    first = (f"{letters[0]},{letters[1]}->{kept}", args[1], args[2])
+    return first, f"{kept},{letters[2]}->{out}", args[3]
+
+
 def _computed(value: Any) -> bool:
     return (
         isinstance(value, Tensor)

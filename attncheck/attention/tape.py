@@ -19,6 +19,12 @@ from attncheck.attention.product import Product
 from attncheck.numerics.widen import IN_PLACE
 
 SOFTMAX = frozenset({F.softmax, torch.softmax, torch.Tensor.softmax})
+EXP = frozenset({torch.exp, torch.Tensor.exp})
+MINUS = frozenset({torch.sub, torch.Tensor.sub, torch.Tensor.__sub__})
+OVER = frozenset({torch.div, torch.Tensor.div, torch.Tensor.__truediv__, torch.Tensor.true_divide})
+"""A softmax may be written out: scores less their maximum, exponentials, over their sum."""
+ONE = 1e-2
+"""Weights add up to one within this in any precision."""
 MOST_STEPS = 64
 """A product that goes through more operations than this before a softmax is no score."""
 
@@ -49,6 +55,8 @@ class Tape:
     weights: Tensor | None = None
     softmax_at: int = 0
     trouble: str = ""
+    less: dict[int, tuple[Tensor, int]] = field(default_factory=dict)
+    powers: dict[int, tuple[Tensor, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         # by identity: views and copies of one tensor are equal and still different steps
@@ -77,6 +85,8 @@ class Tape:
             self._softmax(args, named, outputs[0])
         elif any(id(each) in self.after for each in tensors_in((args, named))):
             self.after |= {id(each) for each in outputs}
+        else:
+            self._written_out(func, args, outputs[0])
         self.steps.append(_Step(func, args, named, outputs))
         self.known.update({id(each): each for each in outputs})
 
@@ -89,6 +99,21 @@ class Tape:
             self.trouble = "the softmax is not over the last axis"
         self.scores, self.weights, self.softmax_at = source, weights, len(self.steps)
         self.after = {id(weights)}
+
+    def _written_out(self, func: Callable[..., Any], args: tuple[Any, ...], output: Tensor) -> None:
+        """Note a step of a softmax that is written out."""
+        source = args[0] if args else None
+        if not isinstance(source, Tensor) or id(source) not in self.known:
+            return
+        if func in MINUS:
+            self.less[id(output)] = source, len(self.steps)
+        elif func in EXP:
+            self.powers[id(output)] = self.less.get(id(source), (source, len(self.steps)))
+        elif func in OVER and id(source) in self.powers and self.weights is None:
+            sums = output.sum(-1)
+            if bool(((sums - 1).abs() < ONE)[sums.isfinite()].all()):
+                self.scores, self.softmax_at = self.powers[id(source)]
+                self.weights, self.after = output, {id(output)}
 
     def replay(self, left: Tensor, right: Tensor, wanted: Tensor) -> Tensor:
         """`wanted`, a tensor on this tape, recomputed with other operands in the product."""

@@ -69,6 +69,17 @@ def _fused(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.5)
 
 
+def _written_out(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    scores = q @ k.mT / 2 + _mask()
+    powers = (scores - scores.amax(-1, keepdim=True)).exp()
+    return (powers / powers.sum(-1, keepdim=True)) @ v
+
+
+def _of_three(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    weights = (torch.einsum("bhqd,bhkd->bhqk", q, k) / 2 + _mask()).softmax(-1)
+    return torch.einsum("bhqk,bhkd,de->bhqe", weights, v, torch.eye(D, dtype=q.dtype))
+
+
 class Model(nn.Module):
     """One layer that attends in some way."""
 
@@ -118,7 +129,17 @@ def _observed(
     return calls, out, list(refusals.values())
 
 
-WAYS = [_matmul, _batched, _fused_add, _equation, _in_place, _multiplied, _fused]
+WAYS = [
+    _matmul,
+    _batched,
+    _fused_add,
+    _equation,
+    _in_place,
+    _multiplied,
+    _fused,
+    _written_out,
+    _of_three,
+]
 
 
 @pytest.mark.parametrize("attend", WAYS)
@@ -247,6 +268,11 @@ def _over_queries(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return (q @ k.mT).softmax(-2) @ v
 
 
+def _powers_over_queries(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    powers = (q @ k.mT).exp()
+    return (powers / powers.sum(-2, keepdim=True)) @ v
+
+
 def _two_products(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return (q @ k.mT + v @ k.mT).softmax(-1) @ v
 
@@ -279,6 +305,11 @@ def test_what_is_not_understood_is_refused_with_a_sentence(attend: Heads, reason
     calls, out, refusals = _observed(attend)
     assert (calls, refusals) == ([], [reason])
     assert torch.equal(out, Model(attend)(_hidden())), "and computed as ever"
+
+
+def test_powers_whose_sums_are_not_of_the_keys_are_no_weights() -> None:
+    calls, _, refusals = _observed(_powers_over_queries)
+    assert (calls, refusals) == ([], [])
 
 
 def test_products_without_a_softmax_are_nothing() -> None:
