@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from attncheck.attention.call import AttentionCall
 from attncheck.attention.layers import layer_index
 from attncheck.attention.rope import CosSin, cos_sin_in
+from attncheck.judge.token_order import TokenOrder
 from attncheck.model.compat import config_of
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.subject import Subject
@@ -92,7 +93,8 @@ def read_layers(
     subject: Subject, spec: ForwardSpec, reader: Reader, entering: Entering | None = None
 ) -> dict[str, str]:
     """Run a pass, which is not remembered; `reader` gets every kernel call of the decoder after it
-    has run, `entering` what enters each sub-module of its layer then.
+    has run, its slots in the order of their tokens, `entering` what enters each sub-module of its
+    layer then.
 
     Returns the modules whose arithmetic looks like attention and is not understood, with reasons.
 
@@ -102,6 +104,7 @@ def read_layers(
     encoder = _encoder_modules(subject.model)
     names = {id(module): name for name, module in subject.model.named_modules()}
     latest: list[LayerCall] = []
+    order = TokenOrder() if spec.chunks else None
 
     def entered(name: str, states: Tensor) -> None:
         if entering is None:
@@ -115,7 +118,9 @@ def read_layers(
         def handler(call: AttentionCall) -> Any:
             result = call.run()
             if id(call.module) not in encoder:
-                layer = _layer_call(call, result[0], names[id(call.module)], outputs, tables)
+                name = names[id(call.module)]
+                ordered = call if order is None else order.applied(name, call)
+                layer = _layer_call(ordered, result[0], name, outputs, tables)
                 latest[:] = [layer]
                 reader(layer)
                 # what later layers compute must not be traced to this layer
