@@ -25,6 +25,7 @@ from attncheck.diagnosis.locate import (
     place_of_fault,
 )
 from attncheck.diagnosis.measured import Measured, measured, measured_alone
+from attncheck.diagnosis.operations import or_parted
 from attncheck.diagnosis.outside import (
     OutsideFault,
     carried_elsewhere,
@@ -151,7 +152,7 @@ def _searched(
             others = [each for each in cases if each is not case]
             with as_compared(subject, attns_of(case)), model_untouched(subject.model):
                 search = Search(open_case(subject, case, by_arguments), others, until, known)
-                explained = _explained(search, finding)
+                explained = or_parted(search.failure, finding, partial(_explained, search, finding))
             found = explained.diagnosis
             if found is not None and (found.how in PROVEN or found.fault == OWN_STORE):
                 return explained

@@ -67,13 +67,14 @@ def test_positions_handed_over_from_nought_where_the_model_counts_from_padding(p
     assert "passes position 0" in told(found).advice
 
 
-def test_a_leak_inside_attention_that_nothing_explains_is_placed_there() -> None:
+def test_a_leak_inside_attention_that_nothing_explains_is_told_by_its_line() -> None:
     """Prophetnet permutes its relative bias: no queries, keys, weights or heads show how."""
     found = injected("config:prophetnet", "future-token")
-    assert told(found).how == "unexplained"
+    assert (told(found).how, told(found).fault) == ("measured", "")
     assert found.location is not None
-    assert found.location.module == "prophetnet.decoder.layers.1.self_attn"
-    assert told(found).sentence.startswith(f"{found.location.module} carries later tokens to ")
+    assert found.location.module == "prophetnet.decoder.layers.0.self_attn"
+    assert "modeling_prophetnet.py:" in found.location.source
+    assert "`predict_attn_output = torch.einsum(`" in told(found).sentence
 
 
 @pytest.mark.parametrize(

@@ -83,13 +83,15 @@ def test_changed_logits_have_a_place() -> None:
     assert place.module == "lm_head"
 
 
-def test_another_function_is_not_claimed() -> None:
+def test_another_function_is_told_by_its_code() -> None:
     found, place = explained(MLP, torch.tanh)
-    assert found.how not in ("measured", "reproduced")
-    assert f"Outputs of {MLP} are no vectors of the trusted path" in found.sentence
-    assert "Nothing else is wrong: with these taken over as they are" in found.sentence
+    assert (found.how, found.fault) == ("measured", "")
+    assert found.sentence.startswith("In model.layers.2 `residual + hidden_states`")
+    assert "what goes in was made by `change(output)`" in found.sentence
+    assert "With the values of one forward there the logits are right, to " in found.sentence
     assert place is not None
     assert place.module == MLP
+    assert "modeling_llama.py:" in place.source
 
 
 def test_a_table_of_positions_without_weights_is_compared() -> None:
