@@ -240,12 +240,14 @@ KINDS = (
         "Two prompts are answered alike, so that no row can end before the other.",
     ),
     SkipKind(
+        "no-packing",
+        (r"nothing in this model separates documents",),
+        "The code of the model builds the same masks whether positions restart or not.",
+    ),
+    SkipKind(
         "no-smooth-step",
         (r"^a kink, or nothing to see",),
-        (
-            "Differences of the logits do not settle as the step shrinks: the model has a kink "
-            "there, or rounds inside."
-        ),
+        "Differences of the logits do not settle as the step shrinks: a kink, or rounding inside.",
     ),
     SkipKind(
         "one-kv-head",

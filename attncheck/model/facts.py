@@ -25,8 +25,9 @@ CONTEXT = (
     "seq_length",
     "context_length",
     "max_seq_length",
-    "block_size",
 )
+BLOCK = "block_size"
+"""How far positions go, or how long a block of sparse attention is: trying tells."""
 WINDOWS = (
     "sliding_window",
     "attention_window_size",
@@ -78,7 +79,7 @@ def read_facts(model: nn.Module) -> Facts:
     """Read the facts of a loaded model from its config and its modules."""
     config = text_config(config_of(model))
     heads = first_int(config, HEADS)
-    context = first_int(config, CONTEXT) or position_rows(model)
+    context = first_int(config, CONTEXT) or position_rows(model) or _block_as_context(model, config)
     boundaries = boundaries_of(config, context, getattr(model, FOUND, ()))
     return Facts(
         class_name=type(model).__name__,
@@ -94,6 +95,19 @@ def read_facts(model: nn.Module) -> Facts:
         boundaries=boundaries,
         codebooks=first_int(config, ("num_codebooks",)),
     )
+
+
+def _block_as_context(model: nn.Module, config: Any) -> int | None:
+    """The length of a block where a longer row is refused, else no limit that is stated."""
+    block = first_int(config, (BLOCK,))
+    if block is None:
+        return None
+    try:
+        with torch.no_grad():
+            model(torch.zeros(1, block + 1, dtype=torch.int64))
+    except Exception:
+        return block
+    return None
 
 
 def head_width(config: Any) -> int | None:
@@ -131,6 +145,9 @@ def boundaries_of(
         for name in names
         if (value := first_int(config, (name,))) is not None
     }
+    block = first_int(config, (BLOCK,))
+    if block is not None and block < (context or 0):
+        found.add(Boundary(kind="chunk", length=block))
     found |= {Boundary(kind=ROPE_SWITCH, length=length) for length in _switches(config, context)}
     found |= set(tried)
     return tuple(sorted(found, key=lambda boundary: (boundary.length, boundary.kind)))

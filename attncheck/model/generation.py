@@ -85,9 +85,10 @@ def run(
     notes = passed or Passed()
     adapter = subject.forward_adapter
     encoder = {name: for_rows(each, ids_BT, subject.dtype) for name, each in adapter.fixed.items()}
-    mask_name = adapter.mask_name or "attention_mask"
-    tokens = adapter.token_arguments(ids_BT)
-    arguments = {**tokens, mask_name: mask_BT, **encoder, **(given or {})}
+    # generate() refuses a mask where forward names none; it makes one of ones itself elsewhere
+    given_mask = {} if adapter.mask_name is None and bool(mask_BT.all()) else {MASK: mask_BT}
+    mask = {adapter.mask_name: mask_BT} if adapter.mask_name else given_mask
+    arguments = {**adapter.token_arguments(ids_BT), **mask, **encoder, **(given or {})}
     notes.given, notes.rows = dict(arguments), len(ids_BT)
     config = _config(subject, ids_BT, new_tokens, options)
     watching = edited(subject.model, lambda call: noted(subject, call, notes))

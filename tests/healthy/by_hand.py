@@ -178,6 +178,77 @@ class DictCache(nn.Module):
         return (logits,) if cache is None else (logits, cache)
 
 
+class RingLayer(nn.Module):
+    """A window over a ring of slots, one projection for all three, a softmax that is written out,
+    and an output projection in the same equation as the values.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+        self.norm, self.qkv = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 3 * WIDTH)
+        self.out = nn.Parameter(torch.randn(HEADS, HEAD, WIDTH) * HEAD**-0.5)
+
+    def forward(self, x: Tensor, places: Tensor, ring: dict[Any, Any] | None) -> Tensor:
+        """One layer; the ring is changed in place."""
+        q, k, v = self.qkv(self.norm(x)).unflatten(-1, (3, HEADS, HEAD)).unbind(2)
+        at = places[0]
+        if ring is not None and self.number in ring:
+            keys, values, held = ring[self.number]
+            k, v = torch.cat([keys, k], 1), torch.cat([values, v], 1)
+            at = torch.cat([held, at])
+        if ring is not None:
+            kept = _slots(at)
+            ring[self.number] = (k[:, kept], v[:, kept], at[kept])
+        gap = places[0][:, None] - at[None]
+        scores = torch.einsum("bqhd,bkhd->bhqk", q, k) / math.sqrt(HEAD)
+        scores = scores.masked_fill((gap < 0) | (gap >= RING), -math.inf)
+        powers = (scores - scores.amax(-1, keepdim=True)).exp()
+        weights = powers / powers.sum(-1, keepdim=True)
+        return x + torch.einsum("bhqk,bkhd,hde->bqe", weights, v, self.out)
+
+
+RING = 8
+
+
+def _slots(at: Tensor) -> Tensor:
+    """The newest tokens, each in the slot of its position in the ring."""
+    newest = at.argsort()[-RING:]
+    return newest[(at[newest] % RING).argsort()]
+
+
+class RingCache(nn.Module):
+    """Positions that restart separate nothing; no mask; `block_size` is that of a window."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.config = SimpleNamespace(
+            model_type="ring", num_attention_heads=HEADS, sliding_window=RING, block_size=RING
+        )
+        self.word, self.position = nn.Embedding(VOCAB, WIDTH), nn.Embedding(CONTEXT, WIDTH)
+        self.layers = nn.ModuleList(map(RingLayer, range(LAYERS)))
+        self.head = nn.Linear(WIDTH, VOCAB)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        position_ids: Tensor | None = None,
+        past_key_values: dict[Any, Any] | None = None,
+        use_cache: bool = False,
+    ) -> tuple[Tensor, dict[Any, Any] | None]:
+        """Logits and the ring."""
+        ring = {"seen": 0} if use_cache and past_key_values is None else past_key_values
+        seen = 0 if ring is None else ring["seen"]
+        places = torch.arange(seen, seen + input_ids.shape[1])[None]
+        places = places if position_ids is None else position_ids
+        x = self.word(input_ids) + self.position(places)
+        for layer in self.layers:
+            x = layer(x, torch.arange(seen, seen + input_ids.shape[1])[None], ring)
+        if ring is not None:
+            ring["seen"] += input_ids.shape[1]
+        return self.head(x), ring
+
+
 class OwnEncoder(nn.Module):
     """An encoder of no listed type, on torch's own attention, which the library calls masked."""
 
@@ -242,3 +313,8 @@ def grouped_heads_in_a_dictionary_in_half() -> nn.Module:
 @kind(fast=True, known=("padding",))
 def encoder_of_its_own() -> nn.Module:
     return _seeded(OwnEncoder)
+
+
+@kind(fast=True)
+def ring_of_slots() -> nn.Module:
+    return _seeded(RingCache)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 import transformers
@@ -11,6 +13,7 @@ from attncheck.model.facts import (
     boundaries_of,
     configs_in,
     first_int,
+    read_facts,
     width_of_logits,
 )
 
@@ -73,3 +76,30 @@ def test_the_first_field_that_holds_a_positive_integer_counts() -> None:
     config.flag, config.empty, config.one, config.two = True, 0, 1, 2
     assert first_int(config, ("missing", "flag", "empty", "one", "two")) == 1
     assert first_int(config, ("missing", "flag", "empty")) is None
+
+
+class Blocks(torch.nn.Module):
+    """Returns logits for rows of at most `most` tokens."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.config, self.most = SimpleNamespace(block_size=8, vocab_size=16), most
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """Zeros, or an error."""
+        assert ids.shape[1] <= self.most
+        return torch.zeros(*ids.shape, 16)
+
+
+@pytest.mark.parametrize(("most", "context"), [(8, 8), (64, None)])
+def test_a_block_is_the_context_where_no_longer_row_is_taken(
+    most: int, context: int | None
+) -> None:
+    assert read_facts(Blocks(most)).context == context
+
+
+def test_a_block_below_the_context_is_a_length_to_cross() -> None:
+    config = transformers.PretrainedConfig()
+    config.block_size = 8
+    assert boundaries_of(config, 64) == (Boundary(kind="chunk", length=8),)
+    assert boundaries_of(config, 8) == ()

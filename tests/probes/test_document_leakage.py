@@ -161,3 +161,51 @@ def test_documents_of_one_row_used_for_all_fail_though_nothing_promises_isolatio
     broken = case(finding(subject, "document-leakage"), STRICT)
     assert verdict_of(broken) is (Verdict.PASS if own_rows else Verdict.FAIL)
     assert broken.note.endswith("; one row alone isolates them") is not own_rows
+
+
+class TellsNothingApart(nn.Module):
+    """Attention of one layer over all tokens so far, with positions for its embedding alone; with
+    `second` another layer, which does separate documents.
+    """
+
+    def __init__(self, second: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.second, self.embed, self.place = second, nn.Embedding(64, 16), nn.Embedding(64, 16)
+        self.layers = nn.ModuleList([Reading(), Reading()])
+        self.head = nn.Linear(16, 64)
+
+    def forward(self, input_ids: Tensor, position_ids: Tensor | None = None) -> Tensor:
+        """logits_BTV."""
+        length = input_ids.shape[1]
+        places = torch.arange(length)[None] if position_ids is None else position_ids
+        x = self.embed(input_ids) + self.place(places)
+        plain = torch.ones(length, length).tril().bool()[None]
+        number = (places == 0).cumsum(1)
+        own = plain & (number[:, :, None] == number[:, None])
+        return self.head(self.layers[1](self.layers[0](x, plain), own if self.second else plain))
+
+
+class Reading(nn.Module):
+    """Attention of one head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v = nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 16)
+
+    def forward(self, x: Tensor, allowed: Tensor) -> Tensor:
+        """x and what it reads."""
+        q, k, v = (each(x)[:, None] for each in (self.q, self.k, self.v))
+        scores = (q @ k.mT / 4).masked_fill(~allowed[:, None], -torch.inf)
+        return x + (scores.softmax(-1) @ v)[:, 0]
+
+
+@pytest.mark.parametrize("second", [False, True])
+def test_a_model_in_which_nothing_separates_documents_is_not_asked_to(second: bool) -> None:
+    subject = Subject.of(TellsNothingApart(second).double(), "apart", dtype="float64")
+    asked = case(finding(subject, "document-leakage"), STRICT)
+    assert verdict_of(asked) is (Verdict.WARN if second else Verdict.SKIP)
+    if not second:
+        assert "nothing in this model separates documents" in asked.note
+        strict = case(finding(subject, "document-leakage", policy="isolate"), STRICT)
+        assert verdict_of(strict) is Verdict.WARN

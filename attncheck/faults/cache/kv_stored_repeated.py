@@ -63,19 +63,18 @@ def _between_calls(subject: Subject, groups: int) -> Iterator[None]:
     if name is None or not any(True for _ in tensors_of(kept)):
         raise CannotInject("the model's own cache has no `update`")
 
-    heads, kv_heads = subject.facts.heads or 0, subject.facts.kv_heads or 0
-    counts = {heads, kv_heads, kv_heads * groups}
+    counts = {subject.facts.heads or 0, subject.facts.kv_heads or 0}
+    held = (each.tensor for each in tensors_of(kept) if each.tensor.ndim == STATES)
+    # told once: a ring may have as many slots as there are heads when each is stored twice
+    axis = next((heads_axis(each, counts) for each in held), 1)
 
     def stored(tensor: Tensor) -> Tensor:
-        if tensor.ndim != STATES:
-            return tensor
-        return tensor.repeat_interleave(groups, heads_axis(tensor, counts))
+        return tensor.repeat_interleave(groups, axis) if tensor.ndim == STATES else tensor
 
     def taken(tensor: Tensor) -> Tensor:
         if tensor.ndim != STATES:
             return tensor
-        over = heads_axis(tensor, counts) == 2
-        return tensor[:, :, ::groups] if over else tensor[:, ::groups]
+        return tensor[:, :, ::groups] if axis == 2 else tensor[:, ::groups]
 
     def edit(call: dict[str, Any]) -> dict[str, Any]:
         return {**call, name: mapped(call.get(name), taken)}

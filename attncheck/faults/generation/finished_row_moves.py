@@ -34,7 +34,7 @@ def inject(subject: Subject) -> Injected:
         Unsupported: the model has no generate(), or takes no step.
     """
     generate_of(subject)
-    subject.can.steps.require()
+    (subject.can.steps & subject.can.mask_2d).require()
     name, pad = subject.forward_adapter.ids_name, pad_id(subject)
 
     def edit(call: dict[str, Any]) -> dict[str, Any]:
@@ -42,11 +42,18 @@ def inject(subject: Subject) -> Injected:
         if not isinstance(ids_BT, Tensor) or ids_BT.shape[1] != 1:
             return call
         ended_B = (ids_BT == pad)[:, 0]
-        if not injection.tokens_before(subject, call) or bool(ended_B.all() or not ended_B.any()):
+        if not _continues(subject, call) or bool(ended_B.all() or not ended_B.any()):
             return call
         return {**call, name: ids_BT.roll(1, 0)}
 
     return injection.at_arguments(subject, edit)
+
+
+def _continues(subject: Subject, call: dict[str, Any]) -> bool:
+    """Whether a call gets a cache with tokens in it; one that does not count them has some."""
+    cache = injection.cache_argument(subject, call)
+    counts = hasattr(cache, "get_seq_length")
+    return cache is not None and (not counts or bool(injection.tokens_before(subject, call)))
 
 
 FAULT = Fault(name="finished-row-moves", inject=inject, on_cache_only=True)

@@ -22,7 +22,8 @@ How it measures
 False alarms
     A leak over EOS alone is what a causal model does; it fails only under `policy: isolate`.
     Recurrent models carry their state across documents: they take no 4D mask, and their leak is a
-    `warn`.
+    `warn`. Where the masks of a model's own code are the same for restarted positions as for others
+    in every layer, nothing in it separates documents: no such call is asked.
 
 References
     Krell et al. 2021 (packing without cross-contamination). Hugging Face transformers issues 39194,
@@ -51,6 +52,7 @@ from attncheck.probing import (
     require_one_code,
 )
 from attncheck_probes.document_leakage.packed_rows import Packed, blocked, isolated, pack
+from attncheck_probes.document_leakage.separation import require_separation
 
 # Axes: B batch, T positions, V vocabulary.
 
@@ -83,10 +85,21 @@ class DocumentLeakage(Probe):
         }
         for how, call in calls.items():
             name = f"restarted positions, {how}"
-            yield attempt(name, _isolated, subject, name, *call)
+            yield attempt(name, self._isolated, subject, name, *call)
         if chosen("EOS alone"):
             yield self._over_eos(subject, first)
         yield attempt("loss across the border", _boundary_loss, subject, first)
+
+    def _isolated(
+        self, subject: Subject, name: str, packed: Packed, call: ForwardSpec, broken: Verdict
+    ) -> Measurement:
+        subject.can.reads_positions.require()
+        if call.mask:
+            subject.can.mask_2d.require()
+        case = isolated(subject, packed, name, call, broken)
+        if case.beyond and self.policy == "allow":
+            require_separation(subject, packed.first)
+        return case
 
     def _over_eos(self, subject: Subject, packed: Packed) -> Measurement:
         """The first document replaced up to its EOS; nothing else separates the documents."""
@@ -108,15 +121,6 @@ def _blocked(subject: Subject, packed: Packed) -> Measurement:
     return blocked(subject, packed, BLOCKED)
 
 
-def _isolated(
-    subject: Subject, name: str, packed: Packed, call: ForwardSpec, broken: Verdict
-) -> Measurement:
-    subject.can.reads_positions.require()
-    if call.mask:
-        subject.can.mask_2d.require()
-    return isolated(subject, packed, name, call, broken)
-
-
 def _boundary_loss(subject: Subject, packed: Packed) -> Measurement:
     """How much the loss changes when the label of the second document's first token is masked: the
     end of the first document trains it.
@@ -130,8 +134,9 @@ def _boundary_loss(subject: Subject, packed: Packed) -> Measurement:
             subject.passes.call(packed.rows, use_cache=False, extra={"labels": each})
             for each in (ids_BT, masked_BT)
         ]
-    losses = [reply.output.loss for reply in calls]
-    if losses[0] is None:
+    found = (getattr(reply.output, "loss", None) for reply in calls)
+    losses = [loss for loss in found if loss is not None]
+    if len(losses) < len(calls):
         raise Unsupported("the model computes no loss from `labels`")
     change = abs(float(losses[0] - losses[1]))
     return Figure(

@@ -26,7 +26,7 @@ References
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from attncheck.probing import (
     AtMost,
@@ -43,7 +43,7 @@ from attncheck.probing import (
     repeated_heads,
 )
 from attncheck_probes.kv_repeat.allocations import decode_step, expected_heads
-from attncheck_probes.kv_repeat.moved import stored_of, stored_of_moved_projections
+from attncheck_probes.kv_repeat.moved import kept_alive, stored_of, stored_of_moved_projections
 
 IMPLEMENTATIONS = ("sdpa", "eager")
 Stored = list[CachedTensor]
@@ -119,8 +119,15 @@ def _most(stored: Stored) -> int:
 
 
 def _storage(subject: Subject, name: str, stored: Stored) -> Measurement:
+    """What a prompt keeps alive behind the cache, or one more token where that is less."""
     _require(stored)
-    ratio = max(each.tensor.untyped_storage().nbytes() / each.tensor.nbytes for each in stored)
+    ratio, note = kept_alive(stored), ""
+    if ratio > 1:
+        note = "a cached tensor is a view that keeps a larger storage alive"
+        spec = ForwardSpec(subject.inputs.tokens, chunks=(subject.inputs.length - 1, 1))
+        later = kept_alive(stored_of(subject, subject.passes.cache(replace(spec, use_cache=True))))
+        if later <= 1:
+            ratio, note = later, f"{note}: {ratio:.3g} x its own size until a token is added"
     return AtMost(
         name,
         ratio,
@@ -128,7 +135,7 @@ def _storage(subject: Subject, name: str, stored: Stored) -> Measurement:
         limit=1.0,
         broken=Verdict.WARN,
         positions=len(stored),
-        note="a cached tensor is a view that keeps a larger storage alive" if ratio > 1 else "",
+        note=note,
     )
 
 

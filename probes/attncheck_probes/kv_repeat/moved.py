@@ -33,6 +33,11 @@ def stored_of_moved_projections(subject: Subject) -> list[CachedTensor]:
     return stored_of(subject, cache_of(output))
 
 
+def kept_alive(stored: list[CachedTensor]) -> float:
+    """How many times its own size the storage behind a cached tensor has at most."""
+    return max(each.tensor.untyped_storage().nbytes() / each.tensor.nbytes for each in stored)
+
+
 def stored_of(subject: Subject, cache: Any) -> list[CachedTensor]:
     """The keys and values of one row, as (B, G, S, D); a pool of blocks for all rows is none."""
     facts = subject.facts
