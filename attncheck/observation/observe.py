@@ -148,7 +148,9 @@ def _changed_alike(deviations: Iterable[Deviation]) -> bool:
     found: dict[tuple[int, str, float | None], set[str]] = defaultdict(set)
     for each in deviations:
         if not each.opaque:
-            found[each.layer, each.how, each.amount].add(each.what)
+            # a norm of queries and keys takes a factor away again
+            amount = None if each.how == "scaled" else each.amount
+            found[each.layer, each.how, amount].add(each.what)
     return any(whats >= PROJECTED for whats in found.values())
 
 

@@ -24,12 +24,16 @@ def sites() -> Sites:
     return sites_of(loaded("builtin:gqa"))
 
 
-def seen(text: str, chunks: tuple[int, ...] = (8, 1, 2, 13)) -> tuple[Observation, float]:
+def seen(
+    text: str, chunks: tuple[int, ...] = (), of: Sites | None = None
+) -> tuple[Observation, float]:
     """The observation of a fault, and the difference of its prediction from the wrong logits."""
-    subject: Subject = sites().subject
+    of = of or sites()
+    subject: Subject = of.subject
+    chunks = chunks or (8, 1, 2, subject.inputs.length - 11)
     spec, trusted = ForwardSpec(subject.inputs.tokens, chunks=chunks), Trusted(subject)
     right_BTV, budget = trusted.logits(spec), subject.budget.value
-    with Injector(sites(), parse(text)).injected():
+    with Injector(of, parse(text)).injected():
         wrong_BTV = subject.logits(spec)
         assert max_abs_diff(right_BTV, wrong_BTV) > 1e-3
         found = observed(
@@ -93,6 +97,16 @@ def test_what_changes_queries_keys_and_values_alike_stands_before_them(how: str,
     assert [(part.what, part.how) for part in found.parts] == [("hidden", said)]
     assert "outputs of model.layers.1.input_layernorm" in found.sentence
     assert not found.opaque
+    assert residual < 1e-12
+
+
+def test_a_factor_that_norms_of_queries_and_keys_take_away_is_told_before_them() -> None:
+    subject = loaded("config:gemma3_text")
+    fault = "what=hidden,how=scale:1.25,at=model.layers.2.input_layernorm,when=chunk"
+    found, residual = seen(fault, of=sites_of(subject))
+    assert [(part.what, part.how, part.amount) for part in found.parts] == [
+        ("hidden", "scaled", pytest.approx(1.25))
+    ]
     assert residual < 1e-12
 
 
