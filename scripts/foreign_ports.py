@@ -260,7 +260,7 @@ def right(entry: dict[str, Any]) -> bool:
 
 def expected(entry: dict[str, Any]) -> tuple[str, int | None]:
     """The name of the fault and the first layer that has it; None is outside of the layers."""
-    known = EXPECTED.get(entry["family"], {}).get(entry["fault"])
+    known: tuple[str, int | None] | None = EXPECTED.get(entry["family"], {}).get(entry["fault"])
     if known is not None:
         return known
     name = NAMES[entry["fault"]]
