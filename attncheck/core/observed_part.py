@@ -28,6 +28,7 @@ How = Literal[
     "scaled",
     "reordered",
     "weighted",
+    "moved",
     "zero",
     "missing",
     "twice",

@@ -110,8 +110,8 @@ def _compare(subject: Subject, call: dict[str, Any], passed: Passed) -> None:
     for name in names:
         given, got = passed.given.get(name), call.get(name)
         if isinstance(given, Tensor) and isinstance(got, Tensor):
-            width = read if name == mask else ids.shape[1]
-            passed.how = passed.how or _otherwise(name, got, _expected(given, passed, beams, width))
+            want = _expected(given, passed, beams, read if name == mask else 0)
+            passed.how = passed.how or _otherwise(name, got, want, name == mask)
     if beams > 1 and not passed.positions:
         passed.how = passed.how or _lost(call, passed)
     home = "_expand_inputs_for_generation" if beams > 1 else "prepare_inputs_for_generation"
@@ -129,21 +129,21 @@ def _lost(call: dict[str, Any], passed: Passed) -> str:
 
 def _expected(given: Tensor, passed: Passed, beams: int, width: int) -> Tensor | None:
     """What a forward must get: each row as often as there are beams, a mask as wide as what is
-    read. A list of parts that is not in rows can be told for one row only.
+    read (`width`). A list of parts that is not in rows can be told for one row only.
     """
     if given.shape[0] != passed.rows:
         return given.repeat(beams, *(1,) * (given.ndim - 1)) if passed.rows == 1 else None
     rows = given.repeat_interleave(beams, 0)
-    if rows.ndim != 2 or rows.is_floating_point():
+    if not width or rows.ndim != 2:
         return rows
     return torch.nn.functional.pad(rows, (0, max(width - rows.shape[1], 0)), value=1)[:, :width]
 
 
-def _otherwise(name: str, got: Tensor, want: Tensor | None) -> str:
+def _otherwise(name: str, got: Tensor, want: Tensor | None, is_mask: bool) -> str:
     """How an argument differs from what it must be, in words; "" where it does not."""
     if want is None or got.ndim != want.ndim or got.shape[0] != want.shape[0]:
         return ""
-    if got.ndim == 2 and got.shape[1] < want.shape[1]:
+    if is_mask and got.ndim == 2 and got.shape[1] < want.shape[1]:
         columns = f"{got.shape[1]} columns where {want.shape[1]} tokens are read"
         return f"generate() passes on `{name}` of {columns}"
     if got.shape != want.shape or torch.equal(got, want.to(got)):

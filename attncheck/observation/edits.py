@@ -24,6 +24,8 @@ AGREE = 0.99
 
 SHOWN = 2
 """Of factors for the channels so many vectors are no evidence."""
+MANY = 1024
+"""More vectors are not compared with one another."""
 
 
 class VectorEdit(NamedTuple):
@@ -61,6 +63,7 @@ def edits(observed_ND: Tensor, right_ND: Tensor, limit: float) -> Iterator[Vecto
     fits_N = ((observed_ND - weighted_ND).abs() <= slack_N1).all(-1)
     # the first vector fits its own factors
     yield VectorEdit("weighted", fits_N & (fits_N.sum() > SHOWN), weighted_ND)
+    yield from _moved(observed_ND, right_ND, limit)
     for dtype in DTYPES:
         if torch.finfo(dtype).eps <= 2 * torch.finfo(right_ND.dtype).eps:
             continue
@@ -70,6 +73,16 @@ def edits(observed_ND: Tensor, right_ND: Tensor, limit: float) -> Iterator[Vecto
     for bits in BITS:
         fits_N = _rounded_alike(observed_ND, with_bits(right_ND, bits), 2.0 ** (1 - bits), limit)
         yield VectorEdit("rounded", fits_N, observed_ND, dtype=f"{bits} bits")
+
+
+def _moved(observed_ND: Tensor, right_ND: Tensor, limit: float) -> Iterator[VectorEdit]:
+    """One vector added to several, as by a bias: each head has its own."""
+    if not SHOWN < len(right_ND) <= MANY:
+        return
+    added_ND = (observed_ND - right_ND).contiguous()
+    alike_NN = torch.cdist(added_ND, added_ND, p=float("inf")) <= 2 * limit
+    moved_ND = right_ND + added_ND[alike_NN.double().argmax(-1)]
+    yield VectorEdit("moved", alike_NN.sum(-1) > SHOWN, moved_ND)
 
 
 def _in_channels(observed_ND: Tensor, right_ND: Tensor, limit: float) -> Iterator[VectorEdit]:

@@ -35,6 +35,7 @@ from attncheck.observation.hidden import (
     looked_up,
     prints_of,
     states_at,
+    without_bias,
 )
 from attncheck.observation.ledger import Ledger, LedgerCall
 from attncheck.observation.rescaled import rescaled
@@ -124,7 +125,9 @@ class Explaining:
         table = self.trusted.subject.model.get_submodule(event[0])
         if whole is not None and whole.opaque and self._is_of_positions(table):
             return looked_up(event, table, states, spec, real_BT, relative) or whole
-        if whole is None or not whole.opaque or event[1] == "out" or heads == 1:
+        if whole is not None and whole.opaque and event[1] == "out":
+            return without_bias(event, table, states, spec, real_BT, relative) or whole
+        if whole is None or not whole.opaque or heads == 1:
             return whole
         if states[0].flatten(2).shape[-1] % heads:
             return whole

@@ -172,6 +172,33 @@ def looked_up(
     )
 
 
+def without_bias(
+    event: Event,
+    module: nn.Module,
+    states: tuple[Tensor, Tensor],
+    spec: ForwardSpec,
+    real_BT: Tensor | None,
+    relative: float,
+) -> ChangedOutput | None:
+    """What a module returned, (observed, right), as what it must return less its own bias; None
+    where that does not give all of it.
+    """
+    observed_BTW, right_BTW = states
+    limit = relative * max_abs(right_BTW[right_BTW.isfinite()])
+    wrong_BT = ((observed_BTW - right_BTW).abs() > limit).any(-1)
+    wrong_BT = wrong_BT if real_BT is None else wrong_BT & real_BT.to(wrong_BT.device)
+    for bias_W in module.parameters(recurse=False):
+        if bias_W.shape != right_BTW.shape[-1:]:
+            continue
+        less_BTW = torch.where(wrong_BT[..., None], right_BTW - bias_W.to(right_BTW), right_BTW)
+        if not bool(((observed_BTW - less_BTW).abs() <= limit)[wrong_BT].all()):
+            continue
+        changes = {(b, 0, t): VectorChange("bias") for b, t in wrong_BT.nonzero().tolist()}
+        found = _deviations(event, "hidden", Matches(less_BTW[:, None], changes), spec, 1)
+        return ChangedOutput(event, less_BTW, tuple(found), False)
+    return None
+
+
 def _by_head(states_BTW: Tensor, heads: int) -> Tensor:
     flat_BTW = states_BTW.flatten(2)
     return flat_BTW.reshape(*flat_BTW.shape[:2], heads, -1).transpose(1, 2).contiguous()

@@ -130,8 +130,8 @@ class Matcher:
         left = torch.ones(len(places), dtype=torch.bool)
         for edit in edits(observed_ND, right_ND, self.limit):
             tokens = {s for _, _, s in places[edit.fits_N].tolist()}
-            # heads may share channels, and rows be alike: only several tokens show a weight
-            if edit.how == "weighted" and len(tokens) <= SHOWN:
+            # heads may share channels, and rows be alike: only several tokens show a weight or bias
+            if edit.how in ("weighted", "moved") and len(tokens) <= SHOWN:
                 continue
             for number in (edit.fits_N.cpu() & left).nonzero().flatten().tolist():
                 change = _change(edit, number, right_ND[number], sources[number])

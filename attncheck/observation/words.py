@@ -40,6 +40,8 @@ SIMPLE = {
     "other head": "are those of other heads",
     "reordered": "have their entries in another order",
     "weighted": "are multiplied channel by channel, as by the weight of a norm",
+    "moved": "have the same vector added at every token, as by another bias",
+    "bias": "lack the bias of that module",
     "other sequence": "are those of another sequence",
     "lost": "are zero, which is not what it left",
     "other call": "are those of an earlier call",

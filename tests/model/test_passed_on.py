@@ -65,3 +65,19 @@ def test_another_mask_is_said_with_the_method_that_makes_it(
     assert found.verdict is Verdict.FAIL
     assert failing.note == how
     assert failing.cause.module == f"LlamaForCausalLM.{method}"
+
+
+def test_ids_that_a_cache_holds_already_are_not_said_to_be_changed() -> None:
+    model = tiny_llama()
+    attention = model.model.layers[0].self_attn
+    usual = attention.forward
+
+    def forward(hidden_states: Any, **named: Any) -> Any:
+        steps = hidden_states.shape[1] == 1
+        output, *rest = usual(hidden_states, **named)
+        return (1.1 * output if steps else output, *rest)
+
+    attention.forward = forward
+    found = finding(Subject.of(model, "llama", dtype="float64"), "generate")
+    assert found.verdict is Verdict.FAIL
+    assert not any("passes on" in each.note for each in found.cases)

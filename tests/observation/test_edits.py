@@ -79,3 +79,13 @@ def test_two_changed_channels_are_no_evidence_of_one_factor() -> None:
     assert not any(
         edit.in_channels and edit.fits_N.any() for edit in edits(seen_ND, right_ND, LIMIT)
     )
+
+
+def test_one_vector_added_to_several_is_told_from_several() -> None:
+    right_ND = torch.randn(6, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    added_D = right_ND[5] + 1.0
+    kinds = {each.how: each for each in edits(right_ND[:4] + added_D, right_ND[:4], 1e-9)}
+    assert kinds["moved"].fits_N.tolist() == [True] * 4
+    other_ND = right_ND[:4] + right_ND[2:6]
+    kinds = {each.how: each for each in edits(other_ND, right_ND[:4], 1e-9)}
+    assert kinds["moved"].fits_N.tolist() == [False] * 4

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import tiny_llama
 from probing import finding, loaded
 from torch import Tensor, nn
 
@@ -206,3 +207,24 @@ def test_one_strange_token_within_a_sequence_stays_unexplained() -> None:
     found = changed_output(("lm_head", "out"), "logits", (seen_BTW, right_BTW), spec, None, 1e-12)
     assert found is not None
     assert found.opaque
+
+
+def test_steps_that_forget_the_bias_of_a_projection_are_named() -> None:
+    model = tiny_llama(attention_bias=True)
+    projection = model.model.layers[1].self_attn.v_proj
+    torch.nn.init.normal_(projection.bias)
+    usual = projection.forward
+
+    def forward(states: Any) -> Any:
+        steps = states.shape[1] == 1
+        return states @ projection.weight.T if steps else usual(states)
+
+    projection.forward = forward
+    subject = Subject.of(model, "llama", dtype="float64")
+    found = diagnose(subject, finding(subject, "decode-paths"))
+    assert found.diagnosis is not None
+    assert found.diagnosis.how == "measured"
+    assert found.diagnosis.sentence.startswith(
+        "Outputs of model.layers.1.self_attn.v_proj lack the bias of that module, in layer 1, in "
+        "calls of one token on a cache."
+    )

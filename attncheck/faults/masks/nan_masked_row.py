@@ -40,7 +40,7 @@ def inject(subject: Subject) -> Injected:
         empty_BT = empty_BHT.any(1).expand(output_BTHD.shape[:2])
         return (output_BTHD.masked_fill(empty_BT[..., None, None], torch.nan), *rest)
 
-    if not subject.can.kernel and not _leaves_rows_empty(subject):
+    if not _leaves_rows_empty(subject):
         raise CannotInject("the model lets every query read some key, whatever the mask says")
     return injection.at_kernel(subject, handler)
 

@@ -21,6 +21,7 @@ from attncheck.probing import (
     Measurement,
     Subject,
     Unsupported,
+    Verdict,
     attempt,
     chosen,
     finitely_beyond,
@@ -31,11 +32,13 @@ from attncheck.probing import (
     takes_argument,
     token_table,
 )
+from attncheck_probes.generate.embeddings import embedded as by_embeddings
 
 EMBEDDINGS = "inputs_embeds"
 KEPT, TWICE = "arguments changed by a forward", "the same inputs_embeds twice"
 ORDER = "the same tokens in another order"
 SOURCE = "another encoder input"
+LIKE_IDS = "inputs_embeds against ids"
 WRITTEN = Cause("input-overwritten")
 
 
@@ -47,6 +50,8 @@ def argument_cases(subject: Subject) -> Iterator[Measurement]:
     yield attempt(ORDER, another_order, subject, ORDER)
     if subject.forward_adapter.fixed:
         yield attempt(SOURCE, another_source, subject, SOURCE)
+    if not subject.can.decodes:  # of decoders `generate` asks it
+        yield attempt(LIKE_IDS, _like_ids, subject, LIKE_IDS)
     if not chosen(KEPT):
         return
     ids_BT = subject.passes.ids(subject.inputs.tokens)
@@ -71,6 +76,12 @@ def argument_cases(subject: Subject) -> Iterator[Measurement]:
         return
     twice = subject.compare(TWICE, outputs[1], outputs[0])
     yield replace(twice, cause=WRITTEN) if twice.beyond else twice
+
+
+def _like_ids(subject: Subject, name: str) -> Measurement:
+    """A warning only: some encoders want embeddings that have passed their own norms already."""
+    case = by_embeddings(subject, name)
+    return replace(case, broken=Verdict.WARN) if case.beyond else case
 
 
 def another_source(subject: Subject, name: str) -> Measurement:

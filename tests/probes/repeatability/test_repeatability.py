@@ -87,3 +87,19 @@ def test_short_rows_are_asked_after_shorter_ones() -> None:
     subject = settle_dtype(in_memory(tiny_llama(), "short", Settings(length=5)), "float32")
     found = finding(subject, "repeatability")
     assert "2 tokens after 1 and after 5" in [case.name for case in found.cases]
+
+
+def test_embeddings_of_an_encoder_are_held_against_its_ids(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """RoBERTa counts positions from behind the padding index, for embeddings too."""
+    name, subject = "inputs_embeds against ids", loaded("config:masked/roberta")
+    assert verdict_of(case(finding(subject, "repeatability"), name)) is Verdict.PASS
+    inner = next(each for each in subject.model.modules() if hasattr(each, "padding_idx"))
+    monkeypatch.setattr(
+        type(inner),
+        "create_position_ids_from_inputs_embeds",
+        lambda self, embeds, padding: torch.arange(embeds.shape[1]).expand(embeds.shape[:2]),
+    )
+    broken = Subject.of(subject.model, "roberta", dtype="float64")
+    assert verdict_of(case(finding(broken, "repeatability"), name)) is Verdict.WARN
