@@ -31,6 +31,7 @@ VISIBLE = (
     "window-ignored",
     "window-layers-swapped",
     "padding-visible",
+    "right-padding-visible",
     "attention-mask-ignored",
     "cache-drops-token",
     "document-leak",
