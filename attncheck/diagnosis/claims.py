@@ -16,6 +16,8 @@ from attncheck.model.subject import Subject
 
 PROVEN = ("reproduced", "measured")
 """Diagnoses that give the observed logits."""
+MENDED = "With the values of one forward there the logits are right"
+"""The proof of an operation that differs: it says where and not what."""
 
 
 def named_by_the_probe(finding: Finding) -> Finding | None:
@@ -130,20 +132,24 @@ def as_measured(finding: Finding) -> Finding:
     case = next(iter(sorted(placed_cases, key=lambda case: not case.cause.parts)), None)
     if found is None or case is None or case.rerun is not None:
         return finding
-    if found.how != "unexplained" and (found.fault in names() or not case.cause.parts):
+    mended = MENDED in found.sentence
+    nameless = mended or found.how == "unexplained"
+    if not nameless and (found.fault in names() or not case.cause.parts):
         return finding
     whole = f"{case.name}: {case.note}."
     says_where = case.cause.parts and case.note.startswith(f"{case.cause.module}: ")
     text = f"{case.note}." if says_where else f"{whole[0].upper()}{whole[1:]}"
+    text = f"{text} {found.sentence}" if mended else text
     parts = tuple(replace(each, text=text) for each in case.cause.parts)
     measured = Diagnosis(
         fault="",
         how="measured",
+        residual=found.residual if mended else None,
         sentence=text,
         advice=text,
         family=found.family,
         ruled_out=found.ruled_out,
-        parts=parts,
+        parts=parts or (found.parts if mended else ()),
     )
     return placed(replace(finding, diagnosis=measured))
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from attncheck.attention.layers import layer_number
 from attncheck.core.finding import Diagnosis, Finding, Location
 from attncheck.core.observed_part import ObservedPart
+from attncheck.diagnosis.claims import MENDED
 from attncheck.diagnosis.failure import REFUSED, Failure, FailureSide, max_diff_at
 from attncheck.diagnosis.replay import replay_of
 from attncheck.model.forward_spec import ForwardSpec, Mask2D
@@ -89,10 +90,9 @@ def or_parted(failure: Failure, finding: Finding, explain: Callable[[], Finding]
     apart = parted(failure) if found is not None and found.how in NAMELESS else None
     if found is not None and apart is not None:
         diagnosis, place = apart
-        family = diagnosis.family or found.family
         return replace(
             explained,
-            diagnosis=replace(diagnosis, family=family, ruled_out=found.ruled_out),
+            diagnosis=replace(diagnosis, ruled_out=found.ruled_out),
             location=_closer(explained.location, place),
             replay={**finding.replay, **replay_of(failure)},
         )
@@ -186,6 +186,8 @@ def _said(found: Parting, residual: float, pair: _Pair) -> tuple[Diagnosis, Loca
         family=FAMILIES[beside],
         parts=(part,),
     )
+    if found.unseen:
+        module = found.unseen[-1][0] or module  # which runs what one forward does not
     first = found.tokens[0] if found.tokens else None
     place = Location(
         module=module,
@@ -211,7 +213,7 @@ def sentence(found: Parting, residual: float, beside: str = "") -> str:
         f"{tokens}, by up to {number(found.difference)}{when}"
     )
     reads = f": {beside} takes part" if beside else ""
-    proof = f"With the values of one forward there the logits are right, to {number(residual)}."
+    proof = f"{MENDED}, to {number(residual)}."
     return f"{first}{_made_by(found)}{reads}. {proof}"
 
 
@@ -220,7 +222,10 @@ def _made_by(found: Parting) -> str:
         if found.certain:
             return ", though what goes in for them is the same"
         return ": the first result that both have in one shape"
-    last = found.unseen[-1]
-    lines = sorted({place.line for place in found.unseen if place.code is last.code})
+    module, last, _ = found.unseen[-1]
+    lines = sorted({place.line for _, place, _ in found.unseen if place.code is last.code})
     where = f"{'line' if len(lines) == 1 else 'lines'} {ranges(lines)}"
-    return f"; what goes in was made by `{last.text}` ({where}), which one forward does not run"
+    home = "" if module == found.modules[0] else f" in {module or 'the model'}"
+    return (
+        f"; what goes in was made by `{last.text}`{home} ({where}), which one forward does not run"
+    )

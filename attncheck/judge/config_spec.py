@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from attncheck.attention.layers import of_layer
+from attncheck.model.compat import config_fields
 from attncheck.model.facts import WINDOWS
 
 Kind = Literal["full", "sliding", "chunked"]
@@ -38,6 +39,8 @@ SCALES = (
 )
 INVERSE_SCALES = ("norm_factor",)
 MULTIPLIER = re.compile(r"mult|scale|gain|factor")
+LIMITS = re.compile(r"(?!.*expert)(window|local|band|global|sparse|strided?)(_|$)")
+"""What people call a limit of attention in configs of their own."""
 SAME = 1e-5
 """Two factors are the same within this relative difference."""
 
@@ -116,7 +119,9 @@ def span_spec(config: Any, module: nn.Module, index: int | None) -> SpanSpec:
 
 def _without_types(config: Any, window: int | None, index: int | None) -> SpanSpec:
     if not window or getattr(config, "use_sliding_window", True) is False:
-        return SpanSpec((FULL,))
+        own = None if window else _limit_of_its_own(config)
+        reason = f"its config has `{own}`, which may limit what a layer reads in a way of its own"
+        return SpanSpec((), reason) if own else SpanSpec((FULL,))
     sliding = AttentionSpan("sliding", window)
     first = getattr(config, "max_window_layers", None)
     if isinstance(first, int) and index is not None and hasattr(config, "use_sliding_window"):
@@ -125,6 +130,22 @@ def _without_types(config: Any, window: int | None, index: int | None) -> SpanSp
     if pattern and index is not None:
         return SpanSpec((sliding if (index + 1) % pattern else FULL,))
     return SpanSpec((sliding, FULL))
+
+
+def _limit_of_its_own(config: Any) -> str | None:
+    """The field of a config that is not the library's by whose name a layer may read less than
+    all.
+    """
+    if type(config).__module__.startswith("transformers."):
+        return None
+    return next(
+        (
+            name
+            for name, value in config_fields(config).items()
+            if isinstance(value, int) and value > 1 and LIMITS.search(name)
+        ),
+        None,
+    )
 
 
 @final

@@ -34,7 +34,7 @@ class Parting:
     """A place whose result differs though its arguments do not: in which modules and calls, at
     which tokens, by how much at most.
 
-    `unseen` are places, the last one last, that led to an argument and that one forward does not
+    `unseen` are keys, the last one last, that led to an argument and that one forward does not
     run; `certain` says that every argument was compared, and `behind` are places whose results
     differ after it in the same module.
     """
@@ -44,7 +44,7 @@ class Parting:
     calls: tuple[int, ...]
     tokens: tuple[int, ...]
     difference: float
-    unseen: tuple[Place, ...]
+    unseen: tuple[Key, ...]
     certain: bool
     behind: tuple[Place, ...] = ()
 
@@ -55,7 +55,7 @@ class _Parted:
     operation: Operation
     difference: float
     tokens: tuple[int, ...]
-    unseen: tuple[Place, ...]
+    unseen: tuple[Key, ...]
     certain: bool
 
 
@@ -153,7 +153,7 @@ class Comparing:
 
     def _differing(self, innocent: frozenset[Place]) -> Iterator[tuple[_Parted, bool]]:
         """Operations whose result differs, and whether no argument was seen to."""
-        wrong, blind, unseen = set[int](), set[int](), dict[int, tuple[Place, ...]]()
+        wrong, blind, unseen = set[int](), set[int](), dict[int, tuple[Key, ...]]()
         for each in self.operations:
             inherited = any(one in wrong for one in each.arguments)
             given = [place for one in each.arguments for place in unseen.get(one, ())]
@@ -168,7 +168,7 @@ class Comparing:
                 if inherited:
                     wrong.add(key)
                 if not self.often[each.key]:
-                    unseen[key] = tuple(dict.fromkeys((*given, each.key[1])))[-UNSEEN:]
+                    unseen[key] = tuple(dict.fromkeys((*given, each.key)))[-UNSEEN:]
                 continue
             parted = self._compared(each, *found, tuple(dict.fromkeys(given)), certain)
             if parted is not None and each.key[1] not in innocent:
@@ -180,7 +180,7 @@ class Comparing:
         each: Operation,
         right: Tensor,
         part: tuple[slice, ...],
-        given: tuple[Place, ...],
+        given: tuple[Key, ...],
         certain: bool,
     ) -> _Parted | None:
         got = each.result[part]

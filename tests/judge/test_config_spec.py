@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
+from torch import nn
 
 from attncheck.judge.config_spec import (
     FULL,
@@ -92,3 +94,18 @@ def test_multipliers_are_known_factors_and_scales_are_not() -> None:
     assert not is_known(0.3, True)
     assert is_known(1.2, True)
     assert not is_known(1.2, False)
+
+
+class OwnConfig(transformers.PretrainedConfig):
+    """A config that no library knows."""
+
+    model_type = "of_its_own"
+
+
+@pytest.mark.parametrize(("name", "known"), [("local_window", False), ("num_local_experts", True)])
+def test_a_limit_of_its_own_promises_nothing(name: str, known: bool) -> None:
+    config = OwnConfig()
+    setattr(config, name, 6)
+    found = span_spec(config, nn.Module(), 0)
+    assert found.spans == ((FULL,) if known else ())
+    assert (f"its config has `{name}`" in found.reason) is not known

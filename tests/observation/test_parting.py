@@ -78,7 +78,7 @@ def test_the_place_is_the_first_that_only_differs_by_itself(sizes: tuple[int, ..
     assert parting.modules == ("layers.1",)
     assert parting.place.text == "seen.cumsum(1)"
     assert parting.place.source.endswith(f"test_parting.py:{parting.place.line}")
-    texts = [place.text for place in parting.unseen]
+    texts = [place.text for _, place, _ in parting.unseen]
     assert texts == ["torch.cat([past, kept], 1)", "torch.cat([past, seen], 1)"]
     assert not parting.certain
     assert parting.calls == tuple(range(1, len(sizes)))
