@@ -260,14 +260,15 @@ def right(entry: dict[str, Any]) -> bool:
 
 def expected(entry: dict[str, Any]) -> tuple[str, int | None]:
     """The name of the fault and the first layer that has it; None is outside of the layers."""
-    known: tuple[str, int | None] | None = EXPECTED.get(entry["family"], {}).get(entry["fault"])
+    fault: str = entry["fault"]
+    known: tuple[str, int | None] | None = EXPECTED.get(entry["family"], {}).get(fault)
     if known is not None:
         return known
-    name = NAMES[entry["fault"]]
-    if name in OUTSIDE or entry["fault"] in OUTER_FAULTS:
+    name = NAMES[fault]
+    if name in OUTSIDE or fault in OUTER_FAULTS:
         return name, None
     first = 1 if entry["family"] == "deepseek_v3" and "router" in name else 0
-    return name, 1 if entry["fault"] == "no-shared-expert" else LATER.get(entry["fault"], first)
+    return name, 1 if fault == "no-shared-expert" else LATER.get(fault, first)
 
 
 def placed(entry: dict[str, Any]) -> bool:

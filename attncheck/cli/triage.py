@@ -122,7 +122,7 @@ def triage(
     settings = replace(
         replace(options, dtype=dtype, attn=attn).settings(),
         prompt=prompts[0] if prompts else None,
-        compiled="inductor" if compiled else None,
+        compiled="inductor" if compiled or told.compiled else None,
     )
     question = reported.question(prompts, generate, told)
     paths = [destination(text, ("markdown",))[1] for text in report or []]

@@ -68,7 +68,8 @@ class Issue:
     drawn ones; `singly` says that each prompt has a call of its own. `changing` are arguments of
     generate() that change its logits, `piped` says that a pipeline chooses whether to sample,
     `warped` those that count only where it samples, `unvaried` that the text never changes,
-    `embeds` how embeddings are passed in the place of ids, `losses` that losses are compared, and
+    `embeds` how embeddings are passed in the place of ids, `losses` that losses are compared,
+    `padding_labelled` that the labels are the padded ids themselves, and
     `both_ways` that prompts are called alone and together.
     `reused_cache` that prompts share one cache, and `pooled` that outputs are averaged over padding
     ("mean") or taken from the last position ("last").
@@ -114,6 +115,7 @@ class Issue:
     unvaried: bool = False
     embeds: str = ""
     losses: bool = False
+    padding_labelled: bool = False
     both_ways: bool = False
     pooled: str = ""
 
@@ -147,6 +149,7 @@ class Issue:
             "padded to": str(self.padded_to or ""),
             "--beams": str(self.beams) if self.beams > 1 else "",
             "--chat": "the chat template" if self.chat else "",
+            "--compile": "torch.compile" if self.compiled else "",
             "do_sample": "True" if self.sampled else "",
             "turns": ", ".join(role for role, _ in self.turns[0]) if self.turns else "",
             "ids": ", ".join(f"{len(row)} tokens" for row in self.ids),
@@ -160,8 +163,6 @@ class Issue:
 
     def _left_out(self) -> Iterator[str]:
         """What the report does and this search does not."""
-        if self.compiled:
-            yield "torch.compile (add --compile)"
         if self.assisted:
             yield f"{self.assisted}="
         if self.quantised:

@@ -22,6 +22,8 @@ def comparisons(found: Sequence[ast.stmt]) -> dict[str, Any]:
         settings["training_mode"] = True
     if embeds := _embedded(nodes):
         settings["embeds"] = embeds
+    if _labels_are_ids(nodes) and not _learns(nodes):
+        settings["padding_labelled"] = True
     losses = any(isinstance(node, ast.Attribute) and node.attr == "loss" for node in nodes)
     if losses and not _learns(nodes):
         settings["losses"] = True
@@ -45,6 +47,17 @@ def idle_configs(found: Sequence[ast.stmt]) -> set[int]:
         if called_name(node.value) == CONFIG
         and all(isinstance(each, ast.Name) and each.id not in read for each in node.targets)
     }
+
+
+def _labels_are_ids(nodes: Sequence[ast.AST]) -> bool:
+    """Whether padded ids are passed as labels, as they are."""
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    given = [(each.arg, each.value) for call in calls for each in call.keywords]
+    padded = any(arg == "padding" and ast.unparse(value) != "False" for arg, value in given)
+    return padded and any(
+        arg == "labels" and ast.unparse(value).rstrip("'\"])").endswith("input_ids")
+        for arg, value in given
+    )
 
 
 def _learns(nodes: Sequence[ast.AST]) -> bool:

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
+from torch.nn.functional import cross_entropy
 
 from attncheck.core.errors import first_line
 from attncheck.model.embeddings import token_table
 from attncheck.model.forward_spec import ForwardSpec
 from attncheck.model.kept_state import model_untouched
+from attncheck.model.padding import Padded, pad_id
 from attncheck.model.subject import Subject
 from attncheck.numerics.divergence import max_abs_diff
 from attncheck.triage.answer import Question, Remark
@@ -28,6 +30,7 @@ def misused(subject: Subject, question: Question, material: Material) -> Iterato
     yield from _table_alone(subject, question, material)
     if not material.whole:
         return
+    yield from _padding_labelled(subject, question, material)
     yield from _mean_of_tokens(subject, question, material)
     yield from _one_cache(subject, question, material)
     yield from _pooled(subject, question, material)
@@ -84,6 +87,29 @@ def _table_alone(subject: Subject, question: Question, material: Material) -> It
     )
 
 
+def _padding_labelled(subject: Subject, question: Question, material: Material) -> Iterator[Remark]:
+    """Labels that hold the padding, which is then predicted like text."""
+    rows = material.rows[: -1 if material.filled else None]
+    longest = material.length
+    if not question.issue.padding_labelled or longest == min(map(len, rows)):
+        return
+    pad = pad_id(subject) if material.pad is None else material.pad
+    padded = Padded(rows=rows, length=longest, pad=pad, inputs=subject.inputs)
+    tokens, mask = padded.tokens("right"), padded.mask("right")
+    logits_BTV = subject.logits(ForwardSpec(tokens, mask=mask))[:, :-1]
+    ids_BT = subject.passes.ids(tokens)[:, 1:].to(logits_BTV.device)
+    real_BT = torch.tensor(mask.rows, device=logits_BTV.device)[:, 1:].bool()
+    every_BT = cross_entropy(logits_BTV.transpose(1, 2), ids_BT, reduction="none")
+    yield Remark(
+        title="the labels hold the padding",
+        words="The ids are passed as labels with their padding, and an attention_mask takes no "
+        f"position out of a loss: it is {float(every_BT.mean()):.4g} with the padding among the "
+        f"targets and {float(every_BT[real_BT].mean()):.4g} without. Set the labels of padding "
+        "to -100.",
+        decides=True,
+    )
+
+
 def _mean_of_tokens(subject: Subject, question: Question, material: Material) -> Iterator[Remark]:
     """Losses of sequences of unequal lengths, averaged over sequences and over tokens."""
     if not (question.issue.losses and question.issue.both_ways and material.unequal):
@@ -92,7 +118,7 @@ def _mean_of_tokens(subject: Subject, question: Question, material: Material) ->
     for row in material.rows:
         logits_TV = subject.logits(ForwardSpec((row,)))[0, :-1]
         later_T = subject.passes.ids((row,))[0, 1:].to(logits_TV.device)
-        sums.append(float(torch.nn.functional.cross_entropy(logits_TV, later_T, reduction="sum")))
+        sums.append(float(cross_entropy(logits_TV, later_T, reduction="sum")))
         counts.append(len(row) - 1)
     of_rows = sum(each / count for each, count in zip(sums, counts, strict=True)) / len(sums)
     yield Remark(

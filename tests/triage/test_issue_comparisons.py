@@ -55,3 +55,16 @@ def test_losses_of_prompts_called_alone_and_together() -> None:
     found = read_issue(block(both))
     assert (found.losses, found.both_ways) == (True, True)
     assert not read_issue(block(alone)).both_ways
+
+
+def test_padded_ids_that_are_the_labels() -> None:
+    call = "x = tok('one two', padding='max_length', max_length=9)\nmodel(**x, labels={})"
+    assert read_issue(block(call.format("x.input_ids"))).padding_labelled
+    assert read_issue(block(call.format("x['input_ids']"))).padding_labelled
+    assert not read_issue(block(call.format("x.input_ids.masked_fill(m, -100)"))).padding_labelled
+
+
+def test_a_compiled_model_is_run_compiled() -> None:
+    found = read_issue(block("m = torch.compile(model)\nprint(m(ids).logits)"))
+    assert found.compiled
+    assert ("--compile", "torch.compile") in found.lines()

@@ -190,3 +190,13 @@ def test_an_embedding_module_that_scales_is_more_than_its_table() -> None:
     (found,) = misused(subject, asked, material(subject, asked))
     assert found.title == "the embedding module does more than look up rows"
     assert "which multiplies them by 8." in found.words
+
+
+def test_labels_that_hold_the_padding_are_said_with_both_losses() -> None:
+    subject = subject_with_words()
+    asked = Question(prompts=("one two three four", "five"), issue=Issue(padding_labelled=True))
+    (found,) = misused(subject, asked, material(subject, asked))
+    assert (found.title, found.decides) == ("the labels hold the padding", True)
+    assert "an attention_mask takes no position out of a loss" in found.words
+    equal = Question(prompts=("one two", "three five"), issue=asked.issue)
+    assert not list(misused(subject, equal, material(subject, equal)))
