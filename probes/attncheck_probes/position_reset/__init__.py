@@ -16,7 +16,9 @@ How it measures
     restarted positions, which must differ. The shift is expected to change nothing where every
     layer's queries and keys keep their lengths and are only rotated: that is what makes a model
     purely rotary. It goes by a few positions, and far into the context, where tables may end and
-    positions may be rounded. Values that are rotated inside a layer, which no config asks for, do
+    positions may be rounded; once more in the precision of the checkpoint, or under autocast, where
+    it may change what moves by few positions do, times the factor between rounding and its limit.
+    Values that are rotated inside a layer, which no config asks for, do
     not excuse it. Logits of generate() against a forward over what it produced. Where no
     positions change anything, modules that get a count of the model's own, or rotated queries of
     equal tokens, show that some must.
@@ -49,6 +51,7 @@ from attncheck.probing import (
     greedy,
     with_greedy,
 )
+from attncheck_probes.position_reset.far_in_half import AUTOCAST, STORED, far_in_half
 from attncheck_probes.position_reset.kernel_inputs import unread
 from attncheck_probes.position_reset.shifted import shifted
 
@@ -64,7 +67,7 @@ class PositionReset(Probe):
 
     name = "position-reset"
     title = "positions continue across the cache and through generate()"
-    promise = (SHIFTED, SHIFTED_FAR)
+    promise = (SHIFTED, SHIFTED_FAR, AUTOCAST, STORED)
     needs = ("decodes", "sees_history", "takes_positions")
     controls = ("position-restart", "position-frozen", "position-offset", "position-ids-ignored")
 
@@ -92,6 +95,7 @@ class PositionReset(Probe):
         }
         for name, measured in cases.items():
             yield attempt(name, measured, subject, name)
+        yield from far_in_half(subject, _room(subject) - subject.inputs.length)
 
     def _shifted(self, subject: Subject, name: str) -> Measurement:
         inputs = subject.inputs
@@ -152,5 +156,8 @@ def _reversed(subject: Subject, name: str) -> Measurement:
 
 def _far(subject: Subject, name: str) -> Measurement:
     row = subject.inputs.row[: subject.inputs.length // 2]
-    room = subject.inputs.room - subject.can.first_position
-    return shifted(subject, name, row, min(FAR, room) - len(row))
+    return shifted(subject, name, row, _room(subject) - len(row))
+
+
+def _room(subject: Subject) -> int:
+    return min(FAR, subject.inputs.room - subject.can.first_position)
