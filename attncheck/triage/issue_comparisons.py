@@ -51,13 +51,22 @@ def idle_configs(found: Sequence[ast.stmt]) -> set[int]:
 
 def _labels_are_ids(nodes: Sequence[ast.AST]) -> bool:
     """Whether padded ids are passed as labels, as they are."""
-    calls = [node for node in nodes if isinstance(node, ast.Call)]
-    given = [(each.arg, each.value) for call in calls for each in call.keywords]
-    padded = any(arg == "padding" and ast.unparse(value) != "False" for arg, value in given)
-    return padded and any(
-        arg == "labels" and ast.unparse(value).rstrip("'\"])").endswith("input_ids")
-        for arg, value in given
-    )
+    made = [node for node in nodes if isinstance(node, ast.Assign)]
+    for node in nodes:
+        given = node.keywords if isinstance(node, ast.Call) else []
+        for value in (each.value for each in given if each.arg == "labels"):
+            name, _, field = ast.unparse(value).rstrip("'\"])").partition("input_ids")
+            before = [each for each in made if each.lineno <= value.lineno]
+            home = [each for each in before if ast.unparse(each.targets[0]) == name.strip(".['\"")]
+            if name and not field and home and _pads(max(home, key=lambda each: each.lineno)):
+                return True
+    return False
+
+
+def _pads(statement: ast.Assign) -> bool:
+    """Whether a tokenizer pads what it returns here."""
+    given = getattr(statement.value, "keywords", [])
+    return any(each.arg == "padding" and ast.unparse(each.value) != "False" for each in given)
 
 
 def _learns(nodes: Sequence[ast.AST]) -> bool:

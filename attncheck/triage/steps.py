@@ -48,6 +48,7 @@ CONTROLS = (
     "softmax-scale",
 )
 LENGTHS = "lengths"
+ANGLES = "angles in radians"
 JUDGED = 1200
 """Attention of longer rows is not computed again: its scores grow with the square."""
 
@@ -260,9 +261,8 @@ def _judged_long(subject: Subject, row: Row, log: Log) -> Finding | None:
     usual = subject.inputs.length
     if len(row) <= 2 * usual:
         return None
-    if _as_stated(subject, row):  # angles are judged by the probe alone
-        found = probed(subject.with_inputs(replace(subject.inputs, row=row)), "reference", log)
-        return found if found.verdict is Verdict.FAIL else None
+    if _as_stated(subject, row):
+        return _rotated_late(subject, row, log)
     if not _as_stated(subject, row[:usual]):
         return None
 
@@ -278,6 +278,14 @@ def _judged_long(subject: Subject, row: Row, log: Log) -> Finding | None:
     if finding.verdict is not Verdict.FAIL:
         return None
     return replace(finding, summary=f"{limit(subject, high)} fail: {finding.summary}")
+
+
+def _rotated_late(subject: Subject, row: Row, log: Log) -> Finding | None:
+    """A rotation that only a long row shows to be wrong; other cases gain nothing but rounding."""
+    found = probed(subject.with_inputs(replace(subject.inputs, row=row)), "reference", log)
+    turned = tuple(each for each in found.broken if getattr(each, "unit", "") == ANGLES)
+    failing = any(verdict_of(each) is Verdict.FAIL for each in turned)
+    return narrowed(subject, found, turned, log) if failing else None
 
 
 def _as_stated(subject: Subject, row: Row) -> bool:

@@ -62,6 +62,8 @@ def test_padded_ids_that_are_the_labels() -> None:
     assert read_issue(block(call.format("x.input_ids"))).padding_labelled
     assert read_issue(block(call.format("x['input_ids']"))).padding_labelled
     assert not read_issue(block(call.format("x.input_ids.masked_fill(m, -100)"))).padding_labelled
+    alone = "x = tok('one')\nmodel(**x, labels=x.input_ids)\nx = tok(both, padding=True)"
+    assert not read_issue(block(alone)).padding_labelled
 
 
 def test_a_compiled_model_is_run_compiled() -> None:
