@@ -9,7 +9,9 @@ from attncheck.attention.layers import layer_number
 from attncheck.core.finding import Diagnosis, Finding, Location
 from attncheck.core.measurement import BrokenCall, Measurement, verdict_of
 from attncheck.core.verdict import Verdict
+from attncheck.diagnosis.failure import failing
 from attncheck.diagnosis.measured import TAKEN_OVER
+from attncheck.diagnosis.repair import OWN_STORE
 from attncheck.faults.registry import advice, names
 from attncheck.model.provenance import AFTER
 from attncheck.model.subject import Subject
@@ -56,6 +58,17 @@ def is_a_guess(named: Finding) -> bool:
     """
     found = named.diagnosis
     return found is not None and found.residual is None and named.location is None
+
+
+def settles(explained: Finding) -> bool:
+    """Whether no other case need be searched."""
+    found = explained.diagnosis
+    return found is not None and (found.how in PROVEN or found.fault == OWN_STORE)
+
+
+def plain(finding: Finding, named: Finding | None) -> list[Measurement]:
+    """The failing cases, without those that the probe named itself."""
+    return failing(finding) if named is None else unclaimed(finding)
 
 
 def unclaimed(finding: Finding) -> list[Measurement]:

@@ -25,14 +25,14 @@ from attncheck.diagnosis.locate import (
     place_of_fault,
 )
 from attncheck.diagnosis.measured import Measured, measured, measured_alone
-from attncheck.diagnosis.operations import or_parted
+from attncheck.diagnosis.operations import Attempt
 from attncheck.diagnosis.outside import (
     OutsideFault,
     carried_elsewhere,
     explained_outside,
     within_attention,
 )
-from attncheck.diagnosis.repair import OWN_STORE, repaired
+from attncheck.diagnosis.repair import repaired
 from attncheck.diagnosis.replay import replay_of
 from attncheck.diagnosis.repro import with_script
 from attncheck.diagnosis.reproduce import Search
@@ -113,7 +113,7 @@ def _best(
     """
     found: Finding | None = None
     history = named if claims.about_history(finding) else None
-    plain = partial(_plain, finding, named)
+    plain = partial(claims.plain, finding, named)
     instead = partial(stand_ins, subject, finding)
     other_method = claims.about_another_method(subject, finding)
     for source in (plain,) if other_method else (plain, instead):
@@ -130,10 +130,6 @@ def _best(
     return claims.as_measured(found)
 
 
-def _plain(finding: Finding, named: Finding | None) -> list[Measurement]:
-    return failing(finding) if named is None else claims.unclaimed(finding)
-
-
 def _searched(
     subject: Subject,
     finding: Finding,
@@ -144,19 +140,24 @@ def _searched(
     """The first fault that reproduces one of these cases, else the first repair that fixes one.
 
     The trusted path writes attention out; where the model has no kernel to replace, it is tried
-    once more with attention left to the model.
+    once more with attention left to the model. What none of them names is followed by operation.
     """
-    weaker: list[Finding] = []
+    tries: list[tuple[Measurement, Attempt]] = []
     for by_arguments in (False,) if subject.can.kernel else (False, True):
         for case in cases[: 1 if by_arguments else CASES]:
             others = [each for each in cases if each is not case]
             with as_compared(subject, attns_of(case)), model_untouched(subject.model):
                 search = Search(open_case(subject, case, by_arguments), others, until, known)
-                explained = or_parted(search.failure, finding, partial(_explained, search, finding))
-            found = explained.diagnosis
-            if found is not None and (found.how in PROVEN or found.fault == OWN_STORE):
-                return explained
-            weaker.append(explained)
+                explain = partial(_explained, search, finding)
+                tries.append((case, Attempt.of(search.failure, finding, explain)))
+            if claims.settles(tries[-1][1].explained):
+                return tries[-1][1].explained
+    weaker: list[Finding] = []
+    for case, attempt in tries:
+        with as_compared(subject, attns_of(case)), model_untouched(subject.model):
+            weaker.append(attempt.or_parted())
+        if claims.settles(weaker[-1]):
+            return weaker[-1]
     return min(weaker, key=lambda each: claims.rank(each.diagnosis))
 
 

@@ -76,29 +76,43 @@ NAMELESS = ("unexplained", "repaired")
 """Diagnoses that leave open what is wrong."""
 
 
-def or_parted(failure: Failure, finding: Finding, explain: Callable[[], Finding]) -> Finding:
-    """What `explain` makes of a finding; where that leaves open what is wrong, with the operation
-    where the failing calls part from one forward.
-    """
+@final
+@dataclass(frozen=True)
+class Attempt:
+    """What the search made of one failing case; `refused` is what ended it early."""
+
+    failure: Failure
+    explained: Finding
     refused: Exception | None = None
-    try:
-        explained = explain()
-    except REFUSED as reason:
-        refused = reason
-        explained = replace(finding, diagnosis=Diagnosis(fault="", how="unexplained"))
-    found = explained.diagnosis
-    apart = parted(failure) if found is not None and found.how in NAMELESS else None
-    if found is not None and apart is not None:
-        diagnosis, place = apart
-        return replace(
-            explained,
-            diagnosis=replace(diagnosis, ruled_out=found.ruled_out),
-            location=_closer(explained.location, place),
-            replay={**finding.replay, **replay_of(failure)},
-        )
-    if refused is not None:
-        raise refused
-    return explained
+
+    @classmethod
+    def of(cls, failure: Failure, finding: Finding, explain: Callable[[], Finding]) -> Attempt:
+        """What `explain` makes of a finding, and the exception if it raises one."""
+        try:
+            return cls(failure, explain())
+        except REFUSED as reason:
+            open_end = Diagnosis(fault="", how="unexplained")
+            return cls(failure, replace(finding, diagnosis=open_end), reason)
+
+    def or_parted(self) -> Finding:
+        """The finding; where that leaves open what is wrong, with the operation where the failing
+        calls part from one forward.
+
+        Raises what ended the search early, if no operation is found.
+        """
+        found = self.explained.diagnosis
+        apart = parted(self.failure) if found is not None and found.how in NAMELESS else None
+        if found is not None and apart is not None:
+            diagnosis, place = apart
+            return replace(
+                self.explained,
+                diagnosis=replace(diagnosis, ruled_out=found.ruled_out),
+                location=_closer(self.explained.location, place),
+                replay={**self.explained.replay, **replay_of(self.failure)},
+            )
+        if self.refused is not None:
+            raise self.refused
+        return self.explained
 
 
 def _closer(known: Location | None, place: Location) -> Location:

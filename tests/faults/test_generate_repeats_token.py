@@ -6,4 +6,5 @@ from injecting import assert_found
 
 
 def test_it_is_caught_and_named() -> None:
-    assert_found("generate-repeats-token", "builtin:gqa", "generate")
+    method = "LlamaForCausalLM.prepare_inputs_for_generation"
+    assert_found("generate-repeats-token", "builtin:gqa", "generate", method)
