@@ -60,6 +60,11 @@ def is_a_guess(named: Finding) -> bool:
     return found is not None and found.residual is None and named.location is None
 
 
+def is_by_operation(explained: Finding) -> bool:
+    """Whether it says which operation differs, and no more: a name of a plainer call says more."""
+    return explained.diagnosis is not None and MENDED in explained.diagnosis.sentence
+
+
 def settles(explained: Finding) -> bool:
     """Whether no other case need be searched."""
     found = explained.diagnosis

@@ -121,13 +121,13 @@ def _best(
             explained = placed(_searched(subject, finding, until, known, cases))
             if source is not plain and claims.contradicted(explained, found):
                 continue
-            if is_proven(explained):
+            if is_proven(explained) and not claims.is_by_operation(explained):
                 return claims.as_measured(claims.with_name(explained, history))
             found = found or explained
-    if history is not None:
+    if history is not None and not (found and is_proven(found)):
         return history
     found = found or named or placed(replace(finding, diagnosis=_unexplained(())))
-    return claims.as_measured(found)
+    return claims.as_measured(claims.with_name(found, history))
 
 
 def _searched(
