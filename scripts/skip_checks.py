@@ -211,6 +211,17 @@ def positions_unread(model: Any, case: Case) -> bool:
     return bool((left - right).abs().max() < 1e-9)
 
 
+def no_packing(model: Any, case: Case) -> bool:
+    """the second document moves with the first, although `position_ids` restart"""
+    tokens, half = ids(model), LENGTH // 2
+    restarted = torch.arange(LENGTH)[None] % half
+    other = torch.cat([tokens[:, :half].flip(1), tokens[:, half:]], 1)
+    left, right = (
+        call(model, each, position_ids=restarted).logits[:, half:] for each in (tokens, other)
+    )
+    return bool((left - right).abs().max() > 1e-9)
+
+
 def no_stated_span(model: Any, case: Case) -> bool:
     """the config names the type of the layer, and no length of it"""
     named = re.search(r"type `(\w+)`", case.reason)
