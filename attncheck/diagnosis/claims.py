@@ -150,7 +150,7 @@ def as_measured(finding: Finding) -> Finding:
     case = next(iter(sorted(placed_cases, key=lambda case: not case.cause.parts)), None)
     if found is None or case is None or case.rerun is not None:
         return finding
-    mended = MENDED in found.sentence
+    mended = is_by_operation(finding)
     nameless = mended or found.how == "unexplained"
     if not nameless and (found.fault in names() or not case.cause.parts):
         return finding

@@ -156,14 +156,11 @@ def _carried(
         return
     config = getattr(layer.call.module, "config", None) or subject.text_config
     match = _lengths if what in ("queries", "keys") else _factor
-    readings = {
-        name: [each.double() for each in blocks_of(stage, batch, length, width)]
-        for name, stage in stages.items()
-    }
+    readings = {name: blocks_of(stage, batch, length, width) for name, stage in stages.items()}
     blank = _blank(states_BHTD, itertools.chain(*readings.values()))
     for name, found in reversed(readings.items()):
         for blocks_BNTD in found:
-            heads = _heads(states_BHTD.double(), blocks_BNTD, slack, match, blank)
+            heads = _heads(states_BHTD.double(), blocks_BNTD.double(), slack, match, blank)
             if heads is not None:
                 yield CarriedStates(
                     name=layer.name,
@@ -198,7 +195,7 @@ def _heads(
 def _blank(states_BHTD: Tensor, readings: Iterable[Tensor]) -> list[int]:
     """The heads of zeros, unless a stage that has a block for each head has a blank one there."""
     blank_H = (states_BHTD == 0).all(-1).all(-1).all(0)
-    for blocks_BNTD in readings:
+    for blocks_BNTD in readings if bool(blank_H.any()) else ():
         if blocks_BNTD.shape == states_BHTD.shape:
             blank_H = blank_H & ~(blocks_BNTD == 0).all(-1).any(-1).any(0)
     found: list[int] = blank_H.nonzero().flatten().tolist()
